@@ -8,55 +8,113 @@ from tfds_torch.demo import DEMO_NAMES
 from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 
+embedded = DemoSpec.embedded
 
-def check(name: str, num_examples: Any = None, num_shards: Any = None, seed: Any = 0) -> DemoSpec:
-    return DemoSpec.embedded(name, num_examples, num_shards, seed)
+
+def fake(name: Any, num_examples: Any = 10, *arguments: Any, **options: Any) -> DemoSpec:
+    return DemoSpec.fake(name, num_examples, *arguments, **options)
 
 
 def test_none_means_the_defaults() -> None:
-    assert check("digits") == DemoSpec("digits", 1437, 1, ("train", "test"), 0, version="1.0.0")
-    assert check("photos") == DemoSpec("photos", 512, 8, ("train",), 0, version="1.0.0")
-    assert check("photos", 3).num_shards == 3
+    assert embedded("digits") == DemoSpec("digits", 1437, 1, ("train", "test"), 0, version="1.0.0")
+    assert embedded("photos") == DemoSpec("photos", 512, 8, ("train",), 0, version="1.0.0")
+    assert embedded("photos", 3).num_shards == 3
     assert DEMO_NAMES == ("digits", "photos")
-
-
-def test_the_folder_name_holds_every_parameter() -> None:
-    assert check("photos").folder_name == "photos-512x8-0"
-    assert check("photos", 4096, 16, 7).folder_name == "photos-4096x16-7"
-
-
-@pytest.mark.parametrize("spec", [check("digits", None, 3, 5), check("photos", 20, 2, 1)])
-def test_a_spec_survives_being_kept_as_json(spec: DemoSpec) -> None:
-    kept = json.loads(json.dumps(spec.as_dict()))
-    assert list(kept) == ["name", "num_examples", "num_shards", "seed"]
-    assert DemoSpec.from_dict(kept, is_fake=False) == spec
+    assert fake("mnist", 5000).num_shards == 8
+    assert fake("mnist", 3).num_shards == 3
+    assert fake("mnist", splits=["train", "val-2", "test_b"]).splits == ("train", "val-2", "test_b")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("spec", "folder_name"),
     [
-        (("photos", 0), "num_examples=0 must be an integer >= 1."),
-        (("photos", 2.0), "num_examples=2.0 must be an integer >= 1."),
-        (("photos", True), "num_examples=True must be an integer >= 1."),
-        (("photos", None, 0), "num_shards=0 must be an integer >= 1."),
-        (("photos", None, "8"), "num_shards='8' must be an integer >= 1."),
-        (("photos", None, None, -1), "seed=-1 must be an integer >= 0."),
-        (("photos", None, None, None), "seed=None must be an integer >= 0."),
+        (embedded("photos"), "photos-512x8-0"),
+        (embedded("photos", 4096, 16, 7), "photos-4096x16-7"),
+        (fake("cifar10", 5000), "fake-cifar10-5000x8-train-0"),
+        (fake("cifar10:3.0.2", 9, 2, ("a", "b"), 7), "fake-cifar10-3.0.2-9x2-a+b-7"),
+    ],
+)
+def test_the_folder_name_holds_every_parameter(spec: DemoSpec, folder_name: str) -> None:
+    assert spec.folder_name == folder_name
+
+
+def test_no_two_specs_share_a_folder_name() -> None:
+    many = [f"split_{i}" for i in range(40)]
+    specs = [
+        *(fake("voc/2007"), fake("voc_2007"), fake("voc/2007", seed=1), fake("voc/2007:5.0.0")),
+        *(fake("x", splits=many), fake("x", splits=many[::-1]), fake("x", splits=many[:-1])),
+    ]
+    names = [spec.folder_name for spec in specs]
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 100
+    assert not any("/" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("spec", "keys"),
+    [
+        (embedded("digits", None, 3, 5), ["name", "num_examples", "num_shards", "seed"]),
+        (embedded("photos", 20, 2, 1), ["name", "num_examples", "num_shards", "seed"]),
         (
-            ("photos", 4, 5),
-            "num_shards=5 is more than num_examples=4 of 'photos': TFDS writes no empty shards. "
-            "Ask for at most 4 shards.",
-        ),
-        (
-            ("digits", 100),
-            "num_examples=100 cannot be chosen for 'digits': it always has 1437 training and 360 test examples. "
-            "Leave num_examples out, or take 'photos'.",
+            fake("voc/2007", splits=("train", "test")),
+            ["name", "num_examples", "num_shards", "splits", "seed", "config", "version"],
         ),
     ],
 )
-def test_a_number_that_cannot_be_is_a_config_error(arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        check(*arguments)
+def test_a_spec_survives_being_kept_as_json(spec: DemoSpec, keys: list[str]) -> None:
+    kept = json.loads(json.dumps(spec.as_dict()))
+    assert list(kept) == keys
+    assert DemoSpec.from_dict(kept, is_fake=spec.is_fake) == spec
+
+
+def test_a_spec_says_what_was_asked_for() -> None:
+    assert str(fake("voc/2007", 20, 4, ("train", "test"), 3)) == (
+        "'voc/2007' (fake) with num_examples=20, num_shards=4, splits=train+test, seed=3"
+    )
+
+
+COUNTS = [
+    ({"num_examples": 0}, "num_examples=0 must be an integer >= 1."),
+    ({"num_examples": -3}, "num_examples=-3 must be an integer >= 1."),
+    ({"num_examples": 2.0}, "num_examples=2.0 must be an integer >= 1."),
+    ({"num_examples": True}, "num_examples=True must be an integer >= 1."),
+    ({"num_shards": 0}, "num_shards=0 must be an integer >= 1."),
+    ({"num_shards": -1}, "num_shards=-1 must be an integer >= 1."),
+    ({"num_shards": "8"}, "num_shards='8' must be an integer >= 1."),
+    ({"seed": -1}, "seed=-1 must be an integer >= 0."),
+    ({"seed": None}, "seed=None must be an integer >= 0."),
+    (
+        {"num_examples": 10, "num_shards": 11},
+        "num_shards=11 is more than num_examples=10 of 'photos': TFDS writes no empty shards. "
+        "Ask for at most 10 shards.",
+    ),
+]
+EMBEDDED_ONLY = "num_examples=100 cannot be chosen for 'digits': it always has 1437 training and 360 test examples. "
+EMBEDDED_ONLY += "Leave num_examples out, or take 'photos'."
+FAKE_ONLY = [
+    ({"num_examples": None}, "num_examples=None must be an integer >= 1."),
+    *(
+        ({"splits": splits}, f"splits={splits!r} must be a sequence of split names, such as ('train', 'test').")
+        for splits in ((), "train", None, 3)
+    ),
+    ({"splits": ("train", "train")}, "splits=('train', 'train') names a split twice."),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "arguments", "message"),
+    [
+        *((make, "photos", arguments, message) for make in (embedded, fake) for arguments, message in COUNTS),
+        (embedded, "digits", {"num_examples": 100}, EMBEDDED_ONLY),
+        *((fake, "photos", arguments, message) for arguments, message in FAKE_ONLY),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_a_config_error(
+    make: Any, name: str, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(name, **arguments)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -69,6 +127,50 @@ def test_a_number_that_cannot_be_is_a_config_error(arguments: tuple[Any, ...], m
 )
 def test_an_unknown_name_says_the_nearest(name: str, message: str) -> None:
     with pytest.raises(DatasetNotFoundError) as caught:
-        check(name)
+        embedded(name)
     others = "; prepare_fake, or --fake N, makes up the content of any other."
     assert str(caught.value) == message.removesuffix(".") + others
+
+
+# Names and splits of fakes.
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("cifar10", ("cifar10", None, None)),
+        ("cifar10:3.0.2", ("cifar10", None, "3.0.2")),
+        ("voc/2007", ("voc", "2007", None)),
+        ("voc/2007:5.0.0", ("voc", "2007", "5.0.0")),
+        ("imagenet2012_corrupted/gaussian_noise_1", ("imagenet2012_corrupted", "gaussian_noise_1", None)),
+        ("a/v1.0+x-y", ("a", "v1.0+x-y", None)),
+    ],
+)
+def test_a_name_may_have_a_config_and_a_version(name: str, parts: tuple[Any, ...]) -> None:
+    spec = fake(name)
+    assert (spec.name, spec.config, spec.version) == parts
+    assert spec.full_name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "../x", "x/../y", "x/..", "a/b/c", "/etc", "x/", "x:", "x:1", "x:1.*.*", "x y", "x\n", "1x", "-x", "./x"),
+        *("huggingface:mnist/a", "x/a=b", "kaggle:x", "münze", None, 3, b"x"),
+    ],
+)
+def test_a_malformed_name_is_a_config_error(name: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        fake(name)
+    assert str(caught.value) == (
+        f"The dataset name {name!r} does not have the form name, name/config, name:x.y.z or name/config:x.y.z."
+    )
+
+
+@pytest.mark.parametrize(
+    "split", ["", "../train", "train[:10%]", "train+test", "all", "a b", "a/b", "train.", "tr\n", None, 3]
+)
+def test_a_split_that_is_not_a_plain_name_is_a_config_error(split: Any) -> None:
+    message = f"The split {split!r} in splits={('test', split)!r} must be a plain name of letters, digits, '_' and '-'"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        fake("mnist", splits=("test", split))

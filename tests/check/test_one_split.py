@@ -1,16 +1,21 @@
-"""WebDataset's tars under `python -m tfds_torch.check`."""
+"""`.beton` files and WebDataset's tars, which are one split each, under `python -m tfds_torch.check`."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from encoded_images import photograph, save
+from storage.beton.made_files import write_images
 from storage.webdataset.made_tars import write_samples, write_tar
 
 from tfds_torch.check import command
 from tfds_torch.check.opening import open_parser
 from tfds_torch.parsers.config import Config
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.storage.beton.fields import BetonInt
+from tfds_torch.storage.beton.source import BetonSource
+from tfds_torch.storage.beton.writer import BetonWriter
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
 ONE_PASS = ["--workers", "0", "--eval", "--epochs", "1", "--batch-size", "4"]
@@ -31,12 +36,40 @@ def urls(tmp_path: Path) -> str:
     return str(tmp_path / "a-{0..1}.tar")
 
 
-def test_tars_are_checked(urls: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(urls) == 0
+@pytest.fixture
+def beton(tmp_path: Path) -> str:
+    write_images(tmp_path / "images.beton", 40, class_names={"label": [f"class {number}" for number in range(10)]})
+    return str(tmp_path / "images.beton")
+
+
+@pytest.fixture(params=["beton", "urls"])
+def named(request: pytest.FixtureRequest) -> str:
+    """A `.beton` file, or tars."""
+    name: str = request.getfixturevalue(request.param)
+    return name
+
+
+def test_every_promise_is_judged_but_the_index_by_tfds(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(named) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "the index of the tars promises 18 examples per pass" in printed
+    is_beton = named.endswith(".beton")
+    source = "the head of images.beton promises 40" if is_beton else "the index of the tars promises 18"
+    assert f"{source} examples per pass" in printed
     assert "kept pixels are Pillow's" in printed
     assert "All 9 promises kept." in printed
+    what = ".beton files" if is_beton else "these tars"
+    assert f"Not judged: the index is TFDS's own reader: TFDS does not read {what}" in printed
+    assert ("class 9" in printed) is is_beton
+
+
+def test_a_file_without_images_is_checked_but_for_its_pixels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BetonWriter(tmp_path / "numbers.beton", {"label": BetonInt()}, 12) as writer:
+        for number in range(12):
+            writer.add((number % 3,))
+    assert check(tmp_path / "numbers.beton") == 0
+    assert "Not judged: pixels are Pillow's: the dataset has no image" in capsys.readouterr().out
 
 
 def test_files_of_tar_tools_are_reported_and_break_no_promise(
@@ -55,12 +88,13 @@ def test_files_of_tar_tools_are_reported_and_break_no_promise(
 
 
 def test_pixels_of_another_sample_break_a_promise(
-    urls: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    named: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = WebDatasetSource.read
-    monkeypatch.setattr(WebDatasetSource, "read", lambda self, index, fields: read(self, index[::-1], fields))
-    assert check(urls, "--plain-loader") == 1
-    assert "broken pixels are Pillow's" in " ".join(capsys.readouterr().out.replace("BROKEN", "broken").split())
+    source: Any = BetonSource if named.endswith(".beton") else WebDatasetSource
+    read = source.read
+    monkeypatch.setattr(source, "read", lambda self, index, fields: read(self, index[::-1], fields))
+    assert check(named, "--plain-loader") == 1
+    assert "BROKEN pixels are Pillow's" in " ".join(capsys.readouterr().out.split())
 
 
 def test_other_extensions_are_named_by_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,23 +115,35 @@ def test_other_extensions_are_named_by_a_recipe(tmp_path: Path, capsys: pytest.C
         (["--shards", "3"], "Drop --shards"),
         (["--split", "train"], "Drop --split"),
         (["--read-mode", "files"], "only read by index"),
-        (["--name", "a-00.tar"], "Did you mean 'a-0.tar'"),
-        (["--name", "a-{0..2}.tar"], "a-2.tar'. Did you mean"),
-        (["--name", "a-{0..1.tar"], "a brace is not closed"),
-        (["--name", "a-{0...1}.tar"], "{0...1} is not a range: write {0..1}."),
-        (["--name", "a-*.tar"], "Stars are not expanded"),
-        (["--name", "{a-0.tar,a-9.tar}"], "a-9.tar'. Did you mean"),
-        (["--name", "B.TAR"], "B.TAR'."),
-        (["--name", "B.tar.GZ"], "B.tar.GZ'."),
-        (["--name", "s3://bucket/a.tar"], "is not a file of this machine"),
     ],
 )
-def test_what_tars_cannot_do_is_wrong_usage(
-    urls: str, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+def test_flags_of_a_tfds_dataset_are_wrong_usage(
+    named: str, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
 ) -> None:
-    if flags[0] == "--name" and "://" not in flags[1]:
-        flags = ["--name", str(Path(urls).with_name(flags[1]))]
-    assert check(urls, *flags) == 2
+    assert check(named, *flags) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("imagse.beton", "Did you mean 'images.beton'"),
+        ("a-00.tar", "Did you mean 'a-0.tar'"),
+        ("a-{0..2}.tar", "a-2.tar'. Did you mean"),
+        ("a-{0..1.tar", "a brace is not closed"),
+        ("a-{0...1}.tar", "{0...1} is not a range: write {0..1}."),
+        ("a-*.tar", "Stars are not expanded"),
+        ("{a-0.tar,a-9.tar}", "a-9.tar'. Did you mean"),
+        ("B.TAR", "B.TAR'."),
+        ("B.tar.GZ", "B.tar.GZ'."),
+        ("s3://bucket/a.tar", "is not a file of this machine"),
+    ],
+)
+@pytest.mark.usefixtures("urls", "beton")
+def test_a_path_that_names_nothing_is_wrong_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    assert check(name if "://" in name else tmp_path / name) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 
 
