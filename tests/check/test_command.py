@@ -318,12 +318,12 @@ def test_the_recipes_that_come_with_the_project_can_be_read(checker: Checker) ->
 
 
 def test_a_bar_shows_the_progress_on_a_terminal_and_goes_away(checker: Checker, digits: Path) -> None:
-    line = ["--workers", "0", "--eval", "--epochs", "2", "--batch-size", "1", "--split", "test[:200]"]
+    line = ["--workers", "0", "--eval", "--epochs", "2", "--batch-size", "1", "--split", "test[:100]"]
     shown = checker.check_planted("none", line, is_terminal=True)
     assert shown.code == 0
     assert "rank 0" in shown.errors
     assert "examples/s" in shown.errors
-    assert re.search(r"\d+/400", shown.errors)
+    assert re.search(r"\d+/200", shown.errors)
     assert shown.errors.count("\x1b[?25l") == shown.errors.count("\x1b[?25h")  # The cursor came back.
     assert "\x1b[2K" in shown.errors  # The bar was wiped away.
     assert "rank 0" not in shown.output.partition("Labels")[2].partition("Throughput")[0]

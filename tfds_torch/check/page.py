@@ -227,42 +227,20 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
 
 
 def _plan(findings: Findings, expected: Expectation) -> Part:
-    is_by_file = expected.mode == "files"
     reading = f". Read by {findings.delivery}" if findings.delivery is not None else ""
-    rows = [
-        (
-            one.rank,
-            one.worker if findings.num_workers else "-",
-            *(f"{number:,}" for number in (one.num_batches, one.num_examples, one.num_fill)),
-            *([f"{one.num_available:,}"] if is_by_file else []),
-        )
-        for one in findings.pipelines
-    ]
-    headings = ("rank", "worker", "batches", "examples", "fill", *(["in its files"] if is_by_file else []))
+    headings, rows = printed.plan_rows(expected, findings.pipelines, findings.num_workers)
     return Part("plan", "Plan", f"{printed.describe_plan(expected)}{reading}.", headings, rows)
 
 
 def _readings(findings: Findings) -> Iterator[Part]:
     """Yields speed, stages and memory."""
     readings, first = findings.readings, findings.readings[0]
-    kind = "examples per second are the median of the epochs after the first" if first.times[1:] else "there was one"
-    note = (
-        f"Measured with {printed.describe_ranks(findings)}. An epoch is timed from asking for its first batch to the "
-    )
-    note += f"end of the loop; {kind}."
+    rate = "examples per second are the median of the epochs after the first"
+    note = f"Measured with {printed.describe_ranks(findings)}. An epoch is timed from asking for its first batch to "
+    note += f"the end of the loop; {rate if first.times[1:] else 'there was only one'}."
     if findings.is_torchrun and len(readings) > 1:
         note += f" All ranks together: {sum(rank.examples_per_s for rank in readings):,.0f} examples/s."
-    rows = [
-        (
-            rank.rank,
-            show_seconds(rank.first_batch_s),
-            "-" if rank.later_first_batch_s is None else show_seconds(rank.later_first_batch_s),
-            f"{rank.examples_per_s:,.0f}",
-            show_seconds(rank.tail_s),
-        )
-        for rank in readings
-    ]
-    yield Part("speed", "Speed", note, ("rank", "first batch", "later first batch", "examples/s", "tail"), rows)
+    yield Part("speed", "Speed", note, *printed.speed_rows(readings))
     if first.stages:
         note = (
             f"{plural(first.num_batches, 'batch')} of rank 0 in {show_seconds(first.timed_s)}. The time of all workers "

@@ -25,6 +25,9 @@ _MOST_CLASSES = 10
 _LABEL_WIDTH = 32
 _BAR_WIDTH = 40
 
+Rows = tuple[list[str], list[list[str]]]
+"""Headings of a table, and its rows."""
+
 
 def plain(text: str) -> Text:
     """Returns text from a dataset or a user as it is: no markup, no emoji codes, control characters made visible."""
@@ -55,18 +58,18 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
 def print_plan(console: Console, expected: Expectation, pipelines: Sequence[PipelineCounts], num_workers: int) -> None:
     """Prints what each pipeline is to read in epoch 0."""
     console.print(describe_plan(expected))
-    headings = ("rank", "worker", "batches", "examples", "fill") + (
-        ("in its files",) if expected.mode == "files" else ()
-    )
-    table = _table(*headings)
-    for counts in pipelines[:_MOST_ROWS]:
+    console.print(_table(*plan_rows(expected, pipelines, num_workers), "pipelines"))
+
+
+def plan_rows(expected: Expectation, pipelines: Sequence[PipelineCounts], num_workers: int) -> Rows:
+    """Returns the table of what each pipeline is to read."""
+    headings = ["rank", "worker", "batches", "examples", "fill", *(["in its files"] * (expected.mode == "files"))]
+    rows = []
+    for counts in pipelines:
         numbers = (counts.num_batches, counts.num_examples, counts.num_fill, counts.num_available)
         worker = "-" if num_workers == 0 else str(counts.worker)
-        row = (str(counts.rank), worker, *(f"{number:,}" for number in numbers))
-        table.add_row(*row[: len(headings)])
-    if len(pipelines) > _MOST_ROWS:
-        table.caption = f"and {len(pipelines) - _MOST_ROWS} more pipelines"
-    console.print(table)
+        rows.append([str(counts.rank), worker, *(f"{number:,}" for number in numbers)][: len(headings)])
+    return headings, rows
 
 
 def describe_plan(expected: Expectation) -> str:
@@ -96,7 +99,7 @@ def print_findings(console: Console, findings: Findings) -> None:
         console.print("Read by", plain(str(findings.delivery)), soft_wrap=True)
     together = findings.is_torchrun
     console.print(f"Throughput: {describe_ranks(findings)}")
-    console.print(_throughput(findings.readings))
+    console.print(_table(*speed_rows(findings.readings), "ranks"))
     memory = _memory(findings.readings, together)
     total = _total_speed(findings.readings) if together else ""
     for line in (total, describe_sizes(findings.image_sizes), memory, _stages(findings.readings)):
@@ -128,15 +131,12 @@ def summarize_interrupted(findings: Findings) -> str:
 
 
 def _ledger(epochs: Mapping[int, EpochCounts]) -> Table:
-    table = _table("epoch", "batches", "valid", "padded", "missing", "twice", "unknown")
-    shown = sorted(epochs.items())
-    for number, counts in shown[:_MOST_ROWS]:
+    rows = []
+    for number, counts in sorted(epochs.items()):
         lengths = [ids.number for ids in (counts.missing, counts.twice, counts.unknown)]
         numbers = (counts.num_valid, counts.num_padded, *lengths)
-        table.add_row(str(number), describe_batches(counts.batches), *(f"{figure:,}" for figure in numbers))
-    if len(shown) > _MOST_ROWS:
-        table.caption = f"and {len(shown) - _MOST_ROWS} more epochs"
-    return table
+        rows.append([str(number), describe_batches(counts.batches), *(f"{figure:,}" for figure in numbers)])
+    return _table(["epoch", "batches", "valid", "padded", "missing", "twice", "unknown"], rows, "epochs")
 
 
 def _promises(promises: Sequence[Promise]) -> Panel:
@@ -164,15 +164,14 @@ def _labels(labels: Sequence[LabelCount], width: int) -> Panel:
     return Panel(Group(table, Text(note)) if note else table, title="Labels", title_align="left", expand=False)
 
 
-def _throughput(ranks: Sequence[RankReading]) -> Table:
-    table = _table("rank", "first batch s", "later first batch s", "examples/s", "tail s")
-    for rank in ranks[:_MOST_ROWS]:
+def speed_rows(ranks: Sequence[RankReading]) -> Rows:
+    """Returns the table of how fast each rank read."""
+    rows = []
+    for rank in ranks:
         later = "-" if rank.later_first_batch_s is None else f"{rank.later_first_batch_s:.2f}"
         speed = f"{rank.examples_per_s:,.0f}"
-        table.add_row(str(rank.rank), f"{rank.first_batch_s:.2f}", later, speed, f"{rank.tail_s:.3f}")
-    if len(ranks) > _MOST_ROWS:
-        table.caption = f"and {len(ranks) - _MOST_ROWS} more ranks"
-    return table
+        rows.append([str(rank.rank), f"{rank.first_batch_s:.2f}", later, speed, f"{rank.tail_s:.3f}"])
+    return ["rank", "first batch s", "later first batch s", "examples/s", "tail s"], rows
 
 
 def describe_ranks(findings: Findings) -> str:
@@ -230,10 +229,14 @@ def _advice(sentences: Sequence[str]) -> Table:
     return table
 
 
-def _table(*headings: str) -> Table:
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> Table:
     table = Table()
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
+    for row in rows[:_MOST_ROWS]:
+        table.add_row(*row)
+    if len(rows) > _MOST_ROWS:
+        table.caption = f"and {len(rows) - _MOST_ROWS} more {kind}"
     return table
 
 
