@@ -112,7 +112,7 @@ def test_settings_that_do_not_share_examples_out_change_nothing(run_forked_ranks
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_who_forgets_the_line_is_told_it_on_every_rank_before_anything_is_read(
+def test_without_keep_own_shards_every_rank_raises_before_anything_is_read(
     run_forked_ranks: RunRanks, data_root: Path, num_ranks: int
 ) -> None:
     found = run_forked_ranks(scenarios.forget_the_line, num_ranks, str(data_root))

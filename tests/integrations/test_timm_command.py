@@ -155,7 +155,9 @@ def test_a_timm_with_other_functions_is_a_config_error(
         assert fact in str(caught.value)
 
 
-def test_what_timm_itself_lacks_is_not_said_of_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dependency_of_timm_is_not_reported_as_a_missing_timm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_timm(tmp_path, __init__="import a_package_that_timm_needs")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_package_that_timm_needs"):
@@ -195,7 +197,7 @@ def test_what_cannot_be_run_is_one_message_and_exit_code_2(
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_says_how_to_run_a_script_on_several_ranks(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_how_to_run_a_script_on_several_ranks(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([option]) == 0
     assert "torchrun --nproc-per-node 2 -m tfds_torch.timm train.py" in capsys.readouterr().out
 

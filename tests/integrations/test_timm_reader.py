@@ -77,7 +77,7 @@ def test_timms_arguments_become_the_parsers(numbered: str) -> None:
     assert len(reader) == 132  # Two passes, 33 batches.
 
 
-def test_what_is_not_said_is_as_in_the_parser(numbered: str) -> None:
+def test_defaults_are_those_of_the_parser(numbered: str) -> None:
     reader, parser = TfdsReader("numbered", numbered), ParserTfds(numbered, "numbered")
     for name in ("split", "is_training", "repeats", "seed", "image_key", "image_mode", "target_key", "read"):
         assert getattr(reader.parser, name) == getattr(parser, name), name

@@ -74,7 +74,7 @@ def flat(batches: list[Any]) -> list[Any]:
     return [row for batch in batches for row in batch]
 
 
-def test_what_cannot_go_on_is_said(data_root: Path) -> None:
+def test_states_that_cannot_go_on_are_refused(data_root: Path) -> None:
     state = state_after(make_loader(data_root, 0), 3)
     with pytest.raises(ConfigError, match="does not read an ImageDataset"):
         load_state(StatefulDataLoader([1, 2]), state)

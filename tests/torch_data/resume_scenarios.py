@@ -187,9 +187,9 @@ def resume_under_one_seed(
 
 def state_at(dataset: ImageDataset, epoch: int, batches_delivered: int) -> dict[str, Any]:
     """Returns the state of a point that was not read up to."""
-    twin = copy.deepcopy(dataset)
-    twin.set_epoch(epoch)
-    return LoaderState.from_dict(twin.state_dict()).at(batches_delivered).to_dict()
+    copied = copy.deepcopy(dataset)
+    copied.set_epoch(epoch)
+    return LoaderState.from_dict(copied.state_dict()).at(batches_delivered).to_dict()
 
 
 def read_copies(_: Place, setup: Setup) -> list[list[Step]]:

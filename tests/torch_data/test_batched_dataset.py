@@ -61,7 +61,7 @@ def test_whole_batches_have_the_planned_sizes_and_len_counts_them(
     assert lengths == [len(sizes)] * 2
 
 
-def test_padding_is_told_apart(numbered_root: str) -> None:
+def test_padding_is_marked(numbered_root: str) -> None:
     dataset = dataset_of(numbered_root, is_training=False, remainder="pad")
     batches = batched.read_batches(dataset)
     _, label, valid, index, ids = batches[-1]

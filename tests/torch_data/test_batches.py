@@ -86,7 +86,7 @@ def test_masks_are_channels_first_like_images_even_mirrored_ones() -> None:
         np.testing.assert_array_equal(ours[0].numpy(), theirs[..., 0])
 
 
-def test_a_label_that_is_no_scalar_integer_is_a_feature() -> None:
+def test_a_label_that_is_not_a_scalar_integer_is_a_feature() -> None:
     assert fields_of(batch_of(label=None), "valid")[0].tolist() == [True, False]
     batch = Batch(None, None, np.array([True]), np.array([0]), ["a__0"], {"label": ["text"]}, 0, 0)
     assert fields_of(batch, "label") == (["text"],)

@@ -307,7 +307,7 @@ def test_a_source_s_iterator_is_closed_once_where_it_ends_and_where_it_is_droppe
 # What is in a batch.
 
 
-def test_nested_batches_keep_their_structure_and_what_is_no_tensor(device: str) -> None:
+def test_nested_batches_keep_their_structure_and_other_values_than_tensors(device: str) -> None:
     marker = object()
     batch = Labelled({"image": image_of([0, 128, 255]), "ids": ["a", "b"]}, [torch.arange(2), (marker, None, 3)])
     (moved,) = DevicePrefetcher([batch], device, mean=(0, 0, 0), std=(1, 1, 1))
@@ -322,7 +322,7 @@ def test_nested_batches_keep_their_structure_and_what_is_no_tensor(device: str) 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, "bfloat16", None])
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_images_are_normalised_as_the_formula_says(
+def test_images_are_normalised_by_the_formula(
     device: str, dtype: torch.dtype | str | None, channels_last: bool
 ) -> None:
     image = torch.arange(2 * 3 * 8 * 16).remainder(256).to(torch.uint8).view(2, 3, 8, 16)
@@ -377,14 +377,14 @@ def test_batches_of_different_sizes_are_normalised_alike(device: str) -> None:
 # The metrics.
 
 
-def test_on_the_cpu_the_clock_is_told_about_every_batch() -> None:
+def test_on_the_cpu_metrics_get_the_time_of_every_batch() -> None:
     metrics = Times()
     list(DevicePrefetcher(Source(4), "cpu", metrics=metrics))
     assert len(metrics.seconds) == 4
     assert all(seconds >= 0 for seconds in metrics.seconds)
 
 
-def test_on_cuda_the_clock_is_told_the_time_of_copies_that_are_through(cuda: FakeCuda) -> None:
+def test_on_cuda_metrics_get_the_time_of_finished_copies(cuda: FakeCuda) -> None:
     metrics, cuda.is_through = Times(), False
     iteration = iter(DevicePrefetcher(Source(4), "cuda", metrics=metrics))
     next(iteration), next(iteration)
@@ -437,7 +437,7 @@ def test_an_interrupt_while_a_batch_is_awaited_does_not_lose_it(
     assert list(numbers(iteration)) == [0, 1, 2]
 
 
-def test_copies_wait_for_nobody_and_run_in_one_thread_of_their_own(cuda: FakeCuda) -> None:
+def test_copies_do_not_wait_and_run_in_one_thread_of_their_own(cuda: FakeCuda) -> None:
     list(DevicePrefetcher(Source(3), "cuda:0"))
     assert cuda.copies == [((2, 3, 4, 4), True), ((2,), True)] * 3
     (name,) = cuda.threads
@@ -470,7 +470,7 @@ def test_a_failed_device_does_not_fail_a_second_time_when_it_is_closed(cuda: Fak
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:9", "cuad", "mps", None, 7])
-def test_a_device_that_is_not_here_is_an_error_that_says_what_is(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_is_an_error_that_lists_those_that_exist(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     if name in ("mps", 7):  # Whatever this machine has.

@@ -128,13 +128,13 @@ def test_a_dataset_around_ours_may_make_tensors_of_pil_images(data_root: Path) -
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 16])
-def test_a_loader_with_another_batch_size_is_told_once(batch_size: int | None, data_root: Path) -> None:
+def test_a_loader_with_another_batch_size_is_warned_of_once(batch_size: int | None, data_root: Path) -> None:
     (said,) = reading.warnings_of(ImageDataset(evaluation_parser(data_root)), batch_size, 3)
     assert said.startswith(f"UserWarning: DataLoader(batch_size={batch_size}) over an ImageDataset that yields single ")
     assert "Use DataLoader(dataset, batch_size=8, ...), or create_loader(dataset, ...)." in said
 
 
-def test_a_loader_that_makes_batches_of_whole_batches_is_told(data_root: Path) -> None:
+def test_a_loader_that_makes_batches_of_whole_batches_is_warned_of(data_root: Path) -> None:
     dataset = ImageDataset(evaluation_parser(data_root, preprocess=EvalPreprocess(8)))
     (said,) = reading.warnings_of(dataset, 2)
     assert "yields whole batches" in said
@@ -355,7 +355,7 @@ def test_workers_that_come_and_go_advance_after_a_break_and_obey_set_epoch(data_
 
 
 @pytest.mark.parametrize("epoch", [-1, "3", 1.5, None])
-def test_set_epoch_refuses_what_is_no_epoch(epoch: Any, data_root: Path) -> None:
+def test_set_epoch_refuses_other_values_than_epochs(epoch: Any, data_root: Path) -> None:
     with pytest.raises(ConfigError, match=r"set_epoch: epoch=.* must be an integer >= 0"):
         training_dataset(data_root).set_epoch(epoch)
 
@@ -366,11 +366,11 @@ def test_set_epoch_refuses_what_is_no_epoch(epoch: Any, data_root: Path) -> None
 def test_a_copy_has_its_own_epoch(duplicate: Callable[[ImageDataset], ImageDataset], data_root: Path) -> None:
     dataset = training_dataset(data_root)
     dataset.set_epoch(3)
-    twin, other = duplicate(dataset), duplicate(dataset)
+    copied, other = duplicate(dataset), duplicate(dataset)
     other.set_epoch(1)
-    assert (len(twin), twin.fields, repr(twin.parser)) == (len(dataset), LEDGER, repr(dataset.parser))
-    for copied, epoch in ((dataset, 3), (twin, 3), (other, 1)):
-        (rows,), *_ = reading.read_loader(copied, BATCH_SIZE)
+    assert (len(copied), copied.fields, repr(copied.parser)) == (len(dataset), LEDGER, repr(dataset.parser))
+    for one, epoch in ((dataset, 3), (copied, 3), (other, 1)):
+        (rows,), *_ = reading.read_loader(one, BATCH_SIZE)
         assert rows == reading.planned_rows(dataset.parser, World(), 0, epoch)
 
 

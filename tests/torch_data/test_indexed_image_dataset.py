@@ -138,7 +138,7 @@ SAMPLERS: dict[str, Callable[[Any], Sampler[int]]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_exactly_what_a_sampler_says_comes(dataset: IndexedImageDataset, name: str) -> None:
+def test_exactly_the_examples_of_a_sampler_come(dataset: IndexedImageDataset, name: str) -> None:
     make = SAMPLERS[name]
     indices = list(make(dataset))
     found = take_indices(DataLoader(dataset, 8, sampler=make(dataset)))
@@ -187,7 +187,7 @@ def test_threads_may_share_a_dataset(dataset: IndexedImageDataset) -> None:
         pytest.param("forkserver", True, id="forkserver", marks=slow),
     ],
 )
-def test_workers_read_what_the_sampler_says_after_the_parent_looked(
+def test_workers_read_the_samplers_examples_after_the_parent_looked(
     dataset: IndexedImageDataset, method: str, is_persistent: bool
 ) -> None:
     first = dataset[0]

@@ -103,7 +103,7 @@ class Backwards(Sampler[int]):
         self.epochs.append(epoch)
 
 
-def test_a_sampler_is_the_order_and_is_told_the_epoch() -> None:
+def test_a_sampler_is_the_order_and_gets_the_epoch() -> None:
     sampler = Backwards()
     loader = create_loader(Squares(), 1, batch_size=2, sampler=sampler, **FORKED)
     assert [batch.tolist() for batch in loader] == [[25, 9], [1]]
@@ -218,7 +218,7 @@ def test_an_iteration_that_is_given_up_leaves_no_process(way: str, persistent: b
     assert ended(pids)
 
 
-def test_a_loader_that_nobody_holds_lives_as_long_as_its_iteration() -> None:
+def test_a_loader_without_references_lives_as_long_as_its_iteration() -> None:
     iteration = iter(create_loader(Batches(), 1, **FORKED))
     gc.collect()
     assert len(list(iteration)) == NUM_BATCHES
@@ -332,7 +332,7 @@ def test_other_errors_of_workers_arrive_with_their_traceback(name: str, kind: st
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_stop_iteration_of_a_map_style_dataset_is_no_end(num_workers: int) -> None:
+def test_stop_iteration_of_a_map_style_dataset_is_not_the_end(num_workers: int) -> None:
     arguments = FORKED if num_workers else {}
     with (
         create_loader(Squares(how="stop iteration"), num_workers, batch_size=2, **arguments) as loader,
@@ -486,7 +486,7 @@ def test_workers_that_need_more_memory_than_there_is_are_warned_of(monkeypatch: 
     create_loader(Squares(), 0)
 
 
-def test_auto_says_what_it_chose_and_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_auto_reports_its_choice_and_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tfds_torch"):
         loader = create_loader(Squares(), "auto", batch_size=2)
     assert isinstance(loader.num_workers, int)

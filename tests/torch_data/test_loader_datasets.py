@@ -120,7 +120,7 @@ class Growing(BatchSampler):
 
 
 @pytest.mark.parametrize("arguments", WORKERS)
-def test_a_batch_sampler_says_which_examples_are_in_every_batch(arguments: dict[str, Any]) -> None:
+def test_a_batch_sampler_chooses_the_examples_of_every_batch(arguments: dict[str, Any]) -> None:
     sampler = Growing()
     with create_loader(Squares(6), batch_sampler=sampler, **arguments) as loader:
         assert len(loader) == 3

@@ -118,7 +118,7 @@ def test_a_worker_that_dies_within_a_message_is_noticed_without_a_time_limit() -
 
 
 @slow
-def test_a_worker_that_was_asked_to_end_is_not_said_to_have_finished(run_life: RunLife) -> None:
+def test_a_worker_that_was_asked_to_end_is_not_reported_as_finished(run_life: RunLife) -> None:
     life = run_life(loader_lives.terminate_a_worker)
     assert life["error"] == "WorkerError"
     assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGTERM (it was asked to end" in life["message"]
@@ -171,7 +171,7 @@ def test_a_worker_that_hangs_is_a_stall_error_with_its_stack(method: str, persis
 
 
 @pytest.mark.parametrize(("method", "persistent"), [("none", "once"), *WAYS[:3]])
-def test_a_worker_that_is_merely_slow_is_no_error(method: str, persistent: str, run_life: RunLife) -> None:
+def test_a_slow_worker_is_not_an_error(method: str, persistent: str, run_life: RunLife) -> None:
     life = run_life(loader_lives.meet, "slow", method, persistent, "100")
     assert life["error"] is None
     assert life["came"] == life["again"] == list(range(NUM_BATCHES))

@@ -59,7 +59,7 @@ def test_epochs_advance_and_obey_set_epoch(
     }
 
 
-def test_who_else_is_asked_for_a_state_says_so(fleet: Fleet, numbered_root: str) -> None:
+def test_calls_that_cannot_give_a_state_are_refused(fleet: Fleet, numbered_root: str) -> None:
     said = in_fleet(fleet, loader_resuming.misuse, make_setup(numbered_root, num_workers=1))
     assert said["dataset"].startswith("ConfigError: batches_delivered=1: the loader went on from a state of its own")
     assert said["dataset"].endswith("Ask the loader for its state.")
@@ -172,7 +172,7 @@ def test_the_remainder_that_the_error_names_drops_the_short_last_batch(numbered_
     assert [len(batch[0]) for batch in loader] == [6] * (NUM_EXAMPLES // 6)
 
 
-def test_the_parsers_batch_size_may_be_said_again(numbered_root: str) -> None:
+def test_the_parsers_batch_size_may_be_given_again(numbered_root: str) -> None:
     assert create_loader(dataset_of(numbered_root), batch_size=6).batch_size == 6
     assert create_loader(dataset_of(numbered_root, is_training=False, batch_size=None)).batch_size == 1
 
@@ -207,7 +207,7 @@ def test_ranks_that_are_compared_say_their_numbers_of_workers(
 
 
 @pytest.mark.parametrize("differ", [True, False])
-def test_ranks_with_other_numbers_of_workers_are_told_before_the_first_batch(
+def test_ranks_with_other_numbers_of_workers_raise_before_the_first_batch(
     differ: bool, fleet: Fleet, numbered_root: str
 ) -> None:
     setup = make_setup(numbered_root, num_replicas=2)
@@ -256,7 +256,7 @@ def test_whole_batches_come_normalised_and_go_on_exactly(num_workers: int, fleet
         ),
     ],
 )
-def test_the_memory_of_workers_is_told_with_all_figures(
+def test_the_memory_of_workers_is_reported_with_all_figures(
     mode: str, free_mib: int, parts: list[str], numbered_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader_advice, "available_bytes", lambda: free_mib * 2**20)

@@ -75,7 +75,7 @@ def test_the_batch_itself_is_left_alone() -> None:
         assert first is ONE
 
 
-def test_what_is_no_tensor_stays_the_very_object() -> None:
+def test_other_values_than_tensors_stay_the_same_object() -> None:
     array, marker = np.arange(3), object()
     found = plain({"array": array, "marker": [marker]})
     assert found["array"] is array

@@ -47,7 +47,7 @@ def facts(**changes: object) -> dict[str, object]:
     return {"dataset": "photos:1.0.0", "seed": 42, "num_replicas": 2, "rank": 0} | changes
 
 
-def test_values_are_told_with_all_the_ranks_that_have_them() -> None:
+def test_values_are_reported_with_all_their_ranks() -> None:
     ranks = [facts(seed=seed, rank=rank) for rank, seed in enumerate((1, 2, 1))]
     assert find_differences(ranks) == ["seed is 1 on ranks 0, 2, 2 on rank 1"]
 
@@ -56,7 +56,7 @@ def test_several_processes_may_share_a_rank_of_the_data() -> None:
     assert find_differences([facts(rank=rank) for rank in (0, 0, 1, 1)]) == []
 
 
-def test_what_fails_on_every_rank_is_told_of_every_rank() -> None:
+def test_an_error_on_every_rank_is_reported_for_every_rank() -> None:
     assert find_differences([{"error": "no"}, {"error": "no"}]) == ["rank 0: no", "rank 1: no"]
 
 

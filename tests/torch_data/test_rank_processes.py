@@ -196,7 +196,7 @@ def test_a_rank_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_ranks_with_different_seeds_are_told_so_on_every_rank(data_root: Path) -> None:
+def test_ranks_with_different_seeds_raise_on_every_rank(data_root: Path) -> None:
     parsers = [ParserTfds(data_root, "digits", is_training=True, batch_size=8, seed=seed) for seed in (1, 2)]
     told = dict(iterate_ranks(rank_functions.compare_ranks, 2, parsers))
     assert set(told) == {0, 1}

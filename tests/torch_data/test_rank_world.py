@@ -35,7 +35,7 @@ def test_without_torch_distributed_the_environment_tells() -> None:
         pytest.param({"RANK": "1"}, id="half"),
     ],
 )
-def test_torch_distributed_tells_where_the_environment_agrees_or_says_nothing(environ: dict[str, str]) -> None:
+def test_torch_distributed_names_the_rank_where_the_environment_agrees_or_is_silent(environ: dict[str, str]) -> None:
     assert find_rank(environ) == World(1, 3)
 
 

@@ -177,7 +177,7 @@ def test_counts_that_cannot_be_are_refused(fleet: Fleet, numbered_root: str) -> 
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, "1", True])
-def test_what_is_no_count_is_refused(count: Any, setup: Setup) -> None:
+def test_other_values_than_counts_are_refused(count: Any, setup: Setup) -> None:
     with pytest.raises(ConfigError, match=r"batches_delivered=.* must be an integer >= 0"):
         setup.dataset().state_dict(batches_delivered=count)
 
@@ -230,10 +230,10 @@ def test_a_copy_may_be_sent_elsewhere(duplicate: Callable[[ImageDataset], ImageD
     dataset = setup.dataset()
     first, second = state_at(dataset, 1, 2), state_at(dataset, 5, 3)
     dataset.load_state_dict(first)
-    twin = duplicate(dataset)
-    assert twin.state_dict() == first
-    twin.load_state_dict(second)
-    assert (dataset.state_dict(), twin.state_dict()) == (first, second)
+    copied = duplicate(dataset)
+    assert copied.state_dict() == first
+    copied.load_state_dict(second)
+    assert (dataset.state_dict(), copied.state_dict()) == (first, second)
 
 
 def test_the_length_stays_that_of_a_whole_epoch(setup: Setup) -> None:
@@ -310,8 +310,8 @@ def position_of(setup: Setup) -> dict[str, Any]:
 def test_a_position_within_a_batch_may_be_saved_again_at_once_also_from_a_copy(setup: Setup) -> None:
     dataset, position = setup.dataset(), position_of(setup)
     dataset.load_state_dict(position)
-    for twin in (dataset, copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
-        assert twin.state_dict() == position
+    for copied in (dataset, copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert copied.state_dict() == position
 
 
 def test_another_epoch_set_by_hand_drops_a_position_within_a_batch(setup: Setup) -> None:
@@ -337,14 +337,14 @@ def test_a_position_within_a_batch_is_refused_by_workers(numbered_root: str, met
 # What a dataset cannot know
 
 
-def test_a_count_of_batches_whose_size_was_not_told_is_refused(numbered_root: str) -> None:
+def test_a_count_of_batches_of_an_unknown_size_is_refused(numbered_root: str) -> None:
     dataset = ImageDataset(ParserTfds(numbered_root, "numbered"))
     assert dataset.state_dict(batches_delivered=0)["batches_delivered"] == 0
     with pytest.raises(ConfigError, match="batches_delivered=3: the parser has no batch_size"):
         dataset.state_dict(batches_delivered=3)
 
 
-def test_a_dataset_behind_a_loader_that_fetches_ahead_must_be_told(setup: Setup) -> None:
+def test_a_dataset_behind_a_loader_that_fetches_ahead_needs_a_count(setup: Setup) -> None:
     dataset = setup.dataset()
     dataset.is_read_ahead = True  # As Accelerate's prepared loaders do.
     assert dataset.state_dict()["batches_delivered"] == 0
