@@ -68,7 +68,7 @@ class CachedPixels(StoredPixels):
         return one
 
     def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
-        """See StoredPixels."""
+        """Copies all images; see StoredPixels."""
         try:
             self._stored.copy_into(out, gather)
         except ShardError as error:
@@ -179,28 +179,28 @@ class CachedSource:
 
     @property
     def name(self) -> str:
-        """The original's."""
+        """Name of the original's dataset."""
         return self.original.name
 
     @property
     def identity(self) -> object:
-        """The original's, with the size of images that the cache holds smaller."""
+        """Identity of the original, with the size of images that the cache holds smaller."""
         identity = self.original.identity
         return identity if self._max_resolution is None else (identity, f"max_resolution {self._max_resolution}")
 
     @property
     def stamps(self) -> object:
-        """The original's."""
+        """Stamps of the original files."""
         return self.original.stamps
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
-        """The original's, and the decoded images."""
+        """Specs of the original's fields, and of the decoded images."""
         return MappingProxyType({**self.original.specs, PIXELS: FieldSpec((), object)})
 
     @property
     def instructions(self) -> Sequence[FileInstruction]:
-        """The original's."""
+        """File instructions of the original."""
         return self.original.instructions
 
     @property
@@ -210,12 +210,12 @@ class CachedSource:
 
     @property
     def obstacle(self) -> str | None:
-        """The original's."""
+        """Why the original cannot be read by number; None: it can."""
         return self.original.obstacle
 
     @property
     def has_shards(self) -> bool:
-        """As the original."""
+        """Whether the original has shards."""
         return self.original.has_shards
 
     def __len__(self) -> int:
@@ -253,11 +253,11 @@ class CachedSource:
             self.original.announce(index)
 
     def ids(self, index: Int64Array) -> Sequence[str]:
-        """Returns the original's."""
+        """Returns the ids of the original."""
         return self.original.ids(index)
 
     def find(self, id: str) -> int:
-        """Returns the original's number."""
+        """Returns the number that the original finds."""
         return self.original.find(id)
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:

@@ -165,7 +165,7 @@ class RecordSource(ABC):
 
     @property
     def identity(self) -> object:
-        """File names, and which records of how many are read."""
+        """Names of the files, and which of how many records are read."""
         return [(os.path.basename(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
 
     @property

@@ -113,7 +113,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """What the examples belong to, for messages: `name/config:version`."""
+        """Name of the dataset, for messages: `name/config:version`."""
 
     @property
     def identity(self) -> object:
@@ -125,7 +125,7 @@ class Source(Protocol):
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
-        """What an example consists of, as it is stored."""
+        """The fields of an example, as they are stored."""
 
     @property
     def instructions(self) -> Sequence[FileInstruction]:
@@ -141,7 +141,7 @@ class Source(Protocol):
 
     @property
     def streams(self) -> Literal["records", "numbers"] | None:
-        """What tf.data can stream of it: the records of its files, or numbers that are then read; None: nothing."""
+        """What tf.data can stream: the records of the files, or numbers that are then read; None: nothing."""
 
     @property
     def has_shards(self) -> bool:

@@ -68,7 +68,7 @@ _Request = tuple[int, str, list[int] | None, list[int]]
 
 
 class _Files:
-    """Answers requests in a fresh process, with a text where the package raised."""
+    """Answers requests in a fresh process; an answer is a text where the package raised."""
 
     def __init__(self) -> None:
         self._open_file = find_opener("The dataset")

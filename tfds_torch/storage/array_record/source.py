@@ -82,7 +82,7 @@ class ArrayRecordFilesReader:
             self._is_checked = True
 
     def leave_readers(self) -> None:
-        """Begins in a forked child. Ending the parent's readers would wait for their threads, which are not here."""
+        """Forgets the parent's readers in a forked child: ending them would wait for threads that are not here."""
         _inherited.append(self._readers)
         self._readers, self._is_checked = OrderedDict(), False
         self._open_file = find_opener(self._table.dataset)
@@ -155,7 +155,7 @@ def _check_there(path: str) -> Stamp:
 
 
 class ArrayRecordSource(RecordSource):
-    """Examples of ArrayRecord files. Their package verifies the hashes of what it reads in any case."""
+    """Examples of ArrayRecord files. Their package always verifies the hashes of what it reads."""
 
     @property
     def _trusts_checksums(self) -> bool:

@@ -79,7 +79,7 @@ class ArrayRecordFileWriter:
 
 
 class _Writing:
-    """Answers requests with what the package complains of: records to be written, or None for the end."""
+    """Writes records for requests, None for the end; answers with the package's complaint, or None."""
 
     def __init__(self, path: str, options: str) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter

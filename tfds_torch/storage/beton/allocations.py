@@ -133,7 +133,7 @@ class _Order:
         self.end = 0  # Of all payloads so far.
 
     def note(self, allocations: _Allocations) -> None:
-        """Goes on with further rows of the table; those in the order of their pointers are checked at once."""
+        """Takes further rows of the table; rows in the order of their pointers are checked at once."""
         starts = allocations.pointers.astype(np.int64)
         if not len(starts):
             return
@@ -159,7 +159,7 @@ class _Order:
 
 
 class _Payloads:
-    """The payloads of a field, which rows of the table are claimed for."""
+    """The payloads of a field, for which rows of the table are claimed."""
 
     def __init__(self, head: Head, name: str, field: BetonField, column: NDArray[Any]) -> None:
         self.name, self.pointers = name, _pointers(column, field)

@@ -64,7 +64,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that was found."""
+    """A manifest in a file: its facts, where it begins, and its version (PAGES or PAYLOADS)."""
 
     facts: Facts = field(repr=False)
     at: int

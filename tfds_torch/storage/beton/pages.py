@@ -25,13 +25,13 @@ class WrittenPart:
     """Samples that a PageWriter has written. Plain values: they travel between processes.
 
     Attributes:
-        numbers: int64 [n], of the samples, in the order in which they came.
-        rows: [n] of the layout's row_type, what stands in their rows of the metadata.
-        ids: n of them; None where a sample has none.
-        allocations: [m] of ALLOCATION, of every payload.
+        numbers: int64 [n], numbers of the samples, in the order in which they came.
+        rows: [n] of the layout's row_type, their rows of the metadata.
+        ids: n ids; None where a sample has none.
+        allocations: [m] of ALLOCATION, one for every payload.
         checksums: uint32 [n, number of fields with payloads], CRC32C of every payload.
-        num_pages: that were written.
-        num_reencoded: samples with an image that could not keep its bytes.
+        num_pages: number of written pages.
+        num_reencoded: number of samples with an image that could not keep its bytes.
     """
 
     numbers: NDArray[np.int64]
@@ -44,7 +44,7 @@ class WrittenPart:
 
 
 class PageWriter:
-    """Puts samples into pages. One process and thread at a time."""
+    """Puts samples into pages. One process and thread at a time; `take_page` returns the next free page of the file."""
 
     def __init__(
         self, fields: Mapping[str, BetonField], layout: Layout, write: WriteAt, take_page: Callable[[], int]
@@ -102,7 +102,7 @@ class PageWriter:
         return WrittenPart(numbers, rows, self._ids, allocations, checksums, self._num_written, self.num_reencoded)
 
     def _pack(self) -> None:
-        """Turns what is noted of samples into arrays, which take a tenth of the memory."""
+        """Turns the noted rows into arrays, which take a tenth of the memory."""
         row_type = self._layout.row_type
         rows = np.zeros(len(self._rows), row_type)  # The padding between members is zero, too.
         for place, name in enumerate(row_type.names or ()):

@@ -168,7 +168,7 @@ class BetonSource(ReadByNumber):
 
     @property
     def reader(self) -> BetonReader:
-        """The reader of the file, opened."""
+        """The open reader of the file."""
         reader = self._reader
         if reader is None:
             with self._lock:
@@ -189,7 +189,7 @@ class BetonSource(ReadByNumber):
         self._forget(other._compared.state)
 
     def _forget(self, state: FileState) -> None:
-        """Forgets what was read and compared of the file, which is in this state."""
+        """Forgets what was read and compared; `state` is the file's state now."""
         with self._lock:
             self._reader, self._compared = None, Compared.nothing(self.head, state)
             self.__dict__.pop("_ids", None)

@@ -150,7 +150,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         return PageWriter(self.fields, self.layout, self._file.write, self._take_page)
 
     def include(self, part: WrittenPart) -> None:
-        """Takes over what a page writer of another process has written."""
+        """Takes over the samples that a page writer of another process has written."""
         outside = (part.numbers < 0) | (part.numbers >= self.layout.num_samples)
         if outside.any():
             raise ConfigError(f"There is no sample {part.numbers[outside][0]}: num_samples={self.layout.num_samples}.")
@@ -258,7 +258,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             raise ConfigError(f"The writer of {self.path} was closed, or gave up: make another one.")
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """Does something that writes; what the system refuses is an ExportError, and ends the writing."""
+        """Runs a function that writes; a refusal of the system is an ExportError, and ends the writing."""
         try:
             return act()
         except OSError as error:
@@ -266,7 +266,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             raise self.cannot_write(error, int(self._is_written.sum()), num_pages) from error
 
     def cannot_write(self, error: OSError, num_done: int, num_pages: int) -> ExportError:
-        """Gives up, and returns the error for a refused write; num_done samples and num_pages pages were written."""
+        """Gives up, and returns the error for a refused write, after num_done samples and num_pages pages."""
         if hasattr(self, "_file"):
             self.discard()  # What it took is free again.
         return ExportError(f"{self._describe(error, num_done, num_pages)} What was there before is untouched.")

@@ -63,7 +63,7 @@ class ListedSplit:
 
 @dataclass(frozen=True, eq=False)
 class FolderListing:
-    """What an image folder holds."""
+    """An image folder: its root as it was given, the labels of all splits in order, and the images of each split."""
 
     root: str
     class_names: tuple[str, ...]

@@ -86,7 +86,7 @@ class RecordIndex:
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
 
     def look_again(self, file: int) -> "RecordIndex | None":
-        """Scans a file in which a record differed from the index, though its size and time do not.
+        """Scans a file in which a record differed from the index, though the file's size and time are the indexed ones.
 
         Returns:
             An index that was built again; None where this one is right, so that the file is damaged.

@@ -171,7 +171,7 @@ def _ranges_of(located: Located, first: Int64Array) -> ReadRanges:
 
 
 class _BadRecordError(Exception):
-    """An example whose record is not what was indexed; `file` is its position in the index's files."""
+    """An example whose record differs from the index; `file` is its position in the index's files."""
 
     def __init__(self, example: int, file: int, problem: str) -> None:
         super().__init__(problem)
