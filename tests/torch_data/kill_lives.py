@@ -26,11 +26,11 @@ from tfds_torch import MultiLoader, ParserTfds, World
 from torch_data.resuming import CountedLoader, PlainLoader, Ranks, Setup, StatefulLoader
 
 
-class MultiRank:
+class MultiRank(CountedLoader):
     """A MultiLoader, which counts by itself: one rank."""
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
-        self.loader = MultiLoader(
+        self.loader: Any = MultiLoader(
             ParserTfds(**setup.arguments, batch_size=setup.batch_size),
             setup.num_workers,
             world=World(rank, setup.num_replicas),
@@ -42,15 +42,6 @@ class MultiRank:
         for batch in self.loader:
             assert batch.label[batch.valid].tolist() == batch.index[batch.valid].tolist()
             yield Step(batch.epoch, batch.batch, tuple(batch.index.tolist()), tuple(batch.valid.tolist()))
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
 
 
 KINDS: dict[str, Any] = {

@@ -210,7 +210,7 @@ class CountedLoader:
     """A Loader, which counts by itself: one rank."""
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
-        self.loader = make_loader(setup, rank)
+        self.loader: Any = make_loader(setup, rank)
 
     def __iter__(self) -> Iterator[Step]:
         return steps_of(self.loader)
