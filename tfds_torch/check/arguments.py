@@ -4,15 +4,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-_DESCRIPTION = """Reads a TFDS dataset as a training script does that follows the README, with every rank and real
+_DESCRIPTION = """Reads a TFDS dataset as a training script that follows the README does, with every rank and real
 worker processes: through create_loader, in whole batches where there are images, preprocessed while they are decoded
-(as the recipe says, else by TrainPreprocess or, in evaluation, EvalPreprocess). Proves from the ids of the examples
-what came, holds the pixels of some against Pillow's, and says how fast it came. Without --root, the names digits and
-photos stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any other
-name. With --torchrun the ranks are processes of torch.distributed, as torchrun would start them, and read at the same
-time; else they read one after the other. In read mode index, another number of workers must give the same order, a
-saved state the same tail, and TFDS's own reader the same examples (of a .beton file or of tars: a plain reader). check
-starts its ranks itself: do not start it with torchrun.
+(by the recipe's preprocess, else by TrainPreprocess or, in evaluation, EvalPreprocess). It proves from the ids of the
+examples what came, compares the pixels of some with Pillow's, and measures the speed. Without --root, the names digits
+and photos stand for the embedded datasets, which are built at their first use; --fake builds made-up content for any
+other name. With --torchrun the ranks are processes of torch.distributed, started as torchrun starts them, and read at
+the same time; else they read one after the other. In read mode index, another number of workers must give the same
+order, a saved state the same tail, and TFDS's own reader the same examples (of TFDS's file formats). check starts its
+ranks itself: do not start it with torchrun.
 Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 130 interrupted."""
 
 

@@ -231,7 +231,7 @@ def _read_sample(
 
 
 def _judge_sample(findings: Findings, ledger: Ledger, parser: CheckedParser, sample: Sequence[ComparedExample]) -> None:
-    """Adds what a sample of examples tells: of the index, and of pixels."""
+    """Adds the promises that a sample of examples proves: of the index, and of pixels."""
     expected, judged = ledger.expected, list[Promise | NotJudged]()
     if expected.mode == "index":
         judged.append(judge_tfds(parser, expected.ids, sample))

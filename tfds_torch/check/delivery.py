@@ -104,7 +104,7 @@ def read_sizes(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[int,
             (image,) = source.read(np.array([index], np.int64), [key])[key]
             is_raw = isinstance(image, np.ndarray)
             sizes.append((image.shape[1], image.shape[0]) if is_raw else Image.open(io.BytesIO(image)).size)
-        except (CorruptRecordError, OSError, TypeError):  # Whoever reads it says so.
+        except (CorruptRecordError, OSError, TypeError):  # Reading it raises.
             continue
     return sizes
 

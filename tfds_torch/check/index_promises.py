@@ -68,7 +68,7 @@ def _same_world_resumes(ledger: Ledger, readings: Sequence[RankReading]) -> Iter
 
 
 def _unequal_states(readings: Sequence[RankReading]) -> Iterator[str]:
-    """Yields the points at which the ranks say different things: any rank's state is for all of them."""
+    """Yields the points at which the ranks have different states: any rank's state is for all of them."""
     states: dict[Point, set[str]] = {}
     for reading in readings:
         for resumed in reading.resumed:

@@ -9,7 +9,7 @@ ended it, is null or empty.
     started         UTC, ISO 8601;  duration_s
     exit_code       0 all promises kept, 1 one broken or a shard damaged, 2 wrong usage or no such dataset,
                     130 interrupted
-    is_interrupted  whether Ctrl-C ended it: `promises` and `epochs` then tell of what had come until then
+    is_interrupted  whether Ctrl-C ended it: `promises` and `epochs` then cover what had come until then
     error           null, or {type, message}
     machine         python, platform, num_cores, packages {name: version}
     dataset         name, split, data_dir, is_fake, num_examples, num_shards, num_skipped_files (of tars;
@@ -29,7 +29,7 @@ ended it, is null or empty.
     throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes, and of the
                     epochs after the first (of one epoch, of that) num_batches, timed_s, stages}]; stages are seconds of
                     all workers and threads: {read, decode, fetch (all that a dataset does), collate, hand_over, waiting
-                    (the loop, for batches)}, or nothing where the loader does not tell
+                    (the loop, for batches)}, or nothing where the loader does not report them
     promises        [{name, kept, detail}]; read_mode index makes more than the streams
     not_judged      [{name, reason}] of promises that this dataset cannot be asked for
     advice          sentences

@@ -208,7 +208,7 @@ class Ledger:
         return self.counts[epoch]
 
     def _name(self, numbers: NDArray[np.int64]) -> CappedList:
-        """Returns the ids of examples, each as often as its number says."""
+        """Returns the ids of examples, each as often as its number."""
         some = CappedList()
         for index in np.flatnonzero(numbers)[:NUM_KEPT].tolist():
             some.add(self.expected.ids[index], int(numbers[index]))
@@ -246,7 +246,7 @@ class Ledger:
         return int(np.clip(first + plan.batch_size - plan.num_valid, 0, plan.batch_size))
 
     def _close(self, under_way: "_OpenEpoch") -> None:
-        """Works out what an epoch's examples tell together."""
+        """Judges an epoch that ended, and keeps only the results."""
         summary, batches = under_way.summary, under_way.batches
         expected, share = self.expected, self.expected.share(summary.rank, summary.epoch)
         self._compare_shares(summary, np.concatenate([np.empty(0, np.int64), *batches]), share.index)

@@ -97,7 +97,7 @@ def _open_tars(config: Config) -> ParserWebDataset:
     paths = shard_paths(config.name)
     try:
         look_at(paths)
-    except ShardError as error:  # A path that was mistyped is no broken promise.
+    except ShardError as error:  # A mistyped path is not a broken promise.
         raise DatasetNotFoundError(str(error)) from None
     arguments = _arguments(config)
     keys = {"image": arguments.pop("image_key"), "label": arguments.pop("target_key")}

@@ -1,4 +1,4 @@
-"""Pixels of a sample of examples, held against what Pillow makes of the same files. Pure.
+"""Compares the pixels of a sample of examples with Pillow's of the same files. Pure.
 
 An undistorted image must equal Pillow's; a resized one lies within a grey level on average, and 40 dB, of Pillow's for
 the same box.

@@ -93,7 +93,7 @@ class Reader:
 
     @property
     def stats(self) -> LoaderStats | None:
-        """Where the time went; None: the loader does not tell."""
+        """Where the time went; None: the loader does not report it."""
         return self.loader.stats() if isinstance(self.loader, Loader) else None
 
     def batches(
@@ -118,7 +118,7 @@ class Reader:
             if "DataLoader worker" not in str(error):
                 raise
             raise WorkerError(
-                f"{str(error).splitlines()[0].rstrip('.')}. Where nobody ended it, the memory did not suffice: try "
+                f"{str(error).splitlines()[0].rstrip('.')}. If it was not stopped by hand, memory ran out: try "
                 f"fewer workers, or a smaller batch_size."
             ) from error
 
@@ -128,7 +128,7 @@ class Reader:
             if isinstance(self.loader, Loader):
                 state = self.loader.state_dict()
             else:
-                # Before the first batch nobody counts: that is also where a program saves that was just started.
+                # None: before the first batch, as a program that was just started saves.
                 state = self.dataset.state_dict(point.number or None)
             return Resumed(point, json.dumps(state))
         except ConfigError as error:

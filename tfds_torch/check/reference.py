@@ -1,6 +1,6 @@
 """What a dataset must yield, by another way than the one that is checked: TFDS's own reader where it reads the format.
 
-A `.beton` file, tars and an image folder have no second reader here: their pixels are held against Pillow's.
+A `.beton` file, tars and an image folder have no second reader here: only their pixels are compared, with Pillow's.
 """
 
 import io

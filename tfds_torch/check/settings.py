@@ -112,7 +112,7 @@ def _check_numbers(flags: argparse.Namespace) -> None:
 def _merge(flags: argparse.Namespace, config: Config) -> Config:
     """Returns a config with the flags in the place of its own words."""
     if flags.eval and config.is_training:
-        # What a file says about training only, no other flag could take back.
+        # No other flag could take back what a file sets for training only.
         mode = "auto" if config.read.mode == "files" else config.read.mode
         config = replace(config, shuffle=None, repeats=0, remainder=None, read=replace(config.read, mode=mode))
         if isinstance(config.preprocess, TrainPreprocess):

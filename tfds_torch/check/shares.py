@@ -36,8 +36,8 @@ def check_shares(
     """Reads the shares of all workers of all ranks, and checks that no two of them have an item in common.
 
     A MultiLoader cannot see this while it reads: of a function that ignores its World, the loop gets every item once
-    from each worker. A real MultiLoader reads each rank, one after the other, so that whatever else is wrong with the
-    function is told as well. An item that comes twice from one worker is not an error.
+    from each worker. A real MultiLoader reads each rank, one after the other, so that the function's
+    other faults show as well. An item that comes twice from one worker is not an error.
 
     Args:
         source: a function that takes a World and returns the items of that worker, as a MultiLoader takes it.
@@ -53,7 +53,7 @@ def check_shares(
         How many items each worker has, by its place in the world.
 
     Raises:
-        ConfigError: two workers have the same items (it says which), or an argument that cannot work.
+        ConfigError: two workers have the same items (the message names them), or an argument that cannot work.
         WorkerError, StallError: as in MultiLoader. What the function raises comes with its own type.
     """
     share = source_of(source, 1, None)
@@ -136,7 +136,7 @@ class _NamedItems:
         """Returns what an item is known by, and how that is shown."""
         content = _content_of(
             batch_to_dict(item, False) if isinstance(item, Batch) else item
-        )  # Also says what cannot travel.
+        )  # Raises for what cannot travel.
         if self._find_ids is not None:
             ids = _plain_ids(self._find_ids(item))
         elif isinstance(item, Batch):

@@ -1,4 +1,4 @@
-"""What TFDS's own reader finds at a position of a split: the reference that an index is held against.
+"""What TFDS's own reader finds at a position of a split: the reference for our index.
 
 No code of `storage`, `engines` or `parsers` runs here.
 """

@@ -8,7 +8,7 @@ from tfds_torch.check.resume import Resumed
 from tfds_torch.runtime.metrics import EpochTimes
 
 STAGES = ("read", "decode", "fetch", "collate", "hand_over", "waiting")
-"""Of `LoaderStats`, those that say what a loop waited for."""
+"""Of `LoaderStats`, those that show what a loop waited for."""
 
 
 @dataclass(frozen=True)

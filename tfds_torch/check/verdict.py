@@ -1,4 +1,4 @@
-"""Verdicts: what a check says of one thing that is promised, and the examples that broke it."""
+"""Verdicts of a check about single promises, and the examples that broke them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

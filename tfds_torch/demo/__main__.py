@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tfds_torch.demo",
-        description="Prepares a TFDS dataset that needs no network, and says how to open it.",
+        description="Prepares a TFDS dataset that needs no network, and prints how to open it.",
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -75,7 +75,7 @@ def _show_progress(spec: DemoSpec, progress: bool) -> Iterator[Callable[[], None
         yield lambda: None
         return
     if not sys.stderr.isatty():
-        # One line, so that a log file says what took the seconds.
+        # One line, so that a log file shows what took the seconds.
         sys.stderr.write(f"tfds_torch: building the demo dataset {spec}\n")
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""What the `metadata.json` of a dataset that was built here says of it."""
+"""The `metadata.json` of a dataset that was built here."""
 
 import json
 import os
@@ -33,7 +33,7 @@ class DemoMetadata:
 
     @classmethod
     def read(cls, folder: Path) -> "DemoMetadata | None":
-        """Returns what a version directory says of itself, or None where it was not built here."""
+        """Returns the metadata of a version directory; None: it was not built here."""
         try:
             values = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
             if EMBEDDED_KEY in values:

@@ -1,4 +1,4 @@
-"""DemoSpec: the parameters that say which dataset is to be built, checked once."""
+"""DemoSpec: which dataset is to be built; its parameters are checked once."""
 
 import hashlib
 import re

@@ -67,7 +67,7 @@ def open_real_builder(spec: DemoSpec, data_dir: str) -> Any:
     if spec.version not in (None, str(builder.version)):
         builder = _run_real(spec, lambda: builder_class(data_dir=data_dir, config=spec.config, version=spec.version))
     if builder.info.features is None:
-        raise ConfigError(f"TFDS does not say which features {spec.full_name} has, so it cannot be faked.")
+        raise ConfigError(f"TFDS does not declare the features of {spec.full_name}, so it cannot be faked.")
     return builder
 
 

@@ -128,7 +128,7 @@ def _fill_translations(feature: Any, place: Place) -> Fill:
 
 
 def _walk(feature: Any, place: Place) -> Iterator[tuple[Place, Any]]:
-    """Yields every feature that is no container, with its place."""
+    """Yields every feature that is not a container, with its place."""
     if isinstance(feature, tfds.features.FeaturesDict):
         for key, inner in sorted(feature.items()):
             yield from _walk(inner, place.below(key))

@@ -1,4 +1,4 @@
-"""Names, sentences and texts, and what the key of a feature says about it."""
+"""Names, sentences and texts, chosen by the key of a feature."""
 
 import re
 
