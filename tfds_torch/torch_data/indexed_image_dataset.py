@@ -28,8 +28,9 @@ _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
 class IndexedParser(Parser, Protocol):
     """A parser whose examples can be fetched one by one."""
 
-    examples_by_index: Callable[..., list[Example]]
-    """As that of `ParserBase`."""
+    @property
+    def examples_by_index(self) -> Callable[..., list[Example]]:
+        """As that of `ParserBase`."""
 
 
 class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
