@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torchvision_build
-from zygote import Script, forked_instead_of_fresh, torch_zygote
+from zygote import Script, forked_instead_of_fresh, tensorflow_zygote, torch_zygote
 
 from tfds_torch import demo
 
@@ -102,7 +102,7 @@ class Reader:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        with forked_instead_of_fresh():
+        with forked_instead_of_fresh(tensorflow_zygote):
             demo.prepare_fake("food101", num_examples=64, root=home / "tensorflow_datasets", progress=False)
         site = home / "site"
         torchvision_build.write_startup(site)  # Lightning and transformers import it.
@@ -116,7 +116,7 @@ class Reader:
         }
 
     def run_python(self, text: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-        """Runs a script, whose demo datasets are built beforehand, by a process that has imported tensorflow."""
+        """Runs a script, whose demo datasets are built beforehand."""
         with forked_instead_of_fresh():
             for call in _demo_calls(text):
                 eval(call, {"demo": demo})

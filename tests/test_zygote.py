@@ -36,6 +36,8 @@ def test_one_has_torch_and_the_other_one_tensorflow_too() -> None:
     assert torch_zygote().call(loaded) == {"torch"}
     assert tensorflow_zygote().call(loaded) == {"tensorflow", "torch"}
     with forked_instead_of_fresh():
+        assert subprocess_call.call(loaded) == {"torch"}
+    with forked_instead_of_fresh(tensorflow_zygote):
         assert subprocess_call.call(loaded) == {"tensorflow", "torch"}
     assert subprocess_call.call(loaded) == set()
 

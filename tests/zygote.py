@@ -208,9 +208,9 @@ def _session_of(process: psutil.Process) -> int | None:
 
 
 @contextmanager
-def forked_instead_of_fresh() -> Iterator[None]:
-    """Lets `subprocess_call.call` fork: for what only needs a dataset that is built there, not how it is built."""
-    with mock.patch.object(subprocess_call, "call", tensorflow_zygote().call):
+def forked_instead_of_fresh(zygote: "Callable[[], Zygote] | None" = None) -> Iterator[None]:
+    """Lets `subprocess_call.call` fork, from `torch_zygote()` by default: for tests that need what is built there."""
+    with mock.patch.object(subprocess_call, "call", (zygote or torch_zygote)().call):
         yield
 
 

@@ -38,7 +38,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reading]:
         "splits": SPLITS,
         "progress": False,
     }
-    with forked_instead_of_fresh():
+    with forked_instead_of_fresh(tensorflow_zygote):
         for name in QUICK:
             assert prepare_fake(name, **arguments) == root
     return tensorflow_zygote().call(read, str(root), QUICK)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tfds_fixtures import cache_home, datasets
-from zygote import forked_instead_of_fresh
+from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from tfds_torch import demo
 
@@ -17,7 +17,7 @@ FAKES = ("oxford_iiit_pet", "coco/2017")
 def exported_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds `digits`, `photos` (37 of them), and 23 examples each of FAKES."""
     root = tmp_path_factory.mktemp("exported")
-    with forked_instead_of_fresh():
+    with forked_instead_of_fresh(tensorflow_zygote):
         demo.prepare("digits", root=root, num_shards=3, progress=False)
         demo.prepare("photos", root=root, num_examples=37, num_shards=5, progress=False)
         for name in FAKES:

@@ -8,47 +8,19 @@ from typing import Any
 
 import psutil
 import pytest
-from tfds_fixtures import cache_home, write_numbered
+from numbered_fixtures import GRACE_S, are_gone, no_ranks, numbered_root
+from tfds_fixtures import cache_home
 from zygote import Script, last_line_of, torch_zygote
 
 from faults import pool_lives
 
-__all__ = ["cache_home"]
-
-NUMBERED_SHARDS = (4, 0, 3, 5, 1, 6, 2, 11, 9)
-GRACE_S = 30.0
+__all__ = ["are_gone", "cache_home", "no_ranks", "numbered_root"]
 
 _UNLINKED = re.compile(
     r".*resource_tracker: There appear to be 1 leaked semaphore objects.*\n.*\n"
     r".*resource_tracker: '/mp-\w+': \[Errno 2\] No such file or directory\n.*\n"
 )
 """Of a worker that was ended while it removed what tensorflow's imports had made: it was removed, and not yet said."""
-
-
-@pytest.fixture(scope="session")
-def numbered_root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Holds `numbered` (41 tiny JPEG files in 9 shards, split `train`), whose labels are the examples' indices."""
-    root = tmp_path_factory.mktemp("numbered")
-    write_numbered(root, {"train": NUMBERED_SHARDS})
-    return str(root)
-
-
-@pytest.fixture(autouse=True)
-def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment that runs the tests names no rank."""
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def are_gone() -> Callable[[list[int]], bool]:
-    """`are_gone(pids)`: whether processes have ended, or do so soon."""
-
-    def are_gone(pids: list[int]) -> bool:
-        found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-        return psutil.wait_procs(found, GRACE_S)[1] == []
-
-    return are_gone
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torchvision_build
+from numbered_fixtures import no_ranks
 from run_folder import computed_once
-from torch_data.conftest import data_root, in_reader, no_ranks
+from torch_data.conftest import data_root, in_reader
 from zygote import torch_zygote
 
 from integrations import forked_ranks

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from grids.fleet import Fleet
+from numbered_fixtures import NUM_EXAMPLES
 
 from loaders import resuming
-from loaders.conftest import NUM_EXAMPLES
 from loaders.resuming import Ranks, make_parser, run_conformance
 from tfds_torch import EvalPreprocess, MultiLoader, TrainPreprocess, World
 from tfds_torch.errors import ConfigError, StateMismatchError, WorkerError
@@ -76,7 +76,7 @@ def test_every_grid_of_ranks_and_workers_reads_what_is_planned(
     grid: tuple[int, int], is_training: bool, numbered_root: str
 ) -> None:
     num_replicas, num_workers = grid
-    arguments = {"is_training": is_training} | ({} if is_training else {"remainder": "pad"})
+    arguments: dict[str, Any] = {"is_training": is_training} | ({} if is_training else {"remainder": "pad"})
     ranks = Ranks(numbered_root, 12, num_replicas, num_workers, **arguments)
     planned = make_parser(numbered_root, batch_size=12, **arguments).plan(World())
     for epoch in range(2):

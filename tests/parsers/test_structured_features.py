@@ -68,7 +68,7 @@ def ours(every: Every, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data dir with a dataset of sounds."""
-    with forked_instead_of_fresh():
+    with forked_instead_of_fresh(tensorflow_zygote):
         return prepare_fake("speech_commands", num_examples=4, root=tmp_path_factory.mktemp("speech"), progress=False)
 
 
@@ -132,7 +132,7 @@ def test_what_is_inside_has_a_name_of_its_own(every: Every, path: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_datasets_are_decoded_as_by_tensorflow(tmp_path: Path) -> None:
-    with forked_instead_of_fresh():
+    with forked_instead_of_fresh(tensorflow_zygote):
         for name in DATASETS:
             prepare_fake(name, num_examples=3, num_shards=2, root=tmp_path / "data", progress=False)
     decoded = tensorflow_free.call(tmp_path, "decode_datasets", str(tmp_path / "data"), DATASETS)

@@ -10,17 +10,17 @@ import psutil
 import pytest
 import torch.utils.data
 from fleet_fixtures import fleet
+from numbered_fixtures import no_ranks, numbered_root
 from run_folder import built_once
-from tfds_fixtures import cache_home, write_numbered
+from tfds_fixtures import cache_home
 from zygote import Answering, Script, forked_instead_of_fresh, last_line_of, tensorflow_zygote, torch_zygote
 
 from tfds_torch import demo
 from torch_data import scenarios
 
-__all__ = ["cache_home", "fleet"]
+__all__ = ["cache_home", "fleet", "no_ranks", "numbered_root"]
 
 NUM_PHOTOS, NUM_SHARDS = 61, 8
-NUMBERED_SHARDS = (4, 0, 3, 5, 1, 6, 2, 11, 9)
 _DEADLINE_S = 60.0  # For what a script started to end after it.
 
 
@@ -36,27 +36,12 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_once(tmp_path_factory, "photos and digits", build)
 
 
-@pytest.fixture(scope="session")
-def numbered_root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Holds `numbered` (41 tiny JPEG files in 9 shards, split `train`), whose labels are the examples' indices."""
-    root = tmp_path_factory.mktemp("numbered")
-    write_numbered(root, {"train": NUMBERED_SHARDS})
-    return str(root)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _failed_workers_end_soon() -> Iterator[None]:
     """torch waits five seconds for a worker that has failed before it ends it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 1.0)
         yield
-
-
-@pytest.fixture(autouse=True)
-def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of whoever runs the tests names no rank."""
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")

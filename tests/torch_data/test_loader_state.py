@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from grids.fleet import Fleet
+from numbered_fixtures import NUMBERED_SHARDS
 from tfds_fixtures import with_read
 
 from tfds_torch import ImageDataset, Loader, ParserTfds, World, create_loader
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.torch_data import loader_advice
 from torch_data import loader_resuming
-from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resuming import Setup, make_setup
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign

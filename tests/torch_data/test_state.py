@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conformance import Step
 from grids.fleet import Fleet
+from numbered_fixtures import NUMBERED_SHARDS
 from tfds_fixtures import write_numbered
 from torch.utils.data import DataLoader
 
@@ -18,7 +19,6 @@ from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.state import LoaderState, WorkerPosition
 from torch_data import resume_scenarios
-from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resume_scenarios import Reads, state_at
 from torch_data.resuming import Setup, make_setup
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from grids.fleet import Failure, Fleet, Task
+from numbered_fixtures import NUMBERED_SHARDS
 from resume_tally import Outcome, add_count, count_outcomes
 from tfds_fixtures import with_read
 
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
-from torch_data.conftest import NUMBERED_SHARDS
 from torch_data.resume_scenarios import Leg, Rows, global_rows, read_epochs_as_rank, read_leg
 from torch_data.resuming import Setup
 
@@ -120,7 +120,7 @@ def random_points(root: str) -> Iterator[Point]:
     for number in range(NUM_POINTS):
         grid, other = CHANGES[number % 5] if number % 5 < len(CHANGES) else draw.sample(GRIDS, 2)
         num_examples, global_batch = draw.randint(1, NUM_EXAMPLES), draw.choice((12, 12, 24))
-        arguments = {
+        arguments: dict[str, Any] = {
             "split": f"train[:{num_examples}]",
             "is_training": True,
             "seed": draw.randrange(2**32),
