@@ -49,7 +49,7 @@ class CalledFiles:
             yield
         finally:
             sys.setprofile(before[0])
-            threading.setprofile(before[1])  # type: ignore[arg-type] # None ends it.
+            threading.setprofile(before[1])  # None ends it.
             os.close(self._file)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:

@@ -43,7 +43,7 @@ def with_alpha(image: Image.Image) -> Image.Image:
 
 def pillow_pixels(encoded: bytes, mode: str) -> NDArray[np.uint8]:
     """Returns Pillow's pixels of an encoded image, uint8 [h, w, C]; the upper 8 bits of 16."""
-    image = Image.open(io.BytesIO(encoded))
+    image: Image.Image = Image.open(io.BytesIO(encoded))
     image.load()
     if image.mode == "I;16":  # Pillow makes 255 of everything above.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -4,6 +4,7 @@ import itertools
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def write_png(
-    samples: NDArray[np.uint16], kind: int, bit_depth: int, chunks: Sequence[bytes] = (), interlaced: bool = False
+    samples: NDArray[Any], kind: int, bit_depth: int, chunks: Sequence[bytes] = (), interlaced: bool = False
 ) -> bytes:
     """Returns a PNG.
 

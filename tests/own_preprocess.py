@@ -54,7 +54,7 @@ class Failing(TrainPreprocess):
         if self.how == "raises for several" and len(which) > 1:
             raise KeyError("too many")
         if self.how == "wrong dtype":
-            return Crops(crops.boxes / 1.0)
+            return Crops(crops.boxes / 1.0)  # type: ignore[arg-type]
         if self.how == "wrong count":
             return Crops(crops.boxes[:0])
         if self.how == "returns boxes":

@@ -311,17 +311,17 @@ class Damage:
         needs_reading: whether only reading the records can tell, not their headers.
     """
 
-    do: Callable[[Path, list[int]], None]
+    do: Callable[[Path, list[int]], object]
     kind: type[Exception]
     facts: tuple[str, ...]
     needs_reading: bool = False
 
 
-def cut_at(position: Callable[[list[int]], int]) -> Callable[[Path, list[int]], None]:
+def cut_at(position: Callable[[list[int]], int]) -> Callable[[Path, list[int]], object]:
     return lambda path, offsets: path.write_bytes(path.read_bytes()[: position(offsets)])
 
 
-def flip_at(position: Callable[[list[int]], int]) -> Callable[[Path, list[int]], None]:
+def flip_at(position: Callable[[list[int]], int]) -> Callable[[Path, list[int]], object]:
     def flip(path: Path, offsets: list[int]) -> None:
         data = bytearray(path.read_bytes())
         data[position(offsets)] ^= 0x10

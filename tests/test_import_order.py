@@ -23,7 +23,7 @@ CONTRACTS = (LAYERS, CIRCLES, TORCH, TENSORFLOW, TFDS, BENCHMARKS, LOOPS)
 
 
 def lint_imports(directory: Path) -> tuple[int, str]:
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 

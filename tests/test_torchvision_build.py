@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torchvision_build
+from conftest import RunPython
 from test_skip_gate import PLUGINS
 from zygote import Script, torch_zygote
 
@@ -107,7 +108,9 @@ def test_the_error_of_two_builds_is_the_one_that_the_page_about_installing_shows
 
 
 @pytest.mark.slow
-def test_lightning_and_transformers_are_imported_or_fail_as_the_page_about_installing_shows(run_python) -> None:
+def test_lightning_and_transformers_are_imported_or_fail_as_the_page_about_installing_shows(
+    run_python: RunPython,
+) -> None:
     errors = {}
     for statement in ("import lightning", "from transformers import Trainer"):
         done = run_python("-W", "ignore", "-c", statement)

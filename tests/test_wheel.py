@@ -91,7 +91,7 @@ def test_the_wheel_checks_the_digits_in_a_clean_environment(wheel: Path, root: P
     run(sys.executable, "-m", "venv", "clean", cwd=tmp_path)
     python = next((tmp_path / "clean").glob("*/python"))
     # Most modules of what it needs are never imported: Python compiles those that are.
-    options = ["--quiet", "--no-compile", "-c", root / "constraints.txt"]
+    options = ["--quiet", "--no-compile", "-c", str(root / "constraints.txt")]
     run(python, "-m", "pip", "install", *options, wheel, cwd=tmp_path)
 
     elsewhere = tmp_path / "elsewhere"

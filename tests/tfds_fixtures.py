@@ -10,7 +10,7 @@ import os
 import shutil
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -534,7 +534,7 @@ def as_remote(parser: ParserTfds, bucket: str = "gs://bucket") -> ParserTfds:
     source = parser.source
     parts = [replace(part, path=f"{bucket}{part.path}") for part in source.instructions]
     remote = copy.copy(parser)
-    remote._source = type(source)(source.name, parts, source.specs, mean_example_bytes=source.mean_example_bytes)
+    remote._source = type(source)(source.name, parts, source.specs, mean_example_bytes=source.mean_example_bytes)  # type: ignore[call-arg]
     return remote
 
 
@@ -545,7 +545,7 @@ def has_tensorflow() -> bool:
 # Datasets written by hand, at once and without tensorflow: every label is one example
 
 
-def write_numbered(root: Path, splits: dict[str, Sequence[int]], side: int = 8) -> None:
+def write_numbered(root: Path, splits: Mapping[str, Sequence[int]], side: int = 8) -> None:
     """Writes the dataset `numbered`: JPEG images of side x side pixels, and labels that number all its examples.
 
     Args:

@@ -1,9 +1,13 @@
 """Comparisons: each competitor gets its work, in its turn, and its figures are in the table."""
 
+# mypy: disable-error-code="arg-type, list-item, misc, operator, return-value"
+# Journaled stands for a CompetitorProcess.
+
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench.made_up import SUITE_OF, epoch
@@ -71,7 +75,7 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
     monkeypatch.setattr(subprocess_call, "call", lambda function, module: {"torch": 1.0}[module])
     monkeypatch.setattr(comparisons, "num_cores", lambda: 2)
 
-    def run(suite: str, **settings: int) -> list[Table]:
+    def run(suite: str, **settings: Any) -> list[Table]:
         ALL.clear()
         asked = Run(SUITE_OF[suite].peers, replace(SETTINGS, **settings), tmp_path / "data", lambda text: None)
         return list(SUITE_OF[suite].measure(asked))

@@ -124,7 +124,7 @@ def test_files_are_dropped_from_the_page_cache_before_every_epoch(
     ],
 )
 def test_one_that_cannot_do_the_work_says_why(function: planted.Epochs, reason: str, tmp_path: Path) -> None:
-    with competitor(planted.peer(function), tmp_path) as process, pytest.raises(WorkerError, match=reason):
+    with competitor(planted.peer(function), tmp_path) as process, pytest.raises(WorkerError, match=reason):  # type: ignore[arg-type]
         process.run_epoch()
 
 
@@ -137,7 +137,7 @@ def test_one_that_cannot_do_the_work_says_why(function: planted.Epochs, reason: 
     ],
 )
 def test_one_that_fails_later_says_why(function: planted.Epochs, reason: str, tmp_path: Path) -> None:
-    with competitor(planted.peer(function), tmp_path) as process:
+    with competitor(planted.peer(function), tmp_path) as process:  # type: ignore[arg-type]
         assert process.run_epoch().num_examples == 10
         with pytest.raises(WorkerError, match=reason):
             process.run_epoch()

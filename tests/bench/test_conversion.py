@@ -39,7 +39,7 @@ def tar_photographs(folder: Path) -> Iterator[tuple[bytes, int]]:
             members = archive.getmembers()
             for image, label in zip(members[::2], members[1::2], strict=True):
                 assert image.name.removesuffix(".jpg") == label.name.removesuffix(".cls")
-                yield archive.extractfile(image).read(), int(archive.extractfile(label).read())  # type: ignore[union-attr]
+                yield archive.extractfile(image).read(), int(archive.extractfile(label).read())
 
 
 def names_of(path: Path) -> list[str]:

@@ -27,7 +27,7 @@ def members(folder: Path) -> list[tuple[str, bytes]]:
     found = []
     for path in sorted(folder.glob("*.tar")):
         with tarfile.open(path) as tar:
-            found += [(one.name, tar.extractfile(one).read()) for one in tar]  # type: ignore[union-attr]
+            found += [(one.name, tar.extractfile(one).read()) for one in tar]
     return found
 
 

@@ -20,7 +20,7 @@ from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import BlockShuffle
 from tfds_torch.storage.tfrecord.framing import read_records
 
-SMALL = Run((), Settings(num_photos=16, batch_size=4, num_workers=0, num_repeats=1, timeout_s=60), Path(), str)
+SMALL = Run((), Settings(num_photos=16, batch_size=4, num_workers=0, num_repeats=1, timeout_s=60), Path(), str)  # type: ignore[arg-type]
 
 
 def test_building_is_measured_warm_and_cold_and_leaves_no_records(

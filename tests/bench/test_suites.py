@@ -43,9 +43,9 @@ def test_every_suite_is_there_once_and_says_what_it_measures() -> None:
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
 def test_every_target_judges_a_column_that_its_suite_has(suite: object) -> None:
-    tables: dict[str, Table] = {table.name: table for table in TABLES[suite.name]}  # type: ignore[attr-defined]
-    targets: list[Target] = suite.targets  # type: ignore[attr-defined]
-    names = [peer.name for peer in suite.peers]  # type: ignore[attr-defined]
+    tables: dict[str, Table] = {table.name: table for table in TABLES[suite.name]}
+    targets: list[Target] = suite.targets
+    names = [peer.name for peer in suite.peers]
     assert len({target.name for target in targets}) == len(targets)
     for target in targets:
         assert target.column in {column.key for column in tables[target.table].columns}, target.name

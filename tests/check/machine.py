@@ -117,10 +117,10 @@ class Machine:
         inherited = {name: value for name, value in os.environ.items() if name not in dropped}
         return {**inherited, **{name: str(value) for name, value in ours.items()}, "PYTHONPATH": str(ROOT)}
 
-    def start(self, *command: str | Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
+    def start(self, *command: object, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
         """Starts this interpreter in a session of its own."""
         return subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, *map(str, command)],
             cwd=self.home,
             env=self.environ,
             stdin=subprocess.PIPE,
@@ -132,7 +132,7 @@ class Machine:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
-    def check(self, *arguments: str | Path) -> Checked:
+    def check(self, *arguments: object) -> Checked:
         process = self.start("-m", "tfds_torch.check", *arguments)
         output, errors = process.communicate()
         return Checked(process.returncode, output, errors)
@@ -147,7 +147,7 @@ class Checker:
     def check_planted(
         self,
         fault: str,
-        arguments: Sequence[str | Path],
+        arguments: Sequence[object],
         width: int = 200,
         encoding: str = "utf-8",
         is_terminal: bool = False,
@@ -160,7 +160,7 @@ class Checker:
         self.process.stdin.flush()
         return Checked(*json.loads(self.process.stdout.readline()))
 
-    def check(self, *arguments: str | Path) -> Checked:
+    def check(self, *arguments: object) -> Checked:
         return self.check_planted("none", arguments)
 
     def check_line(self, line: str) -> Checked:

@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import planted_ranks
+import planted_ranks  # type: ignore[import-not-found]
 import psutil
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader

@@ -40,7 +40,7 @@ def read_beton_images(path: Path, key: str, positions: Sequence[int]) -> list[Be
     found = []
     for position in positions:
         *shape, pointer = struct.unpack_from("<BHHQ", content, rows_at + position * row_bytes + offsets[key])
-        found.append(BetonImage(*shape, content[pointer : pointer + sizes[pointer]]))
+        found.append(BetonImage(*shape, content[pointer : pointer + sizes[pointer]]))  # type: ignore[call-arg]
     return found
 
 

@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -799,7 +800,7 @@ def test_the_contact_sheet_of_a_fake_names_its_classes(
     written: list[str] = []
     draw = ImageDraw.ImageDraw.text
 
-    def text(self: ImageDraw.ImageDraw, position: object, text: str, *args: object, **kwargs: object) -> None:
+    def text(self: ImageDraw.ImageDraw, position: Any, text: str, *args: Any, **kwargs: Any) -> None:
         written.append(text)
         draw(self, position, text, *args, **kwargs)
 

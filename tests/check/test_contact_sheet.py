@@ -66,7 +66,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
     def text(self: Any, position: Any, text: str, *args: Any, font: Any, **kwargs: Any) -> None:
         texts.append((text, self.textlength(text, font=font)))
-        draw(self, position, text, *args, font=font, **kwargs)
+        draw(self, position, text, *args, font=font, **kwargs)  # type: ignore[misc]
 
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
     return texts

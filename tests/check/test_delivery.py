@@ -69,7 +69,7 @@ def test_images_are_read_in_whole_batches_with_the_recipes_preprocess_or_the_usu
         delivery, batched = choose_delivery(config, parser, of_size(8, 8), is_plain=False, is_single=False)
         assert (delivery.is_batched, delivery.preprocess, delivery.reason) == (True, wanted, None)
         assert delivery.is_own is (own is not None)
-        assert describe(batched.preprocess) == wanted  # type: ignore[arg-type]
+        assert describe(batched.preprocess) == wanted
     assert parser.preprocess is None
 
 
@@ -89,7 +89,7 @@ def test_single_examples_are_read_where_they_are_asked_for_or_nothing_else_can_b
         ({"image_mode": None}, False, "image_mode"),
         ({"batch_size": None, "num_workers": 2}, False, "batch_size"),
     ):
-        config = replace(DIGITS, **changes)  # type: ignore[arg-type]
+        config = replace(DIGITS, **changes)
         parser = config.make_parser(digits)
         delivery, read = choose_delivery(config, parser, of_size(8, 8), is_plain=False, is_single=is_single)
         assert (delivery.is_batched, delivery.preprocess, read is parser) == (False, None, True)

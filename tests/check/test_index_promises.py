@@ -248,8 +248,8 @@ def test_a_tail_that_is_another_one_is_a_bad_resume() -> None:
             promises = TRAINING.judge(readings)
             assert broken(promises) == {RESUME: f"rank 1, {point}: another tail than the uninterrupted one"}
     other = TRAINING.other()
-    fault = replace(other, resumed=resumed_otherwise(other.resumed, Point(0, last), iterations=[[]]))
-    assert broken(TRAINING.judge(other=fault)) == {
+    faulty = replace(other, resumed=resumed_otherwise(other.resumed, Point(0, last), iterations=[[]]))
+    assert broken(TRAINING.judge(other=faulty)) == {
         RESUME: f"epoch 0, batch {last}, with 1 rank of 1 worker: another tail than the uninterrupted one"
     }
 

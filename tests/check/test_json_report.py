@@ -153,8 +153,8 @@ def assert_says_what_was_printed(report: dict[str, Any], checked: Checked) -> No
         name: kept for name, (kept, _) in checked.promises.items()
     }
     for promise in report["promises"]:
-        shown = checked.promises[promise["name"]][1]
-        assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", promise["detail"])
+        detail = checked.promises[promise["name"]][1]
+        assert re.sub(r"\s", "", detail) == re.sub(r"\s", "", promise["detail"])
     assert {count["name"]: count["num_examples"] for count in report["labels"]} == checked.labels
     for rank, row in zip(report["throughput"], checked.throughput, strict=True):
         later = rank["later_first_batch_s"]

@@ -139,7 +139,7 @@ def test_an_image_of_another_example_is_told_by_its_id() -> None:
     assert judged.detail.startswith("x__1: ")
     assert "and" not in judged.detail
     whole = {0: np.asarray(photograph("china", (40, 30))) ^ 1}
-    judged = judge_pixels(whole, ENCODED, IDS, None, plan())
+    judged = judge_pixels(whole, ENCODED, IDS, None, plan())  # type: ignore[arg-type]
     assert isinstance(judged, Promise)
     assert judged.detail == "x__0: 1.00 grey levels on average, 48.1 dB, where they must be equal"
 

@@ -68,7 +68,7 @@ class Case:
         return [starts[s.file] + i for s in stretches for i in range(s.start, s.stop)]
 
     def expectation(self) -> Expectation:
-        return expect(PlannedParser(self), self.num_replicas, self.num_workers, self.num_epochs)
+        return expect(PlannedParser(self), self.num_replicas, self.num_workers, self.num_epochs)  # type: ignore[arg-type]
 
     def received(self) -> list[RankEpoch]:
         return [self._receive(rank, epoch) for rank in range(self.num_replicas) for epoch in range(self.num_epochs)]
@@ -211,7 +211,7 @@ def test_uneven_files_leave_out_and_repeat_what_their_pipelines_have_too_much_an
     expected = case.expectation()
     has, reads = (9 + 11, 12, 10, 10), (16, 12, 16, 12)
     assert (expected.num_unread, expected.num_repeated) == (20 - 16, (16 - 10) + (12 - 10))
-    counts = count_pipelines(PlannedParser(case), expected)
+    counts = count_pipelines(PlannedParser(case), expected)  # type: ignore[arg-type]
     assert [(one.rank, one.worker) for one in counts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [(one.num_available, one.num_examples, one.num_fill) for one in counts] == [
         (available, read, 0) for available, read in zip(has, reads, strict=True)
@@ -234,7 +234,7 @@ def test_uneven_files_are_allowed_what_they_need_in_every_epoch(
     assert {ONCE, SHARE} & broken(judge(expected, case.received())) == set()
     unread, repeated = [], []
     for epoch in range(num_epochs):
-        pipelines = [case.stretches(*place, epoch) for place in np.ndindex(num_replicas, num_workers)]
+        pipelines = [case.stretches(*place, epoch) for place in np.ndindex(num_replicas, num_workers)]  # type: ignore[call-arg]
         unread.append(sum(max(0, available - len(valid)) for valid, _, available in pipelines))
         repeated.append(sum(max(0, len(valid) - available) for valid, _, available in pipelines))
     assert (expected.num_unread, expected.num_repeated) == (max(unread), max(repeated))
@@ -244,7 +244,7 @@ def test_uneven_files_are_allowed_what_they_need_in_every_epoch(
 def test_the_shares_of_pipelines_are_together_those_of_their_ranks(name: str) -> None:
     case = GOOD[name]
     expected, parser = case.expectation(), PlannedParser(case)
-    pipelines = count_pipelines(parser, expected)
+    pipelines = count_pipelines(parser, expected)  # type: ignore[arg-type]
     for rank in range(case.num_replicas):
         whole = expected.share(rank, 0)
         assert len(whole.index) == sum(one.num_examples + one.num_fill for one in pipelines if one.rank == rank)
@@ -633,8 +633,8 @@ def test_a_plan_that_wraps_around_to_one_example_only() -> None:
 def test_a_plan_in_which_a_wrapped_example_takes_the_place_of_another_one() -> None:
     """Each of the seven that fill the last batch may come once more. Here one of them comes twice more, one not."""
     case = Case((41,), num_replicas=2, num_epochs=1)
-    counts = Counter(entry.id for rank in case.received() for entry in rank.entries)
-    wrapped = sorted(id for id, number in counts.items() if number == 2)
+    times = Counter(entry.id for rank in case.received() for entry in rank.entries)
+    wrapped = sorted(id for id, number in times.items() if number == 2)
     assert len(wrapped) == 7
 
     def edit(batches: Batches) -> None:

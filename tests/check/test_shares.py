@@ -123,7 +123,7 @@ def test_whatever_else_is_wrong_is_told_as_a_multi_loader_tells_it() -> None:
     with pytest.raises(WorkerError, match=r"^Worker 1 .* was killed by SIGKILL .* while it read Harmed"):
         check_shares(sources.Harmed("kill"), 2)
     with pytest.raises(ConfigError, match=r"<lambda>\(World\(.*\) returned 3, which cannot be iterated"):
-        check_shares(lambda world: 3, 1)
+        check_shares(lambda world: 3, 1)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 FLOATS = ("float16", "float32", "float64")
 
 
-class EveryFeature(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+class EveryFeature(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]
     VERSION = tfds.core.Version("1.2.3")
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -106,13 +106,13 @@ def ask_for_unfakeable() -> dict[str, str]:
     """Returns key -> message, for features for which nothing can be made up."""
     f = tfds.features
 
-    class Odd(f.FeatureConnector):
+    class Odd(f.FeatureConnector):  # type: ignore[name-defined]
         def get_tensor_info(self) -> Any:
             return f.TensorInfo(shape=(), dtype=np.int64)
 
         from_json_content = to_json_content = encode_example = None
 
-    class Picky(f.Tensor):
+    class Picky(f.Tensor):  # type: ignore[name-defined]
         def encode_example(self, example_data: Any) -> Any:
             raise RuntimeError(f"never\n  {example_data.dtype}")
 

@@ -91,7 +91,7 @@ def build_and_read(root: str, specs: Sequence[DemoSpec]) -> dict[str, Reading]:
 
 def ask_for_fakes(root: str, specs: Sequence[DemoSpec], missing_package: str) -> list[tuple[str, str]]:
     """Returns type and message of the error of each build, with one package missing."""
-    sys.modules[missing_package] = None  # type: ignore[assignment]
+    sys.modules[missing_package] = None
     answers = []
     for spec in specs:
         try:

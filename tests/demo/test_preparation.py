@@ -32,7 +32,7 @@ def list_folder(folder: Path) -> list[str]:
 def no_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails the test where a build begins."""
 
-    def refuse(*args: object, **kwargs: object) -> NoReturn:
+    def refuse(*args: object, **kwargs: Any) -> NoReturn:
         raise AssertionError(f"a build began: {args}")
 
     monkeypatch.setattr(subprocess_call, "call", refuse)
@@ -77,7 +77,7 @@ def test_nothing_is_left_beside_a_prepared_dataset_but_its_lock(demo_root: Path)
     [("photos", {"num_examples": 0}), ("photos", {"seed": -1}), ("digits", {"num_examples": 5})],
 )
 def test_parameters_are_checked_before_anything_is_touched(
-    tmp_path: Path, name: str, parameters: dict[str, int]
+    tmp_path: Path, name: str, parameters: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError):
         prepare(name, root=tmp_path / "new", **parameters)

@@ -151,7 +151,7 @@ def test_no_thread_outlives_an_iteration() -> None:
     next(batches)
     assert any(thread.name.startswith("tfds_torch-decode") for thread in threading.enumerate())
     own = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("tfds_torch")]
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     for thread in own:
         thread.join()
     before = set(threading.enumerate())

@@ -115,7 +115,7 @@ def test_an_iteration_that_is_given_up_read_no_more_than_it_decodes_ahead() -> N
     next(batches)
     num_ahead = request.num_chunks_ahead + request.num_threads + 2
     assert 10 <= len(source.numbers("read")) <= 10 + num_ahead * request.chunk_size
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
 
 
 @pytest.mark.parametrize("mean_example_bytes", [1, 400_000])
@@ -166,7 +166,7 @@ def test_single_examples_come_in_the_order_asked_for(num_threads: int) -> None:
     source = MadeSource()
     content = request_of(source).content
     index = np.array([5, 3, 5, 39, 0, 7, 8])
-    parts = list(read_examples(source, content, index, num_threads, chunk_size=2))
+    parts = list(read_examples(source, content, index, num_threads, chunk_size=2))  # type: ignore[arg-type]
     assert np.concatenate([part for part, _ in parts]).tolist() == index.tolist()
     assert [text for _, decoded in parts for text in decoded["text"]] == [str(number) for number in index.tolist()]
 

@@ -13,7 +13,7 @@ from tfds_torch.errors import ConfigError
 
 def mode_of(options: ReadOptions, **changes: Any) -> str:
     source = MadeSource(**changes)
-    return find_read_mode(source, "train", request_of(source).plan, options)
+    return find_read_mode(source, "train", request_of(source).plan, options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_streams_may_be_read_by_turns_and_given_up(datasets: Datasets) -> None:
     first, second = (stream_elsewhere(stream_of(datasets.shapes, shuffle_buffer=1)) for _ in range(2))
     for (ours, _), (theirs, _) in itertools.islice(zip(first, second, strict=True), 3):
         assert ours.tolist() == theirs.tolist()
-    first.close()  # type: ignore[attr-defined]
+    first.close()
     assert sum(len(keys) for keys, _ in second) == NUM_TRAIN - 3 * 8
 
 

@@ -32,7 +32,7 @@ class FakeConfig:
 
 def load_with(monkeypatch: pytest.MonkeyPatch, config: FakeConfig) -> FakeConfig:
     fake = types.ModuleType("tensorflow")
-    fake.config = config  # type: ignore[attr-defined]
+    fake.config = config
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
     assert tensorflow_runtime.load_tensorflow("this test") is fake
     return config
@@ -67,7 +67,7 @@ def test_a_stream_is_refused_before_it_is_read_where_tensorflow_is_not_installed
 
 
 def summarize(root: str) -> list[tuple[list[str], list[int], list[bytes]]]:
-    return [(b.id, b.label.tolist(), [i.tobytes() for i in b.image]) for b in read_one(root, READ)]  # type: ignore[union-attr]
+    return [(b.id, b.label.tolist(), [i.tobytes() for i in b.image]) for b in read_one(root, READ)]  # type: ignore[misc]
 
 
 def in_a_fork(function: Any, *args: Any) -> Any:

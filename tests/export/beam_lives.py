@@ -87,7 +87,7 @@ def die(folder: Path) -> Any:
     (lives / "1").touch()
     source = Dying(lives)
     report = export_dataset(source, out, format="webdataset", num_shards=NUM_SHARDS, beam_runner=TRYING_AGAIN)
-    found = {"died": not list(lives.iterdir()), "kept": report.num_kept, "shards": report.num_shards}
+    found: dict[str, Any] = {"died": not list(lives.iterdir()), "kept": report.num_kept, "shards": report.num_shards}
     for life in range(20):  # More often than any runner tries it.
         (lives / str(life)).touch()
     dead = folder / "dead"
@@ -97,7 +97,7 @@ def die(folder: Path) -> Any:
         found["error"] = f"{type(error).__name__}: {error}"
     before = identities(dead)
     found["unfinished"] = [path.name for path in dead.iterdir() if path.name.endswith(".tmp")]
-    for life in lives.iterdir():
+    for life in lives.iterdir():  # type: ignore[assignment]
         life.unlink()
     last = export_dataset(source, dead, format="webdataset", num_shards=NUM_SHARDS, num_workers=1)
     after = identities(dead)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -36,11 +37,11 @@ def tell_renames(pipe: int) -> None:
     """Lets the process tell when its file is in its place."""
     replace = os.replace
 
-    def act(*arguments: object) -> None:
+    def act(*arguments: Any) -> None:
         replace(*arguments)
         os.write(pipe, RENAMED)
 
-    os.replace = act
+    os.replace = act  # type: ignore[assignment]
 
 
 def main() -> None:

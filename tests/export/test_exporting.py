@@ -61,7 +61,7 @@ def test_a_parsers_examples_come_back_whole(
 ) -> None:
     parser = ParserTfds(exported_root, name, split)
     # JPEG would not keep the pixels of PNG.
-    how = {"fields": {"image": BetonBytes()}, "names": {"image": "file"}} if name == "digits" else {}
+    how: dict[str, Any] = {"fields": {"image": BetonBytes()}, "names": {"image": "file"}} if name == "digits" else {}
     path = tmp_path / "a.beton"
     report = export_dataset(parser, path, format="beton", num_workers=num_workers, chunk_size=7, **how)
     assert report.num_reencoded == 0

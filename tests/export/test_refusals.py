@@ -233,10 +233,10 @@ def test_a_folder_that_may_not_be_searched_is_named(
 ) -> None:
     out, stat = tmp_path / "closed" / "out", os.stat
 
-    def refuse(path: object, **options: object) -> os.stat_result:
+    def refuse(path: Any, **options: Any) -> os.stat_result:
         if str(path) == str(out):
             raise PermissionError(13, "Permission denied", path)
-        return stat(path, **options)  # type: ignore[call-overload,no-any-return]
+        return stat(path, **options)
 
     monkeypatch.setattr(os, "stat", refuse)  # Permissions do not hold for root.
     with pytest.raises(ConfigError, match="closed/out' cannot be written to: Permission denied"):

@@ -132,7 +132,7 @@ def test_numbers_of_one_field_keep_their_values_and_types(tmp_path: Path, first:
     export_dataset([{"n": first}, {"n": value}], tmp_path / "out", format="webdataset", num_shards=1, num_workers=1)
     (url,) = (tmp_path / "out").glob("*.tar")
     with tarfile.open(url) as tar:
-        found = [np.load(io.BytesIO(tar.extractfile(member).read())) for member in tar]  # type: ignore[union-attr]
+        found = [np.load(io.BytesIO(tar.extractfile(member).read())) for member in tar]
     assert [one.item() for one in found] == [first, value]
     assert [one.dtype for one in found] == [np.asarray(first).dtype, np.asarray(value).dtype]
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -37,7 +38,7 @@ def started() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if child not in others]
 
 
-def export(source: object, path: Path, **arguments: object) -> None:
+def export(source: object, path: Path, **arguments: Any) -> None:
     export_dataset(source, path, **{"format": "beton", "num_workers": 2, "chunk_size": 3, **arguments})
 
 
@@ -193,7 +194,7 @@ def fail_at(number: int, at: int) -> dict[str, object]:
 def test_an_iterable_that_raises_is_an_error_with_its_cause(tmp_path: Path) -> None:
     for at in (0, 9):
         with pytest.raises(ExportError, match="Sized raised OSError: no route to host") as caught:
-            export(Sized(20, make=lambda number, at=at: fail_at(number, at)), tmp_path / "a.beton")
+            export(Sized(20, make=lambda number, at=at: fail_at(number, at)), tmp_path / "a.beton")  # type: ignore[misc]
         assert isinstance(caught.value.__cause__, OSError)
         assert os.listdir(tmp_path) == []
 

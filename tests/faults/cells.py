@@ -117,7 +117,7 @@ def harm_at(root: str, how: str, folder: str | Path, batch: int = HARMED_BATCH) 
 def make_loader(cell: Cell, root: str, harm: Harm | None = None, **options: Any) -> Any:
     """Returns a loader, whose workers are harmed; it waits for a batch for 100 s, if `timeout_s` does not say."""
     options = {"timeout_s": 100.0, "persistent_workers": cell.persistent, **options}
-    of_parser = {"is_training": True, "batch_size": BATCH_SIZE}
+    of_parser: dict[str, Any] = {"is_training": True, "batch_size": BATCH_SIZE}
     if cell.kind == "examples":
         target_transform = None if harm is None else HarmedTarget(harm)
         examples = ImageDataset(

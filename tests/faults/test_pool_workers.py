@@ -248,7 +248,7 @@ def test_an_exception_arrives_with_its_type_message_and_traceback(
     with make_loader(cell, numbered_root, harm_at(numbered_root, name, tmp_path, at), prefetch_batches=1) as loader:
         iteration, came = iter(loader), []
         pids = list(loader.worker_pids)
-        with pytest.raises(kind) as caught:
+        with pytest.raises(kind) as caught:  # type: ignore[call-overload]
             came.extend(places(loader, iteration))
         assert len(came) == at
         assert re.search(text, str(caught.value), re.DOTALL)

@@ -142,7 +142,7 @@ def wait_for_ever() -> None:
 
 def hang_in_a_worker(place: Place) -> None:
     """The loader's worker waits for ever."""
-    next(iter(DataLoader([0], num_workers=1, collate_fn=_wait_in_worker)))
+    next(iter(DataLoader([0], num_workers=1, collate_fn=_wait_in_worker)))  # type: ignore[arg-type]
 
 
 def _wait_in_worker(_: object) -> None:

@@ -68,8 +68,8 @@ def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
     """Returns the splits by name; `folder` takes the datasets that only grids read."""
     many, ordered, images = folder / "many", folder / "ordered", folder / "images"
     write_image_folder(images)
-    for root in (many, ordered):
-        shutil.copytree(datasets.root / "shapes", root / "shapes")
+    for own in (many, ordered):
+        shutil.copytree(datasets.root / "shapes", own / "shapes")
     reshard(many / "shapes" / "1.0.0", "train", MANY_SHARDS)
     with edited_info(ordered / "shapes" / "1.0.0") as info:
         info["disableShuffling"] = True

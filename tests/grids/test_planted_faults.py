@@ -59,7 +59,7 @@ def put(rows: list[Row], at: int, **changes: Any) -> None:
     rows[at] = replace(rows[at], **changes)
 
 
-def announce(ranks: Ranks, **changes: int) -> None:
+def announce(ranks: Ranks, **changes: Any) -> None:
     ranks[1] = replace(ranks[1], **changes)
 
 

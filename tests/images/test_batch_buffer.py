@@ -70,7 +70,8 @@ def test_many_crops_are_pillows_within_a_grey_level_on_average(bicubic: bool) ->
     assert fast_resize.resizer is not None, "else Pillow is held against itself"
     rng = np.random.default_rng(1)
     for seed in range(60):
-        (height, width), size = rng.integers(5, 300, 2), tuple(map(int, rng.integers(5, 200, 2)))
+        (height, width), (rows, columns) = rng.integers(5, 300, 2), rng.integers(5, 200, 2)
+        size = int(rows), int(columns)
         share = rng.uniform(0.5, 1, 2)  # What is left is only reached by the filter.
         steps = (float(share[0] * height / size[0]), float(share[1] * width / size[1]))
         pixels = draw(int(height), int(width), seed=seed)

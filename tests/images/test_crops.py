@@ -69,7 +69,7 @@ def test_flips_and_filters_are_those_given() -> None:
 )
 def test_a_window_is_what_of_it_lies_in_the_image(size: tuple[int, int], start: tuple[int, int]) -> None:
     target = (32, 24)
-    start = tuple(min(first, side - 1) for first, side in zip(start, size, strict=True))
+    start = tuple(min(first, side - 1) for first, side in zip(start, size, strict=True))  # type: ignore[assignment]
     placed = Crops(rows((*start, *target))).parameters(rows(size), target, NO)
     (window,), (offset,) = placed.windows.tolist(), placed.offsets.tolist()
     for axis in (0, 1):

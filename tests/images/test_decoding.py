@@ -182,7 +182,7 @@ def test_threads_decode_the_same_pixels_with_one_decoder() -> None:
     def checksum(number: int) -> int:
         decoder = decoders[list(CHANNELS)[number % 4]]
         pixels = decoder.decode(images[number], decoder.read_header(images[number]))
-        return zlib.crc32(np.ascontiguousarray(pixels))
+        return zlib.crc32(np.ascontiguousarray(pixels))  # type: ignore[arg-type]
 
     expected = [checksum(number) for number in range(len(images))]
     with ThreadPoolExecutor(4) as executor:

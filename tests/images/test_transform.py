@@ -86,7 +86,7 @@ def test_small_images_that_are_only_cut_are_cut_at_once_as_each_by_itself(
         first, second = (ArrayBuffer((20, *transform.row_shape(images))) for _ in range(2))
         transform.write(images, np.arange(40), [BufferRows(first, 0, 20), BufferRows(second, 0, 20)])
         written.append(np.concatenate([first.pixels, second.pixels]))
-    np.testing.assert_array_equal(*written)
+    np.testing.assert_array_equal(*written)  # type: ignore[arg-type]
     assert len({one.tobytes() for one in written[0]}) == 40
 
 

@@ -39,7 +39,7 @@ def test_a_shuffled_pipeline_over_a_parser_gives_every_example_once(parser: Pars
     rows = read(dataset.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
     assert [index for index, _ in rows] != list(range(NUM_PHOTOS))
     assert sorted(index for index, _ in rows) == list(range(NUM_PHOTOS))
-    assert dict(rows) == sums
+    assert dict(rows) == sums  # type: ignore[arg-type]
     assert len(dataset) == -(-NUM_PHOTOS // BATCH_SIZE)
 
 
@@ -48,7 +48,7 @@ def test_processes_of_grain_read_it_too(parser: ParserTfds, sums: dict[int, int]
     dataset = grain.MapDataset.source(parser).shuffle(seed=1).map(make_arrays).batch(BATCH_SIZE).to_iter_dataset()
     rows = read(dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=2)))
     assert len(rows) == NUM_PHOTOS
-    assert dict(rows) == sums
+    assert dict(rows) == sums  # type: ignore[arg-type]
 
 
 def test_a_parser_is_what_grain_asks_of_a_source(parser: ParserTfds) -> None:
@@ -56,7 +56,7 @@ def test_a_parser_is_what_grain_asks_of_a_source(parser: ParserTfds) -> None:
     assert len(copied) < 20_000
     assert len(pickle.loads(copied)) == len(parser) == NUM_PHOTOS
     for index in (7, np.int64(7), np.int32(7), -54):
-        assert parser[index].index == 7
+        assert parser[index].index == 7  # type: ignore[index]
     with pytest.raises(IndexError):
         parser[NUM_PHOTOS]
     assert "tensorflow" not in sys.modules

@@ -101,7 +101,7 @@ def test_install_that_comes_too_late_is_an_error_and_changes_nothing(
     monkeypatch.syspath_prepend(tmp_path)
     own = importlib.import_module("timm.data").create_loader
     late = ModuleType(place)
-    late.of_timm = own  # type: ignore[attr-defined]
+    late.of_timm = own
     monkeypatch.setitem(sys.modules, place, late)
     with pytest.raises(ConfigError, match=rf"too late: {place} already holds timm's own create_loader\. Call"):
         install()

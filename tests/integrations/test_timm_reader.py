@@ -19,7 +19,7 @@ from tfds_torch.integrations.timm.reader import TfdsReader, delivered_order
 
 NUM_EXAMPLES = 61
 SHARDS = (9, 3, 13, 0, 5, 11, 7, 2, 11)
-TRAINING = {"is_training": True, "batch_size": 4}
+TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4}
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def numbers_after(file: Path, world: World) -> Iterator[int]:
         yield number
 
 
-def places(world: World) -> Iterator[tuple[World, str, str]]:
+def places(world: World) -> Iterator[tuple[tuple[int, int, int, int], str, str]]:
     """The place in the world, and what the environment says of it."""
     yield (
         (world.rank, world.num_replicas, world.worker, world.num_workers),

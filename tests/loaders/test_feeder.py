@@ -443,7 +443,7 @@ def no_chunk(worker: int, batch_size: int) -> Any:
     raise StopIteration
 
 
-GOOD = {"name": "train", "fetch": no_chunk, "names": ["x", "y"], "batch_size": 4}
+GOOD: dict[str, Any] = {"name": "train", "fetch": no_chunk, "names": ["x", "y"], "batch_size": 4}
 WRONG = [
     ({"name": ""}, "name='' must be a string"),
     ({"name": 3}, "name=3 must be a string"),

@@ -466,7 +466,7 @@ def test_a_dropped_feeder_ends_its_threads(in_a_cycle: bool) -> None:
     feeder = Feeder()
     next(iter(begin(feeder, endless(), 4, max_buffered_chunks=2, shutdown=lambda: calls.append(1))))
     if in_a_cycle:
-        feeder.own = feeder  # type: ignore[attr-defined]
+        feeder.own = feeder
     del feeder
     gc.collect()
     assert none_left()

@@ -54,7 +54,7 @@ def test_the_draws_follow_the_weights() -> None:
         feeder.start()
         batches = iter(feeder.mix({"c": 1, "a": 3}, seed=0))
         drawn = sources_of(next(batches) for _ in range(4000))
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     assert set(drawn) == {"a", "c"}
     assert abs(drawn.count("a") / 4000 - 0.75) < 0.03  # More than four standard deviations.
 

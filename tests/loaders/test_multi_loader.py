@@ -135,7 +135,7 @@ def test_a_new_iteration_ends_the_one_before(are_gone: AreGone) -> None:
 def test_an_iteration_that_is_given_up_leaves_no_process_and_no_socket(
     how: str, transport: str, sockets: Path, are_gone: AreGone, new_children: NewChildren
 ) -> None:
-    where = {"socket_dir": sockets} if transport == "zmq" else {}
+    where: dict[str, Any] = {"socket_dir": sockets} if transport == "zmq" else {}
     loader = load(sources.endless, 2, transport=transport, **where)
     iteration = iter(loader)
     assert next(iteration)["number"] == 0

@@ -107,7 +107,7 @@ JSON = st.recursive(
 def test_no_tree_can_do_more_than_be_malformed(tree: Any) -> None:
     buffers = [np.arange(3, dtype=np.int64), np.arange(6, dtype=np.uint8), np.ones((2, 2), np.int64)]
     with suppress(ProtocolError):
-        ItemReader(buffers).read(tree)
+        ItemReader(buffers).read(tree)  # type: ignore[arg-type]
 
 
 @given(st.lists(JSON, min_size=4, max_size=4) | JSON)
@@ -194,7 +194,7 @@ def test_a_named_tuple_is_not_turned_into_another_type() -> None:
     from collections import namedtuple
 
     with pytest.raises(ConfigError, match=r"Pair: a named tuple's type does not travel\. Yield `\._asdict\(\)` of it"):
-        ItemWriter().write([namedtuple("Pair", "a b")(1, 2)])
+        ItemWriter().write([namedtuple("Pair", "a b")(1, 2)])  # type: ignore[arg-type,call-arg]
 
 
 def test_a_nest_without_end_is_refused() -> None:

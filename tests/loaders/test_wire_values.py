@@ -61,7 +61,7 @@ def assert_same(found: Any, expected: Image.Image) -> None:
 
 
 IMAGES = {
-    **{mode: lambda mode=mode: noise(mode) for mode in MODES},
+    **{mode: lambda mode=mode: noise(mode) for mode in MODES},  # type: ignore[misc]
     "P, palette": with_palette,
     "P, palette with alpha": lambda: with_palette("P", "RGBA"),
     "PA, palette": lambda: with_palette("PA"),

@@ -124,7 +124,7 @@ def _records(file: str) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder())
     name, arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
     returned = globals()[name](*arguments)
     assert "tensorflow" not in sys.modules

@@ -6,13 +6,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 from storage.beton.made_files import PAGE, flip, places_of, unpack
 
 from tfds_torch import EvalPreprocess, ImageDataset, ParserBeton, ReadOptions, create_loader
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.storage.beton import payload_checks
 from tfds_torch.storage.beton.fields import BetonArray, BetonBytes, BetonField, BetonInt, BetonJson, BetonTensor
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -140,7 +140,7 @@ def test_comparing_is_switched_off_and_on_for_a_parser_that_is_there(path: Path)
 
 def test_rows_table_and_checksums_are_compared_when_a_file_is_opened(path: Path) -> None:
     """Labels, pointers and sizes; each of them would be another value, or be read from another place."""
-    head = ParserBeton(path).source.head  # type: ignore[attr-defined]
+    head = ParserBeton(path).source.head
     for at, what in (
         (head.layout.metadata_at + 5 * head.layout.row_type.itemsize - 3, "metadata"),
         (head.table_at + 24 * 7 + 8, "allocation table"),
@@ -156,7 +156,7 @@ def test_rows_table_and_checksums_are_compared_when_a_file_is_opened(path: Path)
 @pytest.mark.parametrize("version", ["path", "old"])
 def test_a_flipped_id_or_place_of_an_id_is_an_error(version: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(version)
-    manifest = ParserBeton(path).source.head.manifest  # type: ignore[attr-defined]
+    manifest = ParserBeton(path).source.head.manifest
     for at in (manifest.id_stops_at + 8 * 2, manifest.ids_at + 10):  # The places stay in order.
         flip(path, at)
         dataset = ImageDataset(ParserBeton(path, batch_size=5), fields=("label", "id"))
@@ -184,9 +184,9 @@ def test_what_is_damaged_between_two_epochs_is_found_though_the_modification_tim
 
 def test_a_label_that_is_damaged_between_two_epochs_is_found(path: Path) -> None:
     parser = ParserBeton(path, batch_size=6)
-    labels = [int(label) for batch in parser.batches(fields=("label",)) for label in batch.label]  # type: ignore[union-attr]
+    labels = [int(label) for batch in parser.batches(fields=("label",)) for label in batch.label]
     assert labels == [number % 10 for number in range(NUM_EXAMPLES)]
-    reader = parser.source.reader  # type: ignore[attr-defined]
+    reader = parser.source.reader
     layout, member = reader.head.layout, reader.rows_of("label")
     flip(path, layout.metadata_at + (member.ctypes.data - reader.rows.ctypes.data) + 4 * layout.row_type.itemsize)
     with pytest.raises(CorruptRecordError, match="its metadata does not have its checksum"):
@@ -229,8 +229,8 @@ def test_forked_workers_of_all_epochs_compare_pixels_once(path: Path, monkeypatc
     source = ParserBeton(path).source
     read_in_child(source, None)
     numbers: list[int] = []
-    value = payload_checks.google_crc32c.value
-    monkeypatch.setattr(payload_checks.google_crc32c, "value", lambda content: numbers.append(0) or value(content))
+    value = google_crc32c.value
+    monkeypatch.setattr(google_crc32c, "value", lambda content: numbers.append(0) or value(content))
     source.read(ALL, ["raw", "array"])
     assert numbers == []
     source.close()
@@ -248,7 +248,7 @@ def test_what_is_damaged_between_two_epochs_is_found_by_newly_forked_workers(pat
 def test_an_id_that_is_damaged_between_two_epochs_is_found(path: Path) -> None:
     parser = ParserBeton(path, batch_size=6)
     assert [id for batch in parser.batches(fields=()) for id in batch.id] == [f"folder/{n}" for n in ALL]
-    flip(path, parser.source.head.manifest.ids_at + 3)  # type: ignore[attr-defined]
+    flip(path, parser.source.head.manifest.ids_at + 3)
     with pytest.raises(CorruptRecordError, match="its ids do not have their checksum"):
         list(next(parser.batches(epoch=1, fields=())).id)
 
@@ -278,7 +278,7 @@ def test_a_file_of_0_2_0_reads_as_ever(old: Path) -> None:
 @pytest.mark.parametrize("name", ["image", "photo", "text", "facts", "box", "codes"])
 def test_a_flip_on_a_page_of_a_file_of_0_2_0_is_an_error_for_all_on_that_page(name: str, old: Path) -> None:
     places = places_of(old, name)
-    head = ParserBeton(old).source.head  # type: ignore[attr-defined]
+    head = ParserBeton(old).source.head
     pages = [(pointer - head.layout.pages_at) // head.layout.page_size for pointer, _ in places]
     assert sorted(set(pages)) == [0, 1, 2]
     for damaged in range(3):

@@ -218,7 +218,7 @@ def test_a_cache_that_is_cut_in_mid_epoch_is_gone_on_without(
     asked_after = source.read(ALL, [PIXELS, "label"])
     assert asked_after["label"].tolist() == ALL.tolist()
     assert list(asked_after[PIXELS]) == plain.read(ALL, ["image"])["image"]
-    for ours, theirs in zip(asked_before, open_parser(small, None, None), strict=True):
+    for ours, theirs in zip(asked_before, open_parser(small, None, None), strict=True):  # type: ignore[call-overload]
         np.testing.assert_array_equal(ours, np.broadcast_to(theirs.image, ours.shape))
     assert_reads_right(parser, small)
     (line,) = lines_of(caplog)

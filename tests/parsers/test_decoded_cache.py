@@ -90,7 +90,13 @@ def both(root: Path, folder: Path, split: str = "train", **arguments: Any) -> tu
 ], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_small_images_are_those_of_the_original_files(preprocess: Any, mode: str, small: Path, folder: Path) -> None:
-    arguments = {"is_training": True, "batch_size": 16, "preprocess": preprocess, "image_mode": mode, "seed": 3}
+    arguments: dict[str, Any] = {
+        "is_training": True,
+        "batch_size": 16,
+        "preprocess": preprocess,
+        "image_mode": mode,
+        "seed": 3,
+    }
     cached, plain = both(small, folder, **arguments)
     for epoch in range(2):
         assert_same_batches(read(cached, epoch), read(plain, epoch))
@@ -227,7 +233,7 @@ def test_array_record_files_and_image_folders_are_cached_too(datasets: Datasets,
         path.parent.mkdir(parents=True, exist_ok=True)
         photograph("china", (20 + number, 30)).save(path)
     for root, name in ((datasets.array_record, "tiny"), (tmp_path / "images", "image_folder")):
-        arguments = {"batch_size": 4, "target_key": None if name == "tiny" else "label"}
+        arguments: dict[str, Any] = {"batch_size": 4, "target_key": None if name == "tiny" else "label"}
         cached, plain = (
             ParserTfds(root, name, cache=cache, **arguments) for cache in (DecodedCache(tmp_path / "c"), None)
         )
@@ -264,7 +270,7 @@ def test_images_below_max_resolution_are_as_they_are(small: Path, folder: Path) 
 
 
 def test_states_go_on_with_a_cache_and_without_one(small: Path, folder: Path) -> None:
-    arguments = {"is_training": True, "batch_size": 16}
+    arguments: dict[str, Any] = {"is_training": True, "batch_size": 16}
     for saved, resumed in (both(small, folder, **arguments), both(small, folder, **arguments)[::-1]):
         with create_loader(ImageDataset(saved, fields=("index",))) as loader:
             epoch = [index.tolist() for (index,) in loader]
@@ -284,7 +290,7 @@ def test_states_go_on_with_a_cache_and_without_one(small: Path, folder: Path) ->
 
 @pytest.mark.parametrize("grids", [((1, 1), (2, 2)), ((2, 1), (1, 2))])
 def test_a_parser_with_a_cache_resumes_at_every_step(grids: Any, small: Path, folder: Path) -> None:
-    arguments = {"root": small, "name": NAME, "is_training": True, "cache": DecodedCache(folder)}
+    arguments: dict[str, Any] = {"root": small, "name": NAME, "is_training": True, "cache": DecodedCache(folder)}
     make, make_other = (partial(ParserLoader, partial(ParserTfds, **arguments), grid, 16) for grid in grids)
     assert check_resumes(make, make_other) > 0
 
@@ -319,7 +325,7 @@ def test_a_dataset_that_was_moved_keeps_its_cache_and_one_that_changed_does_not(
     moved = shutil.move(root, tmp_path / "moved")
     ParserTfds(moved, NAME, cache=cache)
     assert len(list_caches(cache.folder)) == 1
-    shard = shard_files(moved / NAME / "1.0.0", "train")[0]
+    shard = shard_files(moved / NAME / "1.0.0", "train")[0]  # type: ignore[operator]
     records = list(read_records(shard))
     records[0], records[1] = records[1], records[0]
     write_shard(shard, records)
@@ -346,7 +352,7 @@ def test_a_parser_that_was_pickled_reads_the_cache_and_builds_none(
     cached, plain = both(small, folder, batch_size=16, preprocess=WHOLE)
     refuse_to_build(monkeypatch)
     for parser in (pickle.loads(pickle.dumps(cached)), copy.copy(cached), cached.with_batch_size(7)):
-        assert parser.source.file is not None
+        assert parser.source.file is not None  # type: ignore[union-attr]
         assert_same_batches(read(parser.with_batch_size(16)), read(plain))
 
 
@@ -379,8 +385,9 @@ def test_what_cannot_work_is_refused_before_anything_is_built(
         ({"image_key": None}, r"The field 'image' was asked for, but the parser has image_key=None"),
         ({"image_key": "label"}, "the feature 'label' is not a single uint8 image"),
     ):
+        given: dict[str, Any] = {"cache": cache, **arguments}
         with pytest.raises(ConfigError, match=words):
-            ParserTfds(small, NAME, **{"cache": cache, **arguments})
+            ParserTfds(small, NAME, **given)
     assert not (folder / "none").exists()
 
 
@@ -445,7 +452,12 @@ def test_a_damaged_example_is_the_same_error_with_a_cache(
 
 
 def test_damaged_examples_are_replaced_with_a_cache_as_without_one(damaged: Path, tmp_path: Path) -> None:
-    arguments = {"is_training": True, "batch_size": 16, "read": ReadOptions(on_error="replace"), "preprocess": WHOLE}
+    arguments: dict[str, Any] = {
+        "is_training": True,
+        "batch_size": 16,
+        "read": ReadOptions(on_error="replace"),
+        "preprocess": WHOLE,
+    }
     cached, plain = both(damaged, tmp_path / "cache", **arguments)
     assert_same_batches(read(cached), read(plain))
 

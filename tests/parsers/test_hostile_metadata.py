@@ -308,7 +308,12 @@ def test_a_short_value_is_quoted_as_it_is(value: Any) -> None:
     ids=lambda arguments: "-".join(arguments),
 )
 def test_an_argument_of_a_million_characters_makes_no_message_of_a_million(arguments: dict[str, Any]) -> None:
-    given = {"root": demo.prepare("digits"), "name": "digits", "is_training": True, "batch_size": 8} | arguments
+    given: dict[str, Any] = {
+        "root": demo.prepare("digits"),
+        "name": "digits",
+        "is_training": True,
+        "batch_size": 8,
+    } | arguments
     with pytest.raises((ConfigError, DatasetNotFoundError)) as caught:
         ParserTfds(given.pop("root"), given.pop("name"), **given)
     assert len(str(caught.value)) < 3000

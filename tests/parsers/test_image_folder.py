@@ -94,7 +94,7 @@ def damaged(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Any,
     for damage in DAMAGES:
         for position, is_training in ((0, False), (41, False), (NUM_TRAIN - 1, True)):
             root = Path(shutil.copytree(folder, tmp_path_factory.mktemp("damaged") / "root"))
-            arguments = {"is_training": is_training, "batch_size": 4, "repeats": 2 * is_training}
+            arguments: dict[str, Any] = {"is_training": is_training, "batch_size": 4, "repeats": 2 * is_training}
             parser = ParserTfds(root, NAME, **arguments)
             path = root / parser.ids(np.array([position]))[0]
             damage(path)

@@ -76,7 +76,7 @@ def write_marks(root: Path, changed: Mapping[str, Any]) -> Path:
     directory.mkdir(parents=True)
     records = []
     for number in range(NUM_EXAMPLES):
-        values = values_of(number) | (changed if number == BAD else {})
+        values = values_of(number) | (changed if number == BAD else {})  # type: ignore[operator]
         parts = nested_parts("rows", values.pop("rows"), 2)
         boxes = [0.25] * 4 * len(values["objects/label"])
         listed = {key: value if isinstance(value, list) else [value] for key, value in values.items()}

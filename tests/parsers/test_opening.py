@@ -47,14 +47,15 @@ def test_a_root_that_one_may_not_look_into_is_said(tmp_path: Path, monkeypatch: 
 
 def test_a_version_directory_opens_as_root_and_as_name(datasets: Datasets) -> None:
     directory = datasets.shapes
-    for root, name in [
+    places: list[tuple[Any, Any]] = [
         (directory, "shapes"),
         (str(directory), "shapes:1.0.0"),
         (None, directory),
         (None, str(directory)),
         (datasets.root, directory),
         (directory, directory),
-    ]:
+    ]
+    for root, name in places:
         parser = ParserTfds(root, name)
         assert (parser.dataset_name, parser.num_examples) == ("shapes:1.0.0", NUM_TRAIN)
         assert parser.data_dir == directory

@@ -129,7 +129,7 @@ only_by_index = pytest.mark.parametrize("case", [beton_case, tar_case], indirect
 def test_it_is_a_parser_of_one_split_that_is_read_by_number(case: Case) -> None:
     parser = case.make()
     assert isinstance(parser, Parser)
-    assert (parser.num_examples, len(parser), parser.split) == (NUM_EXAMPLES, NUM_EXAMPLES, case.split)
+    assert (parser.num_examples, len(parser), parser.split) == (NUM_EXAMPLES, NUM_EXAMPLES, case.split)  # type: ignore[arg-type]
     assert parser.read_mode(World()) == "index"
     assert {"image", "label", "valid", "index", "id"} <= set(parser.element_spec.fields)
     assert parser.element_spec.fields["image"].shape == (None, None, 3)

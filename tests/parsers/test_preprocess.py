@@ -44,7 +44,7 @@ BUFFERS = ("tensor", pytest.param("array", marks=slow))
 
 def transformed(root: Path, preprocess: Any, **options: Any) -> list[list[Transformed]]:
     """Returns epochs of a dataset of pictures, none of them empty."""
-    arguments = {"root": str(root), "name": "pictures", "batch_size": 4, "preprocess": preprocess}
+    arguments: dict[str, Any] = {"root": str(root), "name": "pictures", "batch_size": 4, "preprocess": preprocess}
     of_reading = {name: options.pop(name) for name in ("epochs", "fields", "buffer") if name in options}
     epochs: list[list[Transformed]] = call_reader(read_transformed, arguments | options, **of_reading)
     assert len(epochs) == len(of_reading.get("epochs", (0,)))
@@ -112,7 +112,7 @@ def test_crops_of_every_encoding_are_pillows(
 ) -> None:
     preprocess = TrainPreprocess(size=(192, 160), interpolation="random")
     images = [image for images in encoded.values() for image in images]
-    options = {"buffer": buffer, "image_mode": mode}
+    options: dict[str, Any] = {"buffer": buffer, "image_mode": mode}
     for epoch, came in enumerate(transformed(encodings_root, preprocess, epochs=range(2), **options)):
         assert_parity(images, came, preprocess, epoch, mode)
 
@@ -151,7 +151,8 @@ def test_crops_that_are_shrunk_while_they_are_decoded_are_pillows(
             box, *_ = crop_of(preprocess, image, key, shrinkable=True)
             shrinks.add(tuple(box) != tuple(exact))
             mean, psnr = difference(
-                example.image, crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip)
+                example.image,
+                crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip),  # type: ignore[arg-type]
             )
             assert mean <= MOST_MEAN, (epoch, example.index, mean, psnr)
             assert psnr >= LEAST_PSNR, (epoch, example.index, mean, psnr)
@@ -172,7 +173,7 @@ def evaluate_with_timm(images: Sequence[bytes], cases: Sequence[dict[str, Any]])
     results = []
     for case in cases:
         fill = tuple(level / 255 for level in case["fill"])
-        arguments = {name: case[name] for name in ("crop_pct", "crop_mode", "interpolation")}
+        arguments: dict[str, Any] = {name: case[name] for name in ("crop_pct", "crop_mode", "interpolation")}
         transform = transforms_imagenet_eval(img_size=case["size"], mean=fill, use_prefetcher=True, **arguments)
         results.append([np.asarray(transform(image)).transpose(1, 2, 0) for image in decoded])
     del held
@@ -308,7 +309,7 @@ def test_a_mask_shows_the_same_place_as_its_image(preprocess: Any, kind: str, tm
         down, across = (np.linspace(10, 250, side).round().astype(np.uint8) for side in (height, width))
         place = np.stack(np.broadcast_arrays(down[:, None], across[None], np.uint8(0)), axis=-1)
         images.append(ENCODINGS[kind](Image.fromarray(place)))
-        masks.append(save_mask(place[..., 0 if len(masks) % 2 else 1]))
+        masks.append(save_mask(place[..., 0 if len(masks) % 2 else 1]))  # type: ignore[index]
     root = write_pictures(tmp_path, images, masks)
     for came in transformed(root, preprocess, fields=("image", "mask"), epochs=range(2)):
         for example in came:
@@ -340,7 +341,7 @@ def test_a_mask_has_no_other_values_than_it_had(tmp_path: Path) -> None:
 
 
 def test_deep_masks_keep_their_type_and_boxes_come_as_lists(datasets: Datasets) -> None:
-    arguments = {
+    arguments: dict[str, Any] = {
         "root": str(datasets.root),
         "name": "shapes",
         "batch_size": 16,
@@ -493,7 +494,7 @@ def test_a_wrapped_copy_and_another_epoch_have_other_pixels(
 
 
 def test_an_image_folder_is_preprocessed_as_well(folder: Path) -> None:
-    arguments = {"root": str(folder), "name": "image_folder", "batch_size": 8}
+    arguments: dict[str, Any] = {"root": str(folder), "name": "image_folder", "batch_size": 8}
     (plain,) = call_reader(read_transformed, arguments | {"preprocess": EvalPreprocess(size=16, crop_mode="squash")})
     assert len(plain) == 58
     paths = ParserTfds(**arguments).filenames(absolute=True)
@@ -627,7 +628,10 @@ def test_a_map_function_is_applied_to_the_results_with_the_examples_own_seed(
 def test_a_map_function_that_does_not_do_its_part_is_refused(
     map_fn: Any, messages: list[str], datasets: Datasets
 ) -> None:
-    arguments = {"root": str(datasets.root), **training(preprocess=TrainPreprocess(size=16, map_fn=map_fn))}
+    arguments: dict[str, Any] = {
+        "root": str(datasets.root),
+        **training(preprocess=TrainPreprocess(size=16, map_fn=map_fn)),
+    }
     kind, text = call_reader(error_of, arguments)
     assert kind == "ConfigError"
     for message in messages:
@@ -687,7 +691,7 @@ def test_an_interrupt_and_a_lack_of_memory_in_a_map_function_come_out_as_they_ar
     map_fn: Any, kind: str, text: str, mode: str, datasets: Datasets
 ) -> None:
     preprocess = TrainPreprocess(size=16, map_fn=map_fn)
-    arguments = {"root": str(datasets.root), **training(preprocess=preprocess, mode=mode)}
+    arguments: dict[str, Any] = {"root": str(datasets.root), **training(preprocess=preprocess, mode=mode)}
     came, said = call_reader(raised_by, arguments)
     assert came == kind
     assert text in said
@@ -884,7 +888,7 @@ def test_images_as_large_as_allowed_are_taken_and_those_with_long_metadata(tmp_p
 def test_a_preprocess_that_cannot_work_is_refused_at_once(
     arguments: dict[str, Any], message: str, datasets: Datasets
 ) -> None:
-    defaults = {"name": "shapes", "batch_size": 4, "preprocess": EvalPreprocess(size=8)}
+    defaults: dict[str, Any] = {"name": "shapes", "batch_size": 4, "preprocess": EvalPreprocess(size=8)}
     with pytest.raises(ConfigError, match=re.escape(message)):
         ParserTfds(datasets.root, **defaults | arguments)
 

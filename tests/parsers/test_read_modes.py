@@ -12,7 +12,7 @@ from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
-TRAINING = {"is_training": True, "batch_size": 4}
+TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4}
 
 
 def open_remote(root: Path, **arguments: Any) -> ParserTfds:
@@ -51,7 +51,7 @@ def read_remote(root: str, bucket: str, **arguments: Any) -> tuple[list[int], st
 
 @pytest.mark.parametrize("split", ["train", "train[30:90]+test"])
 def test_remote_files_are_streamed_in_order(split: str, datasets: Datasets) -> None:
-    arguments = {"split": split, "batch_size": 16}
+    arguments: dict[str, Any] = {"split": split, "batch_size": 16}
     index, error = call_reader(read_remote, str(datasets.root), "file://", **arguments)
     assert not error
     assert index == list(range(len(ParserTfds(datasets.root, "shapes", **arguments))))

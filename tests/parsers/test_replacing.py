@@ -95,7 +95,7 @@ def read(arguments: dict[str, Any], worlds: Sequence[World], start_batch: int = 
 def _rows(batch: Any) -> Iterator[Row]:
     columns = (batch.index.tolist(), batch.id, batch.label.tolist(), batch.valid.tolist(), batch.image)
     for index, name, label, valid, image in zip(*columns, strict=True):
-        yield Row(index, name, label, valid, zlib.crc32(np.ascontiguousarray(image)))
+        yield Row(index, name, label, valid, zlib.crc32(np.ascontiguousarray(image)))  # type: ignore[arg-type]
 
 
 # Datasets, and what is done to them

@@ -98,7 +98,7 @@ def random_courses(root: str) -> Iterator[Course]:
         global_batch = draw.choice((1, 2, 3, 4, 6, 12))
         shuffle = draw.random() < 0.8
         blocks = draw.choice(({}, {}, {"block_records": 1}, {"block_records": 4}))
-        arguments = {
+        arguments: dict[str, Any] = {
             "root": root,
             "name": "numbered",
             "split": f"train[:{num_examples}]",

@@ -136,7 +136,7 @@ def test_an_example_alone_has_image_and_label(datasets: Datasets) -> None:
     assert (example.index, example.label, example.features) == (NUM_TRAIN - 1, example.label, {})
     assert type(example.label) is int
     assert (example.image.dtype, example.image.ndim, example.image.shape[-1]) == (np.uint8, 3, 3)
-    assert_equal(parser[np.int64(3)], parser[3])
+    assert_equal(parser[np.int64(3)], parser[3])  # type: ignore[call-overload]
     assert [type(e.index) for e in parser.examples_by_index(np.arange(3))] == [int] * 3
 
 
@@ -195,7 +195,7 @@ def test_features_of_other_formats_are_all_there_without_image_and_label(dataset
 
 def test_a_slice_is_a_list_and_iterating_ends_with_the_split(datasets: Datasets) -> None:
     parser = ParserTfds(datasets.root, "shapes", "test", image_key=None)
-    everything = list(parser)
+    everything = list(parser)  # type: ignore[call-overload]
     assert [example.index for example in everything] == list(range(NUM_TEST))
     for key in (slice(2, 5), slice(None, None, -7), slice(30, 99), slice(5, 2)):
         assert_equal(parser[key], everything[key])

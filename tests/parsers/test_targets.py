@@ -112,8 +112,8 @@ def examples_of(batch: Batch) -> list[Example]:
 
 
 def make_parser(root: str | Path, name: str, **arguments: Any) -> ParserTfds:
-    arguments = {"split": "train+test", "batch_size": BATCH_SIZE, "image_key": None} | arguments
-    return ParserTfds(root, "shapes", **arguments, **CASES[name].arguments)
+    given: dict[str, Any] = {"split": "train+test", "batch_size": BATCH_SIZE, "image_key": None} | arguments
+    return ParserTfds(root, "shapes", **given, **CASES[name].arguments)
 
 
 def read_cases(parsers: dict[str, ParserTfds]) -> dict[str, dict[str, Any]]:

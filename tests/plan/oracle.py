@@ -1,6 +1,7 @@
 """Section 4 of DESIGN.md, word for word and slow: what the tests hold the plan against."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -72,10 +73,11 @@ def write_out(plan: EpochPlan, epoch: int) -> Epoch:
     columns = [np.concatenate(column) for column in (index, pass_number, valid)]
     if plan.remainder is Remainder.DROP:
         columns = [column[: k * n - rest] for column in columns]
-    return Epoch(*columns, global_batch_size)
+    index_column, pass_column, valid_column = columns
+    return Epoch(index_column, pass_column, valid_column, global_batch_size)
 
 
-def collect_round_robin(worker_numbers: list[list[int]]) -> list[int]:
+def collect_round_robin(worker_numbers: list[list[Any]]) -> list[Any]:
     """What torch's DataLoader delivers: an item of each worker in turn from worker 0; finished ones are passed over."""
     queues = [list(reversed(numbers)) for numbers in worker_numbers]
     collected: list[int] = []

@@ -299,7 +299,7 @@ def test_every_example_reaches_every_block_position_equally_often() -> None:
 
 def num_runs(examples: Examples) -> int:
     """Runs of neighbours among some examples: what a disk would be asked for at the least."""
-    return 1 + np.count_nonzero(np.diff(np.sort(examples)) > 1)
+    return 1 + np.count_nonzero(np.diff(np.sort(examples)) > 1)  # type: ignore[return-value]
 
 
 def test_a_batch_reads_from_few_blocks_and_a_window_from_few_runs() -> None:

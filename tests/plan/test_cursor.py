@@ -17,10 +17,11 @@ class Loader:
     """Begins one iteration after the other, as a loader does."""
 
     def __init__(self, cursor: Cursor | None = None) -> None:
-        self.cursor, self.position = cursor or Cursor(), None
+        self.cursor = cursor or Cursor()
+        self.position: Position | None = None
 
     def begin(self) -> Start:
-        self.position: Position | None = self.cursor.begin(2, self.position)
+        self.position = self.cursor.begin(2, self.position)
         return self.position.start
 
     def take(self, number: int = 1) -> Start:

@@ -223,7 +223,7 @@ def test_an_unknown_field_is_named() -> None:
         "This is not a valid LoaderState. It lacks 'seed'. It has 'sead', which no LoaderState has. Did you mean "
         "'seed'? Load the state as it was saved."
     )
-    many = {**STATE.to_dict(), **{f"x{n}": n for n in range(9)}, 5: 5}
+    many = {**STATE.to_dict(), **{f"x{n}": n for n in range(9)}, 5: 5}  # type: ignore[misc]
     assert "'x0', 'x1', 'x2', 'x3', 'x4' and others" in message_of(LoaderState.from_dict, many)
 
 

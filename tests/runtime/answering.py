@@ -138,6 +138,9 @@ def ask_quietly(process: FreshProcess, request: Any) -> None:
         pass
 
 
+kept: FreshProcess
+
+
 def ask_and_end() -> None:
     """Ends without a word to what answers, which still has nothing to do."""
     global kept

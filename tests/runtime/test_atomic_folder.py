@@ -77,15 +77,15 @@ def test_the_call_of_macos_takes_the_same_two_paths(tmp_path: Path, monkeypatch:
             return call
 
     library = Library()
-    monkeypatch.setattr(atomic_folder.ctypes, "CDLL", lambda *arguments, **options: library)
-    monkeypatch.setattr(atomic_folder.sys, "platform", "darwin")
+    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: library)
+    monkeypatch.setattr(sys, "platform", "darwin")
     call = atomic_folder._exchanging_call.__wrapped__()
     assert call(b"one", b"other") == 0
     assert library.calls == [(b"one", b"other", 2)]
 
 
 def test_a_system_without_either_call_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic_folder.ctypes, "CDLL", lambda *arguments, **options: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda *arguments, **options: object())
     assert atomic_folder._exchanging_call.__wrapped__() is None
 
 

@@ -207,7 +207,7 @@ def test_an_epoch_that_is_broken_off_or_fails_is_not_kept(clock: Clock, error: E
         with pytest.raises(ValueError, match="lost"):
             next(epoch)
     else:
-        epoch.close()  # type: ignore[attr-defined]
+        epoch.close()
     assert timer.epochs == []
 
 

@@ -175,12 +175,12 @@ def test_a_fork_server_that_ends_with_the_script_is_told_with_the_guard(monkeypa
     context = with_reports(multiprocessing.get_context("forkserver"), WorkerOutput(1), 1)
     monkeypatch.setattr(process.BaseProcess, "start", end)
     with pytest.raises(WorkerError, match=r"(?s)^A worker cannot be started: .*EOFError.*if __name__ == \"__main__\":"):
-        context.Process(target=print).start()  # type: ignore[attr-defined]
+        context.Process(target=print).start()
 
 
 def test_a_context_that_forks_or_has_processes_of_its_own_stays() -> None:
     class Own(type(multiprocessing.get_context("spawn"))):  # type: ignore[misc]
-        class Process(multiprocessing.get_context("spawn").Process):  # type: ignore[name-defined, misc]
+        class Process(multiprocessing.get_context("spawn").Process):  # type: ignore[misc]
             pass
 
     for context in (multiprocessing.get_context("fork"), Own()):

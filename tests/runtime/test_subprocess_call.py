@@ -104,7 +104,7 @@ def test_the_process_is_never_far_ahead_of_its_reader(tmp_path: Path) -> None:
         assert next(blocks) == bytes(1 << 20)
         # One may be in the pipe, one block may just have been read from it.
         assert notes.stat().st_size <= taken + 2
-    blocks.close()  # type: ignore[attr-defined]
+    blocks.close()
 
 
 # Errors.
@@ -312,7 +312,7 @@ def test_a_process_that_is_dead_before_its_request_is_a_worker_error(
 def test_closing_an_iterator_early_ends_its_process(function: Callable[[], Iterator[Any]]) -> None:
     iterator = iterate(function)
     pid = next(iterator)
-    iterator.close()  # type: ignore[attr-defined]
+    iterator.close()
     assert_gone(pid)
 
 
@@ -320,7 +320,7 @@ def test_closing_ends_even_a_process_that_was_stopped() -> None:
     iterator = iterate(child_functions.pid_then_wait_for_ever)
     pid = next(iterator)
     os.kill(pid, signal.SIGSTOP)
-    iterator.close()  # type: ignore[attr-defined]
+    iterator.close()
     assert_gone(pid)
 
 
@@ -401,7 +401,7 @@ def test_prints_go_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
 def test_prints_before_an_item_are_there_when_the_item_is(capfd: pytest.CaptureFixture[str]) -> None:
     iterator = iterate(child_functions.say_and_wait_for_ever, "before the item")
     assert next(iterator) == "said"
-    iterator.close()  # type: ignore[attr-defined]
+    iterator.close()
     assert capfd.readouterr().err == "before the item\n"
 
 

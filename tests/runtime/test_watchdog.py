@@ -107,7 +107,7 @@ def test_a_step_that_ends_at_the_very_limit_is_a_result_or_a_stall_and_nothing_c
     outcomes = {"result": 0, "stall": 0}
     for number in range(300):
         try:
-            watchdog.run(lambda number=number: time.sleep(0.0015 + 0.000005 * (number % 200)))
+            watchdog.run(lambda number=number: time.sleep(0.0015 + 0.000005 * (number % 200)))  # type: ignore[misc]
             outcomes["result"] += 1
         except StallError:
             outcomes["stall"] += 1

@@ -97,7 +97,7 @@ def test_a_long_text_takes_no_more_than_its_end(capfd: pytest.CaptureFixture[str
 
 
 def test_a_system_without_memory_files_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(worker_output.os, "memfd_create")
+    monkeypatch.delattr(os, "memfd_create")
     output = WorkerOutput(2)
     output.bind(1)
     assert (output.last_lines(1), output.ask_for_stack(1, os.getpid())) == ("", None)

@@ -1,5 +1,6 @@
 """Index files: whole and for these shards, or not used."""
 
+import os
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -197,7 +198,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_cache.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         store_offsets(stored, SHARDS, OFFSETS + 1)
     assert stored.read_bytes() == before

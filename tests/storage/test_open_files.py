@@ -40,8 +40,8 @@ def descriptors(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         found.discard(descriptor)
         really_close(descriptor)
 
-    monkeypatch.setattr(open_files.os, "open", note_open)
-    monkeypatch.setattr(open_files.os, "close", note_close)
+    monkeypatch.setattr(os, "open", note_open)
+    monkeypatch.setattr(os, "close", note_close)
     return found
 
 
@@ -75,7 +75,7 @@ def test_a_read_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch: 
     (tmp_path / "file").write_bytes(bytes(range(200)))
     files = opened([str(tmp_path / "file")])
     really_read = os.pread
-    monkeypatch.setattr(open_files.os, "pread", lambda file, size, offset: really_read(file, min(size, 7), offset))
+    monkeypatch.setattr(os, "pread", lambda file, size, offset: really_read(file, min(size, 7), offset))
     assert files.read(0, 10, 100) == bytes(range(10, 110))
     assert files.read(0, 150, 100) == bytes(range(150, 200))
     assert files.read(0, 300, 100) == b""
@@ -98,7 +98,7 @@ def test_advice_reads_nothing_and_never_fails(tmp_path: Path, monkeypatch: pytes
     def refuse(*arguments: int) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(open_files.os, "posix_fadvise", refuse)
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
     files.advise(0, 0, 10)
     files.close()
 
@@ -153,7 +153,7 @@ def test_a_read_that_fails_is_a_shard_error(tmp_path: Path, monkeypatch: pytest.
     def fail(*arguments: int) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(open_files.os, "pread", fail)
+    monkeypatch.setattr(os, "pread", fail)
     with pytest.raises(ShardError, match=r"file-0 cannot be read: Input/output error\.$"):
         files.read(0, 0, 1)
     files.close()

@@ -100,7 +100,7 @@ def test_they_are_like_the_list_of_them(ids: LazyIds) -> None:
     assert ids != NAMES[:-1]
     assert ids != NAMES[::-1]
     assert ids != "file__5"
-    assert [ids[place] for place in (0, -1, np.int64(1))] == ["file__5", "file__8", "file__6"]
+    assert [ids[place] for place in (0, -1, np.int64(1))] == ["file__5", "file__8", "file__6"]  # type: ignore[index]
     assert ids[::-1] == NAMES[::-1]
     assert ids[np.int64(1) :] == NAMES[1:]
     assert "file__7" in ids

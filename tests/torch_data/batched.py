@@ -86,7 +86,7 @@ def look_at_batches(dataset: ImageDataset) -> tuple[list[tuple[type, list[Look]]
 
 def look_at_batches_of_workers(_: Place, dataset: ImageDataset, num_workers: int) -> tuple[list[Any], list[Any], bool]:
     """Returns the looks of the batches in workers, and after they arrived, and whether they lie in shared memory."""
-    arguments = {"batch_size": None, "num_workers": num_workers}
+    arguments: dict[str, Any] = {"batch_size": None, "num_workers": num_workers}
     made = list(DataLoader(dataset, collate_fn=look_at_all, **arguments))
     dataset.set_epoch(0)
     arrived = list(DataLoader(dataset, **arguments))

@@ -35,7 +35,7 @@ def _rows_of_batch(batch: Any) -> list[Row]:
     return list(zip(index.tolist(), label.tolist(), valid.tolist(), ids, strict=True))
 
 
-def planned_rows(parser: ParserTfds, world: World, num_workers: int, epoch: int) -> Rows:
+def planned_rows(parser: Any, world: World, num_workers: int, epoch: int) -> Rows:
     """Returns the batches that a rank's parser yields for its workers, taken from them in turn."""
     num_pipelines = max(1, num_workers)
     parts = [_batches(parser, world.at_worker(worker, num_pipelines), epoch) for worker in range(num_pipelines)]

@@ -75,7 +75,7 @@ def read_after(_: Place, setup: Setup, good: Any, bad: Sequence[Any]) -> tuple[l
     loader = PlainLoader(setup)
     if good is not None:
         loader.load(good)
-    messages = [message_of(lambda state=state: loader.load(state)) for state in bad]
+    messages = [message_of(lambda state=state: loader.load(state)) for state in bad]  # type: ignore[misc]
     return messages, list(loader)
 
 

@@ -204,7 +204,7 @@ def compare_ranks(store: str, root: str) -> dict[str, str]:
         "state": lambda: _at(ImageDataset(make()), epoch=0, start_batch=2 * rank),
         "another environment": lambda: _in_environment(ImageDataset(make()), rank),
     }
-    said = {way: _complaint(lambda make=make: make().check_ranks(30.0)) for way, make in ways.items()}
+    said = {way: _complaint(lambda make=make: make().check_ranks(30.0)) for way, make in ways.items()}  # type: ignore[misc]
     # The last one leaves rank 0 alone: the group is no longer in step afterwards.
     said["rank 1 does not come"] = "" if rank else _complaint(lambda: ImageDataset(make()).check_ranks(1.0))
     return said

@@ -119,7 +119,7 @@ def check(root: str, folder: str) -> dict[str, Any]:
     parser = config.make_parser(root)
     sizes = read_sizes(parser, [0, 5])
     delivery, batched = choose_delivery(config, parser, None, is_plain=False, is_single=False)
-    found = {"broken": [], "num_promises": [], "is_batched": delivery.is_batched, "sizes": len(sizes)}
+    found: dict[str, Any] = {"broken": [], "num_promises": [], "is_batched": delivery.is_batched, "sizes": len(sizes)}
     for read, num_replicas, num_workers in ((batched, 2, 2), (parser, 1, 0)):
         expected = expect(read, num_replicas, num_workers, 1)
         kept = kept_batches(choose_points(expected.plan, 1), expected.plan.num_batches, 1)

@@ -117,7 +117,7 @@ def test_a_state_taken_after_a_change_goes_on_with_the_same_batch_and_with_anoth
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padded_evaluation_counts_each_example_once_after_a_change(kind: str, root: Path) -> None:
-    arguments = {"is_training": False, "remainder": "pad"}
+    arguments: dict[str, Any] = {"is_training": False, "remainder": "pad"}
     loaders = ranks_of(kind, root, 2, 2, **arguments)
     came, state = take(loaders, 1)
     close(loaders)
@@ -154,7 +154,7 @@ def test_without_being_allowed_another_batch_is_refused_with_the_remedy(kind: st
 
 @pytest.mark.parametrize("kind", ["Loader", "MultiLoader"])
 def test_a_stream_keeps_its_batch(kind: str, root: Path) -> None:
-    read = {"read": ReadOptions(mode="examples")}
+    read: dict[str, Any] = {"read": ReadOptions(mode="examples")}
     state = dataset_of(root, 6, **read).state_at(1, 1, None).to_dict()
     (loader,) = ranks_of(kind, root, 1, 4, **read)
     with pytest.raises(StateMismatchError, match=r"batch_size: 6 in the state, 4 here\. Read mode .examples."):

@@ -22,7 +22,12 @@ PREPROCESS = batched.Shade(size=(8, 6), scale=(0.3, 1.0))
 
 def dataset_of(root: str, fields: tuple[str, ...] = FIELDS, world: World | None = None, **changes: Any) -> ImageDataset:
     batched = changes.pop("batched", None)
-    arguments = {"name": "numbered", "is_training": True, "batch_size": 12, "preprocess": PREPROCESS} | changes
+    arguments: dict[str, Any] = {
+        "name": "numbered",
+        "is_training": True,
+        "batch_size": 12,
+        "preprocess": PREPROCESS,
+    } | changes
     return ImageDataset(ParserTfds(root, **arguments), fields=fields, world=world, batched=batched)
 
 
@@ -226,7 +231,12 @@ def test_images_of_different_sizes_are_refused_with_ids_and_sizes(data_root: Pat
 def test_what_cannot_work_with_whole_batches_is_refused_at_once(
     changes: dict[str, Any], arguments: dict[str, Any], message: str, numbered_root: str
 ) -> None:
-    of_parser = {"name": "numbered", "is_training": True, "batch_size": 12, "preprocess": PREPROCESS} | changes
+    of_parser: dict[str, Any] = {
+        "name": "numbered",
+        "is_training": True,
+        "batch_size": 12,
+        "preprocess": PREPROCESS,
+    } | changes
     parser = ParserTfds(numbered_root, **of_parser)
     with pytest.raises(ConfigError, match=re.escape(message)):
         ImageDataset(parser, **arguments)

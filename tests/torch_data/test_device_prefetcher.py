@@ -522,7 +522,7 @@ BAD = {
 def test_arguments_that_cannot_work_are_refused_at_once(case: str) -> None:
     arguments, message = BAD[case]
     with pytest.raises(ConfigError, match=message):
-        DevicePrefetcher([], "cpu", **arguments)
+        DevicePrefetcher([], "cpu", **arguments)  # type: ignore[arg-type]
 
 
 def test_mean_and_std_may_be_arrays_and_tensors() -> None:

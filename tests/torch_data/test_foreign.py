@@ -130,7 +130,7 @@ def in_fork(act: Callable[[], Any]) -> Any:
             os.write(sending, json.dumps(act()).encode())
             import multiprocessing.util
 
-            multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+            multiprocessing.util._exit_function()
         finally:
             os._exit(0)
     os.close(sending)

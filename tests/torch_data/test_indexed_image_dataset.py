@@ -44,7 +44,7 @@ def dataset(data_root: Path) -> IndexedImageDataset:
 
 def take_indices(loader: DataLoader[Any]) -> list[list[int]]:
     """Returns the indices of every batch; what else comes with them must be theirs."""
-    parser = loader.dataset.parser  # type: ignore[attr-defined]
+    parser = loader.dataset.parser
     batches = [reading._rows_of_batch(batch) for batch in loader]
     for batch in batches:
         indices = [row[0] for row in batch]
@@ -213,7 +213,7 @@ def test_a_dataset_that_was_read_can_be_pickled(dataset: IndexedImageDataset) ->
 
 
 def test_errors_of_workers_keep_their_type(dataset: IndexedImageDataset) -> None:
-    loader = DataLoader(dataset, sampler=[NUM_PHOTOS], num_workers=1)  # type: ignore[arg-type]
+    loader = DataLoader(dataset, sampler=[NUM_PHOTOS], num_workers=1)
     with pytest.raises(ExampleNotFoundError, match="there is no example 61"):
         list(loader)
 

@@ -44,7 +44,7 @@ from torch_data.loader_datasets import (
 )
 
 GRACE_S = 20.0
-FORKED = {"multiprocessing_context": "fork"}
+FORKED: dict[str, Any] = {"multiprocessing_context": "fork"}
 WORKERS = [
     pytest.param(0, {}, id="no workers"),
     pytest.param(2, FORKED, id="persistent"),
@@ -167,11 +167,11 @@ def test_the_generators_of_workers_depend_on_seed_worker_and_epoch() -> None:
 
 def test_the_training_process_keeps_its_generators() -> None:
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    state = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()
+    state = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()  # type: ignore[index]
     with create_loader(Batches(), 2, seed=3, **FORKED) as loader:
         assert len(list(loader)) == NUM_BATCHES
     assert len(list(create_loader(Batches(), seed=3))) == NUM_BATCHES
-    assert state == (random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist())
+    assert state == (random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist())  # type: ignore[index]
 
 
 # Processes

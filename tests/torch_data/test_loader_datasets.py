@@ -26,7 +26,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.storage.beton.fields import BetonJson
 from torch_data.loader_datasets import Batches, Everything, Squares
 
-FORKED = {"multiprocessing_context": "fork"}
+FORKED: dict[str, Any] = {"multiprocessing_context": "fork"}
 WORKERS = [pytest.param({}, id="no workers"), pytest.param({"num_workers": 2, **FORKED}, id="fork")]
 
 
@@ -130,14 +130,14 @@ def test_a_batch_sampler_chooses_the_examples_of_every_batch(arguments: dict[str
         loader.set_epoch(4)
         stats = loader.stats()
     assert (stats.batches, stats.examples) == (6, 12)
-    assert (sampler.epochs, sampler.sampler.epoch) == ([4], 4)
+    assert (sampler.epochs, sampler.sampler.epoch) == ([4], 4)  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="Keep the state of its sampler or batch sampler"):
         loader.state_dict()
 
 
 def test_torchs_batch_sampler_is_that_of_torchs_loader() -> None:
     def batches(make: Callable[..., Any]) -> list[Any]:
-        order = RandomSampler(range(10), generator=torch.Generator().manual_seed(3))  # type: ignore[arg-type]
+        order = RandomSampler(range(10), generator=torch.Generator().manual_seed(3))
         loader = make(Squares(10), batch_sampler=BatchSampler(order, 4, drop_last=True))
         return [[batch.tolist() for batch in loader] for _ in range(2)]
 
@@ -171,7 +171,7 @@ def parser(data_root: Path) -> ParserTfds:
 
 def test_a_parser_is_refused_and_image_dataset_is_named(parser: ParserTfds) -> None:
     text = "ParserTfds(digits:1.0.0, split='train', num_examples=1437) is a parser, whose single examples would come"
-    for call in (lambda: create_loader(parser, num_workers=2), lambda: DevicePrefetcher(parser, "cpu")):
+    for call in (lambda: create_loader(parser, num_workers=2), lambda: DevicePrefetcher(parser, "cpu")):  # type: ignore[arg-type]
         with pytest.raises(ConfigError) as caught:
             call()
         assert text in str(caught.value)
@@ -359,7 +359,7 @@ def test_json_fields_whose_rows_differ_are_named(kind: Any, tmp_path: Path) -> N
         writer.add((1, {"a": 1}))
         writer.add((2, {"b": 2}))
     dataset = kind(ParserBeton(tmp_path / "rows.beton", batch_size=2), fields=("number", "meta"))
-    arguments = {} if kind is ImageDataset else {"batch_size": 2}
+    arguments: dict[str, Any] = {} if kind is ImageDataset else {"batch_size": 2}
     text = r"the field 'meta' has the keys {'a'} in one of them and {'b'} in another .* fields=\('number', 'meta'\)"
     with pytest.raises(ConfigError, match=text):
         list(create_loader(dataset, **arguments))

@@ -129,7 +129,7 @@ def test_a_connection_that_breaks_is_reported_as_the_death_behind_it() -> None:
     context, names, shared = multiprocessing.get_context("fork"), ErrorContext("Harmed"), WorkerContext.of(1)
     workers = ForeignWorkers(context, names, shared, 10.0)
     workers.faults = WorkerFaults(names, shared.metrics, shared.output, 10.0, can_import_only=True)
-    process = workers.context.Process(target=os._exit, args=(0,))  # type: ignore[attr-defined]
+    process = workers.context.Process(target=os._exit, args=(0,))
     process.start()
     assert workers.find_failed(EOFError()) == [(0, process.pid, 0)]
     assert workers.find_failed(ValueError("of a dataset")) == []

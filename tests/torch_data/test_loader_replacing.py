@@ -28,7 +28,9 @@ def read_epochs(_: Place, root: str, num_workers: int, is_persistent: bool) -> d
     preprocess = TrainPreprocess(size=8)
     parser = ParserTfds(root, "pictures", is_training=True, batch_size=4, preprocess=preprocess, read=read)
     dataset = ImageDataset(parser, fields=("image", "index"))
-    arguments = {"persistent_workers": is_persistent, "multiprocessing_context": "fork"} if num_workers else {}
+    arguments: dict[str, Any] = (
+        {"persistent_workers": is_persistent, "multiprocessing_context": "fork"} if num_workers else {}
+    )
     with create_loader(dataset, num_workers, **arguments) as loader:
         epochs = [[index.tolist() for _, index in loader] for _ in range(2)]
         counts = [loader.stats().replaced]

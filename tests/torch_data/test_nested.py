@@ -42,7 +42,7 @@ def plain(value: Any) -> Any:
         (Row((ONE, TWO)), Row((1, 2))),
         (Stack([ONE, 5]), Stack([1, 5])),
         (OrderedDict(b=ONE, a=TWO), OrderedDict(b=1, a=2)),
-        (defaultdict(list, a=ONE), defaultdict(list, a=1)),
+        (defaultdict(list, a=ONE), defaultdict(list, a=1)),  # type: ignore[arg-type]
         (UserDict(a=ONE), UserDict(a=1)),
         ("abc", "abc"),
         (b"abc", b"abc"),

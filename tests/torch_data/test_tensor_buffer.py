@@ -19,7 +19,6 @@ from PIL import Image
 from tfds_torch.check.pixels import measure
 from tfds_torch.images.preprocess import EvalPreprocess
 from tfds_torch.images.transform import BufferRows, ImageTransform
-from tfds_torch.torch_data import tensor_buffer
 from tfds_torch.torch_data.tensor_buffer import GatherThreads, ReusedMemory, TensorBuffers
 from torch_data.forked import run_forked
 
@@ -150,7 +149,7 @@ def test_threads_outside_of_an_inference_mode_fill_buffers_that_were_made_inside
     is_worker: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_worker:
-        monkeypatch.setattr(tensor_buffer.torch.utils.data, "get_worker_info", lambda: "a worker's")
+        monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "a worker's")
     pixels = np.array(photograph("china", (60, 40)))
     with torch.inference_mode(), ThreadPoolExecutor(1) as threads:
         buffer = TensorBuffers()((2, 20, 30, 3))
@@ -177,7 +176,7 @@ def test_the_images_are_channels_last_and_the_memory_itself() -> None:
 
 
 def test_in_a_loaders_worker_the_memory_is_shared_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_buffer.torch.utils.data, "get_worker_info", lambda: "a worker's")
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: "a worker's")
     buffer = TensorBuffers()((2, 5, 6, 3))
     assert buffer.images.is_shared()
     assert buffer.images.data_ptr() == buffer.pixels.ctypes.data

@@ -36,7 +36,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "nested, of images": lambda: nested(rows=[torch.ones(3, 8, 9), torch.zeros(3, 7, 2)]),
     "nested, in a batch": lambda: {"x": nested(), "more": [nested(torch.jagged), torch.ones(3)]},
     "sparse COO": lambda: torch.eye(4).to_sparse(),
-    "sparse COO, not coalesced": lambda: torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (2, 2)),
+    "sparse COO, not coalesced": lambda: torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (2, 2)),  # type: ignore[arg-type]
     "sparse CSR": lambda: torch.eye(4).to_sparse_csr(),
     "sparse CSC": lambda: torch.eye(4).to_sparse_csc(),
     "sparse BSR": lambda: torch.eye(4).to_sparse_bsr((2, 2)),

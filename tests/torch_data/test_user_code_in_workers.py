@@ -69,7 +69,7 @@ def test_draws_do_not_depend_on_how_workers_start(numbered_root: str) -> None:
 
 def test_the_training_process_keeps_its_generators(numbered_root: str) -> None:
     def states() -> list[Any]:
-        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
 
     before = states()
     draw(numbered_root)
@@ -82,7 +82,7 @@ def test_worker_init_fn_is_called_once_in_each_worker(
     persistent: bool, method: str, numbered_root: str, tmp_path: Path
 ) -> None:
     started = set()
-    options = {"worker_init_fn": user_code.NoteStart(str(tmp_path)), "persistent_workers": persistent}
+    options: dict[str, Any] = {"worker_init_fn": user_code.NoteStart(str(tmp_path)), "persistent_workers": persistent}
     with make_loader(numbered_root, method, **options) as loader:
         for _ in range(2):
             iteration = iter(loader)

@@ -23,10 +23,10 @@ def main() -> None:
             texts = JSONField.unpack(values) if name == "facts" else None
             columns[name] += list(values) if texts is None else texts
     stacked = {
-        name: np.array([repr(value) for value in values]) if name == "facts" else np.stack(values)
+        name: np.array([repr(value) for value in values]) if name == "facts" else np.stack(values)  # type: ignore[arg-type]
         for name, values in columns.items()
     }
-    np.savez(result, **stacked)
+    np.savez(result, **stacked)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -106,5 +106,5 @@ def test_ffcv_reads_what_was_exported_from_tars(tmp_path: Path) -> None:
         found = read_with_ffcv(str(python), path, os_cache)
         assert found["label"].ravel().tolist() == [sample["cls"] for sample in samples]
         assert found["facts"].tolist() == [repr(sample["json"]) for sample in samples]
-        decoded = np.stack([decode(sample["jpg"]) for sample in samples])
+        decoded = np.stack([decode(sample["jpg"]) for sample in samples])  # type: ignore[arg-type]
         assert np.abs(found["image"].astype(int) - decoded).mean() < 3

@@ -337,7 +337,7 @@ HOSTILE: dict[str, Callable[[bytearray, int], object]] = {
     **{f"size {value}": number("size", value) for value in (-1, 2**40, 2**63 - 1)},
     **{f"first {value}": number("first", value) for value in (-1, 0, 2**40)},
     **{f"key stop {value}": number("key_stops", value) for value in (-1, 0, 2**40)},
-    **{f"head of {size}": lambda content, at, size=size: struct.pack_into("<Q", content, at, size)
+    **{f"head of {size}": lambda content, at, size=size: struct.pack_into("<Q", content, at, size)  # type: ignore[misc]
        for size in (0, 2**31, 2**63)},
     "many members": head(num_members=2**60),
     "members of a text": head(num_members="x"),

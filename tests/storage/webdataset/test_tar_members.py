@@ -186,7 +186,7 @@ def test_a_hostile_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
 def test_a_compressed_tar_is_named_with_the_remedy(mode: Any, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", f"w:{mode}") as tar:
+    with tarfile.open(tmp_path / "a.tar", f"w:{mode}") as tar:  # type: ignore[call-overload]
         add(tar, "1.jpg", b"x")
     with pytest.raises(
         ShardError, match=r"a.tar is compressed \(.*\), and .* cannot be read by number. Unpack it once"
