@@ -113,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("cacheprovider"):
         run_folder.kept = config.cache.mkdir("datasets")
     pytest_report.install(config)
-    pytest_report.tell(config, "torchvision", torchvision_build.describe, is_fact=True)
+    pytest_report.add_section(config, "torchvision", torchvision_build.describe, is_fact=True)
 
 
 def pytest_unconfigure() -> None:

@@ -1,4 +1,4 @@
-"""What tests have to tell at the end of a run, also where xdist runs them in processes of their own."""
+"""Sections of the summary at the end of a run, also where xdist runs the tests in several processes."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,26 +7,22 @@ import pytest
 Lines = Callable[[], Sequence[str]]
 
 
-class Told:
+class Sections:
     """A plugin of pytest: a section of the summary for each title."""
 
     def __init__(self, config: pytest.Config) -> None:
+        self.own: dict[str, tuple[Lines, bool]] = {}
         self._config = config
-        self._own: dict[str, tuple[Lines, bool]] = {}
         self._sections: list[tuple[str, list[str], bool]] = []
 
-    def tell(self, title: str, lines: Lines, is_fact: bool) -> None:
-        """Adds a section, whose lines are asked for at the end."""
-        self._own[title] = lines, is_fact
-
     def pytest_sessionfinish(self) -> None:
-        self._sections += [(title, list(lines()), is_fact) for title, (lines, is_fact) in self._own.items()]
+        self._sections += [(title, list(lines()), is_fact) for title, (lines, is_fact) in self.own.items()]
         if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput["told"] = self._sections
+            self._config.workeroutput["sections"] = self._sections
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        self._sections += getattr(node, "workeroutput", {}).get("told", [])
+        self._sections += getattr(node, "workeroutput", {}).get("sections", [])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         shown: list[tuple[str, list[str]]] = []
@@ -39,22 +35,22 @@ class Told:
                 terminalreporter.line(line)
 
 
-_TOLD = pytest.StashKey[Told]()
+_SECTIONS = pytest.StashKey[Sections]()
 
 
 def install(config: pytest.Config) -> None:
     """Registers the plugin."""
-    config.stash[_TOLD] = Told(config)
-    config.pluginmanager.register(config.stash[_TOLD])
+    config.stash[_SECTIONS] = Sections(config)
+    config.pluginmanager.register(config.stash[_SECTIONS])
 
 
-def tell(config: pytest.Config, title: str, lines: Lines, *, is_fact: bool = False) -> None:
+def add_section(config: pytest.Config, title: str, lines: Lines, *, is_fact: bool = False) -> None:
     """Adds a section to the summary of the run.
 
     Args:
         config: of the run.
         title: of the section.
-        lines: returns its lines, when the run has ended; without any there is no section.
-        is_fact: whether equal sections of several processes are one, as they are not where something is counted.
+        lines: called at the end of the run; without any lines the section is left out.
+        is_fact: whether equal sections of several processes are one. False: each process counts its own.
     """
-    config.stash[_TOLD].tell(title, lines, is_fact)
+    config.stash[_SECTIONS].own[title] = lines, is_fact

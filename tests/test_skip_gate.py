@@ -67,10 +67,9 @@ def test_an_unnamed_skip_fails_a_run_in_several_processes(checkout: Path, name: 
 
 
 @pytest.mark.slow
-def test_what_tests_tell_is_in_the_summary_also_of_several_processes(checkout: Path) -> None:
-    test = (
-        "from pytest_report import tell\ndef test_it(request): tell(request.config, 'the count', lambda: ['17 of 17'])"
-    )
+def test_sections_are_in_the_summary_also_of_several_processes(checkout: Path) -> None:
+    call = "pytest_report.add_section(request.config, 'the count', lambda: ['17 of 17'])"
+    test = f"import pytest_report\ndef test_it(request): {call}"
     for options in ((), ("-n", "2", "--dist", "loadfile")):
         code, output = run_pytest(checkout, {"report": test}, "", *options)
         assert code == 0, output

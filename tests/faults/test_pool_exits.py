@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import INTERRUPTED
-from pytest_report import tell
+from pytest_report import add_section
 from zygote import Script
 
 from faults import pool_lives
@@ -244,7 +244,7 @@ def test_a_loader_goes_on_exactly_when_dev_shm_becomes_full(
 
 def check_full_memory(life: dict[str, Any] | None, root: str, config: pytest.Config) -> None:
     if life is None:  # A container may forbid it.
-        tell(config, "not tested on this machine", lambda: ["a full /dev/shm, which needs a mount namespace"])
+        add_section(config, "not tested on this machine", lambda: ["a full /dev/shm, which needs a mount namespace"])
         return
     assert not life["said"] or re.search(r"/dev/shm.*is full.*--shm-size", life["said"], re.DOTALL)
     assert as_places([*life["came"], *life["rest"]]) == planned(root, 0)

@@ -12,9 +12,9 @@ from pathlib import Path
 from tfds_fixtures import prepare_datasets
 
 from grids.campaign import DATA, all_cells
+from grids.counts import GridCounts, run_cells
 from grids.fleet import Fleet
 from grids.splits import list_splits, make_splits
-from grids.tally import Tally, run_cells
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     options.add_argument("--data", action="append", choices=DATA, help="only these splits")
     options.add_argument("--method", action="append", help="only these start methods")
     chosen = options.parse_args()
-    tally, started = Tally(), time.monotonic()
+    counts, started = GridCounts(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         for name in ("data", "splits", "ranks"):
@@ -33,11 +33,11 @@ def main() -> int:
             (truths,) = fleet.call(list_splits, splits, reads=True)
             for data in chosen.data or DATA:
                 cells = [cell for cell in all_cells(data) if not chosen.method or cell.method in chosen.method]
-                for sentence in run_cells(fleet, cells, splits, truths, tally):
+                for sentence in run_cells(fleet, cells, splits, truths, counts):
                     print(sentence, flush=True)
                 print(f"{data}: {len(cells)} grids, {time.monotonic() - started:.0f} s", flush=True)
-    print("\n".join(tally.lines()))
-    return 1 if any(verdict.broken for _, verdict in tally.verdicts) else 0
+    print("\n".join(counts.lines()))
+    return 1 if any(verdict.broken for _, verdict in counts.verdicts) else 0
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def quick_cells() -> Iterator[Cell]:
             yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
         if data not in VARIATIONS or number % 2 == 1:
             yield make_cell(data, alone, _QUICK_ALONE[number % len(_QUICK_ALONE)], NO_WORKERS, False, number)
-    # Of the same epochs as a DataLoader's: tally.py compares what came.
+    # Of the same epochs as a DataLoader's: counts.py compares what came.
     for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
         if number % 3 == 1:
             yield _without_torch(

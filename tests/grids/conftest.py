@@ -2,12 +2,12 @@
 
 import pytest
 from fleet_fixtures import fleet
-from pytest_report import tell
+from pytest_report import add_section
 from tfds_fixtures import Datasets, cache_home, datasets
 
+from grids.counts import GridCounts
 from grids.fleet import Fleet
 from grids.splits import Split, Truth, list_splits, make_splits
-from grids.tally import Tally
 
 __all__ = ["cache_home", "datasets", "fleet"]
 
@@ -26,8 +26,8 @@ def truths(fleet: Fleet, splits: dict[str, Split]) -> dict[str, Truth]:
 
 
 @pytest.fixture(scope="session")
-def tally(request: pytest.FixtureRequest) -> Tally:
+def counts(request: pytest.FixtureRequest) -> GridCounts:
     """The count of the grids that ran."""
-    counted = Tally()
-    tell(request.config, "grids of ranks and workers", lambda: counted.lines() if counted.verdicts else [])
+    counted = GridCounts()
+    add_section(request.config, "grids of ranks and workers", lambda: counted.lines() if counted.verdicts else [])
     return counted

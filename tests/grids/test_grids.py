@@ -31,19 +31,19 @@ from grids.cell import (
     RankLedger,
     Split,
 )
+from grids.counts import GridCounts, run_cells
 from grids.fleet import Fleet
 from grids.rank import read_cell
 from grids.splits import NUM_FILES, Truth
-from grids.tally import Tally, run_cells
 
 QUICK = {data: list(cells) for data, cells in groupby(sorted(quick_cells(), key=str), key=lambda cell: cell.data)}
 
 
 @pytest.mark.parametrize("data", DATA)
 def test_every_promise_holds_on_some_grids(
-    data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], tally: Tally
+    data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], counts: GridCounts
 ) -> None:
-    broken = run_cells(fleet, QUICK[data], splits, truths, tally)
+    broken = run_cells(fleet, QUICK[data], splits, truths, counts)
     assert not broken, "\n".join(broken)
 
 
@@ -53,9 +53,9 @@ def test_every_promise_holds_on_some_grids(
     "data", [pytest.param(data, marks=pytest.mark.campaign if data in VARIATIONS else ()) for data in DATA]
 )
 def test_every_promise_holds_on_many_grids(
-    data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], tally: Tally
+    data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], counts: GridCounts
 ) -> None:
-    broken = run_cells(fleet, slow_cells(data), splits, truths, tally)
+    broken = run_cells(fleet, slow_cells(data), splits, truths, counts)
     assert not broken, "\n".join(broken)
 
 

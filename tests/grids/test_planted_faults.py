@@ -19,10 +19,10 @@ from grids.cell import (
     Row,
     Split,
 )
+from grids.counts import GridCounts, run_cells
 from grids.fleet import Failure, Fleet, Task
 from grids.rank import read_cell
 from grids.splits import Truth
-from grids.tally import Tally, run_cells
 
 pytestmark = pytest.mark.slow
 
@@ -180,7 +180,7 @@ def test_a_rank_that_reads_the_share_of_rank_0_is_found(
     task: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth]
 ) -> None:
     cell = replace(CELLS[task], fault="reads the share of rank 0", epochs=(COUNTED,))
-    own = Tally()
+    own = GridCounts()
     broken = "\n".join(run_cells(fleet, [cell], splits, truths, own))
     assert str(cell) in broken
     assert "missing: shapes-train.tfrecord" in broken if task == TRAIN_EXAMPLES else "planned" in broken
@@ -191,7 +191,7 @@ def test_a_rank_that_reads_the_share_of_rank_0_is_found(
 def test_another_sequence_under_another_start_method_is_found(
     ledgers: dict[str, Ranks], truths: dict[str, Truth], splits: dict[str, Split]
 ) -> None:
-    own, cell = Tally(), CELLS[TRAIN_EXAMPLES]
+    own, cell = GridCounts(), CELLS[TRAIN_EXAMPLES]
     other = copy_of(ledgers[TRAIN_EXAMPLES])
     for at in range(3):
         swap(other[1].epochs[at][3], 0, 1)
@@ -203,7 +203,7 @@ def test_another_sequence_under_another_start_method_is_found(
 def test_by_index_another_sequence_in_another_world_is_found(
     fleet: Fleet, ledgers: dict[str, Ranks], truths: dict[str, Truth], splits: dict[str, Split]
 ) -> None:
-    own, cell = Tally(), CELLS[TRAIN_INDEX]
+    own, cell = GridCounts(), CELLS[TRAIN_INDEX]
     alone = replace(cell, num_replicas=1, num_workers=1)
     ranks: Ranks = fleet.call(read_cell, alone, splits[DATA])
     assert own.add(cell, truths[DATA], splits[DATA], ledgers[TRAIN_INDEX]).broken == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from conformance import Step, check_resumes
-from resume_tally import Outcome
+from resume_counts import Outcome
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from resume_tally import Count, Outcome, add_count, count_outcomes
+from resume_counts import Count, Outcome, add_count, count_outcomes
 from tfds_fixtures import call_reader, with_read, write_numbered
 from zygote import Answering, torch_zygote
 

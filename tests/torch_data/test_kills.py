@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 import pytest
-from pytest_report import tell
-from resume_tally import Count, Outcome, count_outcomes
+from pytest_report import add_section
+from resume_counts import Count, Outcome, count_outcomes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World
@@ -93,7 +93,7 @@ def add_kills(config: pytest.Config, count: Count) -> None:
         kills, other, missing, twice = (sum(column) for column in zip(*map(astuple, _COUNTS), strict=True))
         return [f"{kills} kills: {missing} examples lost, {twice} twice; {other} trainings with another sequence"]
 
-    tell(config, "SIGKILLs of training that went on in other worlds", lines)
+    add_section(config, "SIGKILLs of training that went on in other worlds", lines)
 
 
 def random_life(kind: str, root: str, is_seeded: bool, numbers: random.Random) -> dict[str, Any]:

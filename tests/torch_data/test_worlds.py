@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from grids.fleet import Failure, Fleet, Task
 from numbered_fixtures import NUMBERED_SHARDS
-from resume_tally import Outcome, add_count, count_outcomes
+from resume_counts import Outcome, add_count, count_outcomes
 from tfds_fixtures import with_read
 
 from tfds_torch.plan.epoch import EpochPlan

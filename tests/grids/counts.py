@@ -14,7 +14,7 @@ _SPAWN_DEADLINE_S = 180.0
 
 
 @dataclass
-class Tally:
+class GridCounts:
     """Cells that ran, and what they broke.
 
     Attributes:
@@ -75,7 +75,7 @@ def _kind(cell: Cell) -> str:
 
 
 def run_cells(
-    fleet: Fleet, cells: Sequence[Cell], splits: Mapping[str, Split], truths: Mapping[str, Truth], tally: Tally
+    fleet: Fleet, cells: Sequence[Cell], splits: Mapping[str, Split], truths: Mapping[str, Truth], counts: GridCounts
 ) -> list[str]:
     """Runs cells and returns, for each that broke a promise, what it was."""
     tasks = [
@@ -91,6 +91,6 @@ def run_cells(
     broken = []
     for number, result in fleet.run(tasks):
         cell = cells[number]
-        verdict = tally.add(cell, truths[cell.data], splits[cell.data], result)
+        verdict = counts.add(cell, truths[cell.data], splits[cell.data], result)
         broken += [f"{cell}: {sentence}" for sentence in verdict.broken[:10]]
     return broken

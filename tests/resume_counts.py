@@ -1,11 +1,11 @@
-"""The count of random stops from which reading went on, told at the end of a run."""
+"""Counts the random stops from which reading went on, for the summary of the run."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from pytest_report import tell
+from pytest_report import add_section
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def count_outcomes(outcomes: Sequence[Outcome]) -> Count:
 
 
 def add_count(config: pytest.Config, level: str, count: Count) -> None:
-    """Notes a count, to be told at the end of the run."""
+    """Adds a count to the summary of the run."""
     line = (
         f"{count.num_stops:,} stops, {count.num_other} with another sequence, {count.num_missing} examples missing, "
         f"{count.num_twice} too often"
     )
-    tell(config, f"random stops of {level} that were resumed in other worlds", lambda: [line])
+    add_section(config, f"random stops of {level} that were resumed in other worlds", lambda: [line])
