@@ -13,6 +13,8 @@ from image_writers import bmp_rows, pack_samples, png_chunk, run_lengths, write_
 from numpy.typing import NDArray
 from PIL import Image
 
+from tfds_torch.images.decoding import ImageDecoder, Pixels
+
 SIZE = (45, 37)
 """Width and height, neither of which fills the blocks of a JPEG."""
 
@@ -31,6 +33,18 @@ def save(image: Image.Image, file_format: str, **options: object) -> bytes:
     file = io.BytesIO()
     image.save(file, file_format, **options)
     return file.getvalue()
+
+
+def decode(image: bytes, mode: str | None = "RGB", shrink: int = 1) -> Pixels:
+    """Returns an image's pixels as an ImageDecoder decodes them."""
+    decoder = ImageDecoder(mode)
+    return decoder.decode(image, decoder.read_header(image), shrink=shrink)
+
+
+def stored_mode(image: bytes, mode: str | None) -> str:
+    """Returns the mode of decoded pixels, where None stands for that of the image."""
+    decoder = ImageDecoder(mode)
+    return mode or {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[decoder.num_channels(decoder.read_header(image))]
 
 
 def with_alpha(image: Image.Image) -> Image.Image:

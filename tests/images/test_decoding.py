@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoded_images import behind_start, encoded_images, jpeg_segment, photograph, pillow_pixels, save
+from encoded_images import (
+    behind_start,
+    decode,
+    encoded_images,
+    jpeg_segment,
+    photograph,
+    pillow_pixels,
+    save,
+)
 from image_writers import png_chunk, write_png
 from PIL import Image
 
@@ -20,11 +28,6 @@ from tfds_torch.images.headers import MOST_PIXELS, ImageFormat
 
 JPEG, PNG = save(photograph(), "JPEG"), save(photograph(), "PNG")
 HEADER = ImageDecoder().read_header(JPEG)
-
-
-def decode(image: bytes, mode: str | None = "RGB") -> Any:
-    decoder = ImageDecoder(mode)
-    return decoder.decode(image, decoder.read_header(image))
 
 
 def jpeg_of_size(height: int, width: int) -> bytes:

@@ -6,25 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from encoded_images import encoded_images, photograph, pillow_pixels, save, with_alpha
+from encoded_images import decode, encoded_images, photograph, pillow_pixels, save, stored_mode, with_alpha
 from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.images.decoders import jpeg, png
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 
-STORED_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 JPEG_NAMES = [name for name in encoded_images() if name.startswith("jpeg")]
-
-
-def decode(image: bytes, mode: str | None, shrink: int = 1) -> NDArray[np.uint8]:
-    decoder = ImageDecoder(mode)
-    return decoder.decode(image, decoder.read_header(image), shrink=shrink)
-
-
-def expected_mode(image: bytes, mode: str | None) -> str:
-    decoder = ImageDecoder(mode)
-    return mode or STORED_MODES[decoder.num_channels(decoder.read_header(image))]
 
 
 def draft(image: bytes, mode: str, shrink: int) -> NDArray[np.uint8]:
@@ -39,7 +28,7 @@ def draft(image: bytes, mode: str, shrink: int) -> NDArray[np.uint8]:
 @pytest.mark.parametrize("name", encoded_images())
 def test_pixels_equal_pillows(name: str, mode: str | None) -> None:
     image = encoded_images()[name]
-    expected = pillow_pixels(image, expected_mode(image, mode))
+    expected = pillow_pixels(image, stored_mode(image, mode))
     found = decode(image, mode)
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, expected)
@@ -73,7 +62,7 @@ def test_shrunk_pixels_equal_pillows_drafts(name: str, mode: str | None) -> None
     image, decoder = encoded_images()[name], ImageDecoder(mode)
     header = decoder.read_header(image)
     for shrink in (2, 4, 8) if decoder.shrinks(header) else ():
-        expected = draft(image, expected_mode(image, mode), shrink)
+        expected = draft(image, stored_mode(image, mode), shrink)
         assert expected.shape[:2] == (-(-header.height // shrink), -(-header.width // shrink))
         np.testing.assert_array_equal(decode(image, mode, shrink), expected)
 

@@ -10,19 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoded_images import encoded_images, photograph, pillow_pixels, save, with_alpha
+from encoded_images import decode, encoded_images, photograph, pillow_pixels, save, stored_mode, with_alpha
 from image_writers import png_chunk, write_png
 
 from tfds_torch.images.decoders import png, png_strips
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 
 NAMES = [name for name in encoded_images() if name.startswith("png")]
-MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-
-
-def decode(image: bytes, mode: str | None = "RGB") -> Any:
-    decoder = ImageDecoder(mode)
-    return decoder.decode(image, decoder.read_header(image))
 
 
 def filtered_png(kind: int, bit_depth: int, width: int, height: int, seed: int = 0) -> bytes:
@@ -67,9 +61,8 @@ def test_pixels_are_pillows_whatever_the_size_of_a_strip(
 ) -> None:
     monkeypatch.setattr(png, "decode_png", None)
     monkeypatch.setattr(png_strips, "_STRIP_PIXELS", strip_pixels)
-    image, decoder = encoded_images()[name], ImageDecoder(mode)
-    stored = mode or MODES[decoder.num_channels(decoder.read_header(image))]
-    np.testing.assert_array_equal(decode(image, mode), pillow_pixels(image, stored))
+    image = encoded_images()[name]
+    np.testing.assert_array_equal(decode(image, mode), pillow_pixels(image, stored_mode(image, mode)))
 
 
 @pytest.mark.parametrize(("kind", "bit_depth"), KINDS)
