@@ -111,16 +111,10 @@ class Preprocess(ABC):
     def crop_parameters(
         self, sizes: NDArray[np.int64], keys: NDArray[np.int64], seed: int, shrinkable: NDArray[np.bool_]
     ) -> CropParameters:
-        """Returns how n images are decoded and resized.
+        """Returns how n images of sizes int64 [n, 2] are decoded and resized.
 
-        Args:
-            sizes: int64 [n, 2], heights and widths.
-            keys: int64 [n], sample keys, which choose the random numbers.
-            seed: of the random numbers.
-            shrinkable: bool [n], whether decoding can shrink it.
-
-        Raises:
-            PreprocessError: `crop` failed, or returned impossible crops.
+        The sample keys, int64 [n], and the seed choose the random numbers; shrinkable, bool [n]: whether decoding can
+        shrink it. A PreprocessError: `crop` failed, or returned impossible crops.
         """
 
         def crop(some: slice) -> Crops:

@@ -48,6 +48,12 @@ class BufferRows:
         return self.buffer.pixels[self.start : self.stop]
 
 
+Images = Sequence[EncodedImage]
+Headers = Sequence[Header]
+Rows = Sequence[BufferRows]
+"""Where n results go: n rows in all."""
+
+
 class ImageTransform:
     """Decodes images, and crops, resizes and flips them by a preprocess; None: not at all. Thread-safe.
 
@@ -73,7 +79,7 @@ class ImageTransform:
         self._num_channels = CHANNELS[mode]
         self._decoder = ImageDecoder(mode, MOST_PIXELS if preprocess is None else preprocess.max_pixels)
 
-    def row_shape(self, images: Sequence[EncodedImage], first: int = 0) -> tuple[int, int, int]:
+    def row_shape(self, images: Images, first: int = 0) -> tuple[int, int, int]:
         """Returns [H, W, C] of the rows of a batch: that of the preprocess, else that of images[first].
 
         Raises:
@@ -101,7 +107,7 @@ class ImageTransform:
         is_kept = parameters.keep_all(sizes, height_and_width(self.preprocess.size))
         return is_kept or (is_small and parameters.only_cut(sizes))
 
-    def decode(self, images: Sequence[EncodedImage]) -> list[Pixels]:
+    def decode(self, images: Images) -> list[Pixels]:
         """Returns the pixels of n whole images, uint8 [h, w, C].
 
         Raises:
@@ -116,11 +122,7 @@ class ImageTransform:
         return decoded
 
     def write(
-        self,
-        images: Sequence[EncodedImage],
-        keys: Int64Array,
-        rows: Sequence[BufferRows],
-        masks: Mapping[str, Sequence[Pixels]] | None = None,
+        self, images: Images, keys: Int64Array, rows: Rows, masks: Mapping[str, Sequence[Pixels]] | None = None
     ) -> dict[str, list[Pixels]]:
         """Decodes and transforms n images into n rows of batch buffers.
 
@@ -166,7 +168,7 @@ class ImageTransform:
             self._augment(preprocess, keys, rows)
         return cut_masks
 
-    def _augment(self, preprocess: Preprocess, keys: Int64Array, rows: Sequence[BufferRows]) -> None:
+    def _augment(self, preprocess: Preprocess, keys: Int64Array, rows: Rows) -> None:
         first = 0
         for part in rows:
             last = first + len(part)
@@ -187,14 +189,14 @@ class ImageTransform:
         self._kept_size = size if parameters.keep_all(sizes, height_and_width(self.preprocess.size)) else None
         return self._kept_size is not None
 
-    def _as_stored(self, images: Sequence[EncodedImage]) -> Sequence[EncodedImage]:
+    def _as_stored(self, images: Images) -> Images:
         """Returns StoredPixels where they can be copied as they are stored, else a list of images."""
         if not isinstance(images, StoredPixels):
             return images
         (header,) = self._headers(images[:1])
         return images if self._decoder.num_channels(header) == images.shape[2] else list(images)
 
-    def _headers(self, images: Sequence[EncodedImage]) -> list[Header]:
+    def _headers(self, images: Images) -> list[Header]:
         headers: list[Header] = []
         try:
             if isinstance(images, StoredPixels):  # They are all of one size.
@@ -205,9 +207,7 @@ class ImageTransform:
             raise BadImageError(len(headers), str(error)) from None
         return headers
 
-    def _copy(
-        self, images: Sequence[EncodedImage], headers: Sequence[Header], rows: Sequence[BufferRows], first: int = 0
-    ) -> None:
+    def _copy(self, images: Images, headers: Headers, rows: Rows, first: int = 0) -> None:
         """Decodes whole images into their rows; `first` is the number of the first one, for messages."""
         if isinstance(images, StoredPixels):
             _copy_stored(images, rows)
@@ -223,13 +223,7 @@ class ImageTransform:
             except ImageDecodeError as error:
                 raise BadImageError(position, str(error)) from None
 
-    def _cut(
-        self,
-        images: Sequence[EncodedImage],
-        headers: Sequence[Header],
-        rows: Sequence[BufferRows],
-        parameters: CropParameters,
-    ) -> None:
+    def _cut(self, images: Images, headers: Headers, rows: Rows, parameters: CropParameters) -> None:
         """Cuts a window out of each of n small images of one size, padded where it reaches outside: all at once."""
         if isinstance(images, StoredPixels):
             shape = images.shape
@@ -254,12 +248,7 @@ class ImageTransform:
             mirror(out, parameters.flips[some])
 
     def _resize(
-        self,
-        images: Sequence[EncodedImage],
-        headers: Sequence[Header],
-        keys: Int64Array,
-        rows: Sequence[BufferRows],
-        parameters: CropParameters,
+        self, images: Images, headers: Headers, keys: Int64Array, rows: Rows, parameters: CropParameters
     ) -> None:
         """Decodes, resizes and flips n images of any sizes, each by itself."""
         if isinstance(images, StoredPixels):
@@ -273,9 +262,7 @@ class ImageTransform:
         self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
         _write_rows(rows, self._map(apart.pixels, keys))
 
-    def _decode_windows(
-        self, images: Sequence[EncodedImage], headers: Sequence[Header], parameters: CropParameters
-    ) -> list[Pixels]:
+    def _decode_windows(self, images: Images, headers: Headers, parameters: CropParameters) -> list[Pixels]:
         """Returns the windows of n images, uint8 [h, w, C].
 
         All of them are decoded before the first one is resized: taking turns costs a tenth more.
@@ -293,11 +280,7 @@ class ImageTransform:
         return decoded
 
     def _fill(
-        self,
-        rows: Sequence[BufferRows],
-        decoded: Sequence[Pixels],
-        parameters: CropParameters,
-        resizer: BatchBuffer | None = None,
+        self, rows: Rows, decoded: Sequence[Pixels], parameters: CropParameters, resizer: BatchBuffer | None = None
     ) -> None:
         """Resizes decoded images into their rows, in the way of the buffer `resizer`, or of their own."""
         for (buffer, row), pixels, crop in zip(_single_rows(rows), decoded, parameters.rows(), strict=True):
@@ -336,13 +319,13 @@ class ImageTransform:
         out[:] = part[:, ::-1] if flip else part
 
 
-def _single_rows(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int]]:
+def _single_rows(rows: Rows) -> Iterator[tuple[BatchBuffer, int]]:
     for part in rows:
         for row in range(part.start, part.stop):
             yield part.buffer, row
 
 
-def _blocks_of(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int, int, int]]:
+def _blocks_of(rows: Rows) -> Iterator[tuple[BatchBuffer, int, int, int]]:
     """Yields (buffer, start, stop, number of the first image) of a few rows each, whose scratch memory stays small."""
     first = 0
     for part in rows:
@@ -353,7 +336,7 @@ def _blocks_of(rows: Sequence[BufferRows]) -> Iterator[tuple[BatchBuffer, int, i
             first += stop - start
 
 
-def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
+def _copy_stored(images: StoredPixels, rows: Rows) -> None:
     start = 0
     for part in rows:
         out = part.pixels
@@ -365,7 +348,7 @@ def _copy_stored(images: StoredPixels, rows: Sequence[BufferRows]) -> None:
         start += len(out)
 
 
-def _write_rows(rows: Sequence[BufferRows], pixels: Pixels) -> None:
+def _write_rows(rows: Rows, pixels: Pixels) -> None:
     start = 0
     for part in rows:
         part.pixels[:] = pixels[start : start + len(part)]
