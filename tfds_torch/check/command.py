@@ -182,7 +182,6 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
 def _read(
     parser: CheckedParser, settings: Settings, how: HowRead, ledger: Ledger, order: OrderSample | None
 ) -> list[RankReading]:
-    """Reads with every rank into a ledger, and shows on a terminal how far it is."""
     num_replicas = settings.num_replicas
     readings = {}
     with make_progress(Console(stderr=True)) as progress:
@@ -213,7 +212,6 @@ def _read(
 
 @contextmanager
 def _busy(text: str) -> Iterator[None]:
-    """Shows on a terminal what is being done, and for how long."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

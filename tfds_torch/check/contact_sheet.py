@@ -73,7 +73,6 @@ def read_pictures(parser: CheckedParser) -> list[Picture]:
 
 
 def _pictures(parser: CheckedParser) -> Iterator[Picture]:
-    """Yields the examples of epoch 0."""
     names = parser.class_names
     fields = tuple(filter(parser.has_field, DEFAULT_FIELDS))
     shown: set[int] = set()  # The last batch may be filled up with examples that are on the sheet already.

@@ -240,7 +240,6 @@ class Ledger:
             summary.sizes.add(f"{summary}, batch {number}: {len(batch)} examples")
 
     def _num_fill(self, rank: int) -> int:
-        """Returns the fill of a rank's last batch."""
         plan = self.expected.plan
         first = (plan.num_batches - 1) * plan.global_batch_size + rank * plan.batch_size
         return int(np.clip(first + plan.batch_size - plan.num_valid, 0, plan.batch_size))

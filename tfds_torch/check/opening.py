@@ -140,7 +140,6 @@ def _check_is_one_split(config: Config, flags: Mapping[str, object]) -> None:
 
 
 def _arguments(config: Config) -> dict[str, Any]:
-    """Returns the config's arguments of a parser that is given a path."""
     others = ("name", "split", "preprocess", "num_workers")
     return {key.name: getattr(config, key.name) for key in fields(config) if key.name not in others}
 

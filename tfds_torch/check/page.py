@@ -119,7 +119,6 @@ def _verdict(findings: Findings) -> tuple[str, str, str]:
 
 
 def _parts(findings: Findings, report: Mapping[str, Any]) -> Iterator[Part]:
-    """Yields what a check came to know, part by part."""
     if findings.promises or findings.not_judged:
         rows = [(_mark(one.kept), one.name, one.detail) for one in findings.promises]
         rows += [(Markup('<b class="unknown">not judged</b>'), one.name, one.reason) for one in findings.not_judged]
@@ -233,7 +232,6 @@ def _plan(findings: Findings, expected: Expectation) -> Part:
 
 
 def _readings(findings: Findings) -> Iterator[Part]:
-    """Yields speed, stages and memory."""
     readings, first = findings.readings, findings.readings[0]
     rate = "examples per second are the median of the epochs after the first"
     note = f"Measured with {printed.describe_ranks(findings)}. An epoch is timed from asking for its first batch to "

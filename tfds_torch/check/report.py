@@ -30,7 +30,7 @@ Rows = tuple[list[str], list[list[str]]]
 
 
 def plain(text: str) -> Text:
-    """Returns text from a dataset or a user as it is: no markup, no emoji codes, control characters made visible."""
+    """Returns text from a dataset or a user as it is: no markup or emoji codes, control characters made visible."""
     return Text(printable(text))
 
 
@@ -213,7 +213,6 @@ def _memory(ranks: Sequence[RankReading], together: bool) -> str:
 
 
 def _stages(ranks: Sequence[RankReading]) -> str:
-    """What the loop of rank 0 waited for."""
     speed = ranks[0]
     if not speed.stages:
         return ""

@@ -110,7 +110,6 @@ def _check_numbers(flags: argparse.Namespace) -> None:
 
 
 def _merge(flags: argparse.Namespace, config: Config) -> Config:
-    """Returns a config with the flags in the place of its own words."""
     if flags.eval and config.is_training:
         # No other flag could take back what a file sets for training only.
         mode = "auto" if config.read.mode == "files" else config.read.mode

@@ -81,12 +81,7 @@ def check_shares(
 
 
 class _Owners:
-    """Which worker had which item first.
-
-    Attributes:
-        counts: items of each worker.
-        shared: what was found at a second worker, as it is shown -> both.
-    """
+    """Which worker had which item first, and `shared`: items of a second worker, as shown -> both workers."""
 
     def __init__(self) -> None:
         self.counts: dict[World, int] = {}
@@ -94,7 +89,6 @@ class _Owners:
         self._owners: dict[Id, World] = {}
 
     def add(self, place: World, names: list[Id], shown: list[str]) -> None:
-        """Notes an item of a worker."""
         self.counts[place] += 1
         for name, text in zip(names, shown, strict=True):
             owner = self._owners.setdefault(name, place)
@@ -116,13 +110,7 @@ class _Owners:
 
 
 class _NamedItems:
-    """Reads a function's items in a worker, and yields only what they are known by. Picklable as far as these are.
-
-    Args:
-        share: the function.
-        find_ids: of an item; None: its content.
-        most_items: that are read.
-    """
+    """Reads a function's items in a worker, and yields only what they are known by."""
 
     def __init__(self, share: FunctionSource, find_ids: FindIds | None, most_items: int | None) -> None:
         self.__qualname__ = share.name  # In messages it is the user's function.
@@ -147,11 +135,7 @@ class _NamedItems:
 
 
 def _content_of(item: Any) -> bytes:
-    """Returns a digest of all values of an item.
-
-    Raises:
-        ConfigError: it holds something that does not travel.
-    """
+    """Returns a digest of all values of an item."""
     writer = ItemWriter()
     digest = hashlib.sha256(repr(writer.write(item)).encode("utf-8", "surrogatepass"))
     for part in writer.parts:
@@ -162,11 +146,7 @@ def _content_of(item: Any) -> bytes:
 
 
 def _plain_ids(found: Any) -> list[Id]:
-    """Returns ids as Python's own values.
-
-    Raises:
-        ConfigError: find_ids did not return an iterable of ids.
-    """
+    """Returns ids as Python's own values."""
     is_one = isinstance(found, str | bytes) or not isinstance(found, Iterable)
     ids = [] if is_one else [one.item() if isinstance(one, np.generic) else one for one in found]
     if is_one or not all(isinstance(one, str | bytes | int) for one in ids):

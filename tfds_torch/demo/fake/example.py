@@ -76,7 +76,6 @@ class ExampleMaker:
 
 
 def _choose_fill(feature: Any, place: Place) -> Fill:
-    """Returns how a feature is filled."""
     kinds: list[tuple[Any, Callable[[Any, Place], Fill]]] = [
         # Derived classes before those they derive from.
         (tfds.features.TranslationVariableLanguages, _fill_translations),
