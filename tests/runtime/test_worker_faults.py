@@ -32,7 +32,7 @@ def stall(
     [
         (4, None, (), "Worker 1 (pid 102), whose turn it is, is sleeping (S)"),
         (4, 1, (), "Worker 1 (pid 102), whose turn it is, is stopped (T)"),
-        (3, 1, (), "Worker 1 (pid 102), for which all wait, is stopped (T)"),
+        (3, 1, (), "Worker 1 (pid 102), which every other worker waits for, is stopped (T)"),
         (3, None, (0,), "Worker 1 (pid 102), whose turn it is, is sleeping (S)"),
         (5, None, (0, 1, 2), "Worker 2 (pid 103), whose turn it is, is sleeping (S)"),
     ],

@@ -16,9 +16,9 @@ class FeedLimits:
 
     Attributes:
         slow_s: between two warnings that a waiting training loop gets no data.
-        lagging_s: of a queue that holds fewer than two chunks, until a warning.
+        lagging_s: how long the queue may hold fewer than two chunks before a warning.
         status_s: between two status lines of a source.
-        join_s: that `stop` waits for threads to end.
+        join_s: how long `stop` waits for threads to end.
     """
 
     slow_s: float = 10.0

@@ -68,17 +68,17 @@ class Feeder:
         """Adds a source, which the next `start` begins.
 
         Args:
-            name: of the source, such as "train".
+            name: the source's name, such as "train".
             fetch: where chunks come from. A function `fetch(worker_id, batch_size)`, called by several threads, whose
                 ids no other thread of this process has; batch_size is a hint. Or an iterable of chunks, or a Parser,
                 whose batches are the chunks (this rank's, by `RANK` and `WORLD_SIZE`), epoch by epoch in the parser's
                 own order; one thread reads these. A chunk is a list or tuple of numpy arrays, one for each name, or a
                 dictionary of them; it has any number >= 1 of rows, and belongs to the Feeder from then on. A function
                 raises StopIteration where its thread has no more data.
-            names: of the arrays of a chunk, in their order; of a Parser: fields.
+            names: the arrays of a chunk, in their order; of a Parser: its fields.
             batch_size: rows of a batch.
-            num_threads: that call a function, 1 to 1024.
-            max_buffered_chunks: that the queue may hold; more only where a batch needs them.
+            num_threads: how many threads call a function, 1 to 1024.
+            max_buffered_chunks: how many chunks the queue may hold; more only where a batch needs them.
             batch_axes: the axis of the rows, one for all arrays or one for each name.
             rebatch: whether batches have exactly batch_size rows; else every chunk is a batch, as it is.
             init: called without arguments by `start`, before the threads (functools.partial binds some).
@@ -150,7 +150,7 @@ class Feeder:
         """Sets the rows of the batches of a source from now on; those that are made already keep theirs.
 
         Args:
-            name: of the source.
+            name: the source's name.
             n: rows of a batch, >= 1.
 
         Raises:

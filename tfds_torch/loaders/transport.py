@@ -28,8 +28,8 @@ class Message:
         kind: ITEM, END or FAILURE.
         worker: the sender's number.
         iteration: the number of the iteration in the pool.
-        number: of an item, counted by its worker from 0; of an end: how many items there were.
-        num_examples: in the item.
+        number: the item's number, counted by its worker from 0; of an end: how many items there were.
+        num_examples: how many examples the item holds.
         ready_at: when the item was made, by the machine's monotonic clock, seconds.
         item: the item, a Failure, or None.
     """

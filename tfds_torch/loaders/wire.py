@@ -46,7 +46,7 @@ class Header(NamedTuple):
         content: one of `_CONTENTS`.
         tree: the item without its buffers, see `wire_items`.
         buffers: what follows.
-        places: of each buffer: its slot and offset; None: it is a frame behind the header.
+        places: each buffer's slot and offset; None: it is a frame behind the header.
     """
 
     content: str

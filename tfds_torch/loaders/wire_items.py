@@ -39,8 +39,8 @@ class Part:
     """A buffer that is to be sent.
 
     Attributes:
-        dtype: of its elements.
-        shape: of the whole buffer.
+        dtype: the type of its elements.
+        shape: the shape of the whole buffer.
         pieces: arrays of that dtype whose elements, one array after the other, are the buffer's.
     """
 

@@ -73,10 +73,10 @@ class PoolContext:
     Attributes:
         source: what they read.
         rank: this rank, and the number of ranks.
-        seed: of `random`, `numpy.random` and torch, with epoch, first batch, rank and worker.
+        seed: seeds `random`, `numpy.random` and torch, together with epoch, first batch, rank and worker.
         metrics: what they report to.
         output: what they write to standard error.
-        slots: in which arrays are handed over; None: there are none.
+        slots: the memory in which arrays are sent; None: there is none.
     """
 
     source: WorkerSource

@@ -73,7 +73,7 @@ class EpochPlan:
         is_training: training never yields nothing; evaluation never counts an example twice.
         repeats: passes in one epoch; 0 and 1 mean one.
         shuffle: whether a pass has a shuffled order, or the order of the dataset.
-        seed: of the shuffled order.
+        seed: what the shuffled order depends on.
         delivery: what `len()` counts.
         blocks: where `shuffle` shuffles blocks of examples, the sizes of these; None shuffles single examples.
         first_example: examples of the epoch, of all ranks together, that were delivered under another global batch

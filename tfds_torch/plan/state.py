@@ -40,10 +40,10 @@ class LoaderState:
     Build it with `of`, or read it with `load`.
 
     Attributes:
-        version: of this layout.
+        version: the version of this layout.
         dataset: "name/config:version".
         split: the split expression.
-        fingerprint: of the dataset's name, version, split and shard lengths.
+        fingerprint: hash of the dataset's name, version, split and shard lengths.
         num_examples: N, of one pass.
         read_mode: "index", "files" or "examples".
         is_training, shuffle, seed, remainder: as in `EpochPlan`.
@@ -323,7 +323,7 @@ class WorkerPosition:
         worker: this worker, 0 <= worker < num_workers.
         num_workers: W, the workers of the rank; 1 when the rank reads by itself.
         batches: whole batches of its own that it has delivered.
-        examples: of its next batch that it has delivered, fewer than that batch has.
+        examples: how many of its next batch it has delivered, fewer than that batch has.
         began_at: where the iteration began; its batches_delivered is the iteration's first batch.
     """
 

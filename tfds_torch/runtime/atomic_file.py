@@ -23,7 +23,7 @@ def write_atomically(path: Path, content: bytes, *, follows_link: bool = True) -
     """Puts content in the place of a file, whose mode stays; where that fails, the file is as it was.
 
     Args:
-        path: of the file.
+        path: the file's place.
         content: all of it.
         follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
             replaced by a file that only this user can write to.

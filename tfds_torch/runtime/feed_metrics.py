@@ -11,9 +11,9 @@ class FetcherStats:
 
     Attributes:
         worker: its id, which no other thread of this process has.
-        chunks: that it has put into the queue.
-        examples: rows of these.
-        fetch_s: in the source's fetch function or iterable, seconds.
+        chunks: how many it has put into the queue.
+        examples: the rows of these.
+        fetch_s: time in the source's fetch function or iterable, seconds.
         enqueue_s: putting chunks into the queue, waiting for room included.
     """
 
@@ -36,7 +36,7 @@ class SourceStats:
         source: its name.
         elapsed_s: since it was started.
         chunks: put into the queue by all fetchers.
-        examples: rows of these.
+        examples: the rows of these.
         batches: taken by training loops.
         examples_per_s: put into the queue, in all of the elapsed time.
         recent_examples_per_s: likewise, since the latest status line.

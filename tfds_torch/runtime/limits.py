@@ -102,7 +102,7 @@ def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes
     the memory does not hold are left out; a rank without room for any reads by itself.
 
     Args:
-        cores: of all ranks together.
+        cores: what all ranks together may use.
         num_local_ranks: ranks on this machine, >= 1.
         available_bytes: memory that all their workers may take; None: not known, and no limit.
     """

@@ -31,12 +31,12 @@ class WorkerStats:
     Attributes:
         worker: its number.
         pid: its process; None where it has not begun.
-        batches: that it has made.
-        examples: in them.
+        batches: how many it has made.
+        examples: how many these hold.
         read_s: reading encoded examples, seconds, all threads together.
         decode_s: decoding them, likewise.
-        transform_s: in the transform and target_transform of an ImageDataset.
-        fetch_s: in its dataset, waiting for its threads included.
+        transform_s: time in the transform and target_transform of an ImageDataset.
+        fetch_s: time in its dataset, waiting for its threads included.
         collate_s: putting batches together, and into shared memory.
         hand_over_s: batches of it on their way, while the training process waited for them.
     """
@@ -59,8 +59,8 @@ class LoaderStats:
 
     Attributes:
         batches: delivered to the training loop.
-        examples: in them.
-        examples_per_s: of the time in which the loop was waiting or at work; 0 before the first batch.
+        examples: how many these hold.
+        examples_per_s: in the time that the loop was waiting or at work; 0 before the first batch.
         read_s, decode_s, transform_s, fetch_s, collate_s, hand_over_s: sums over all processes that have worked, as in
             `WorkerStats`; those of workers that have ended included.
         device_copy_s: copying to the device and normalising.

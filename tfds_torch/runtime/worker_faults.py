@@ -106,8 +106,8 @@ class WorkerFaults:
         stopped = [worker for worker in at_work if process_state(pids[worker])[0] in _STOPPED]
         worker = (stopped or at_work)[0]
         letter, state = process_state(pids[worker])
-        said = f"{self._no_batch()} Worker {worker} (pid {pids[worker]}), "
-        said += f"{'whose turn it is' if worker == at_work[0] else 'for which all wait'}, is {state} ({letter})"
+        whose = "whose turn it is" if worker == at_work[0] else "which every other worker waits for"
+        said = f"{self._no_batch()} Worker {worker} (pid {pids[worker]}), {whose}, is {state} ({letter})"
         if self.metrics.pid(worker) is None:
             hint = ""
             if self.can_import_only:
