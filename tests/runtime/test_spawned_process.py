@@ -81,7 +81,7 @@ def test_a_script_without_its_guard_is_told_the_line_to_add(
 def test_a_name_below_the_guard_is_named_with_what_to_do(loader: str, method: str, tmp_path: Path) -> None:
     body = f"class Numbers(list):\n    pass\n{loop(loader, method, 'Numbers(range(100))')}"
     indented = "".join(f"    {line}\n" for line in body.splitlines())
-    done = run(f"from tfds_torch import *\n{GUARD}\n{indented}", tmp_path)
+    done = run(f"from tfds_torch import {loader}\n{GUARD}\n{indented}", tmp_path)
     error = done.stderr.partition("tfds_torch.errors.WorkerError: ")[2]
     assert "could not begin: it does not find 'Numbers' in the main module." in error
     assert "Define 'Numbers' above that line or, best, in a module that you import" in error
@@ -128,7 +128,7 @@ def test_a_name_that_was_typed_in_is_named_with_what_to_do(tmp_path: Path) -> No
 def test_a_script_with_its_guard_reads_all(loader: str, method: str, size: int, tmp_path: Path) -> None:
     body = loop(loader, method, f"Numbers(b'0' * {size} for _ in range(4))").replace("'batch'", "len(batch)")
     indented = "".join(f"    {line}\n" for line in body.splitlines())
-    done = run(f"from tfds_torch import *\nclass Numbers(list):\n    pass\n{GUARD}\n{indented}", tmp_path)
+    done = run(f"from tfds_torch import {loader}\nclass Numbers(list):\n    pass\n{GUARD}\n{indented}", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == (1 if loader == "create_loader" else 8)  # MultiLoader: each worker reads all.
 
@@ -137,7 +137,7 @@ def test_a_script_with_its_guard_reads_all(loader: str, method: str, size: int, 
 def test_what_another_library_starts_in_a_script_without_guard_is_explained(tmp_path: Path) -> None:
     other = "import multiprocessing\nmultiprocessing.get_context('spawn').Process(target=print).start()\n"
     guarded = f"{GUARD}\n    for batch in MultiLoader([1], 1, start_method='spawn'): pass\n"
-    done = run(f"from tfds_torch import *\n{guarded}\n{other}", tmp_path)
+    done = run(f"from tfds_torch import MultiLoader\n{guarded}\n{other}", tmp_path)
     error = done.stderr.partition("tfds_torch.errors.WorkerError: ")[2]
     assert "ended with exit code 1 before it had begun: what it wrote to standard error says why." in error
     assert f"\n\n    {GUARD}\n\n" in error
