@@ -21,6 +21,7 @@ MAKE = {
 
 QUICK = ((True, "Loader"), (False, "MultiLoader shared"))
 """Whether workers live from epoch to epoch, and which loader."""
+SLOW = ((False, "Loader over a list"), (True, "MultiLoader shared"), (False, "MultiLoader zmq"))
 
 CHILD_DOES = {
     "reach the end of the script": "pass",
@@ -68,6 +69,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"ImageDataset(ParserTfds({str(root)!r}, 'numbered', batch_size=1, preprocess=EvalPreprocess(size=4)))"
 
 
+def marks_of(persistent: bool, loader: str) -> Any:
+    chosen = persistent, loader
+    return () if chosen in QUICK else pytest.mark.slow if chosen in SLOW else pytest.mark.campaign
+
+
 def read_beside_forks(make: str, dataset: str, child_does: dict[str, str]) -> list[list[Any]]:
     """Returns what the child did, its exit code, the items that came, and the pids of workers, of every iteration."""
     script = PARENT.format(make=make, dataset=dataset if "dataset" in make else None, child_does=child_does)
@@ -80,7 +86,7 @@ def read_beside_forks(make: str, dataset: str, child_does: dict[str, str]) -> li
 @pytest.mark.parametrize(
     ("persistent", "loader"),
     [
-        pytest.param(persistent, loader, marks=() if (persistent, loader) in QUICK else pytest.mark.slow)
+        pytest.param(persistent, loader, marks=marks_of(persistent, loader))
         for persistent in (False, True)
         for loader in MAKE
     ],
