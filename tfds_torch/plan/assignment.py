@@ -68,9 +68,6 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> A
         plan: the epoch plan; its world names the pipeline.
         file_lengths: examples in each file of the split, with sum `plan.num_examples`.
         epoch: which epoch, >= 0.
-
-    Raises:
-        ConfigError: the plan is that of the rest of an epoch.
     """
     _check_whole(plan)
     pipelines = World.grid(plan.world.num_replicas, plan.world.num_workers)[: plan.world.pipeline + 1]
@@ -87,15 +84,12 @@ def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assi
     """Returns what the plan's pipeline reads in mode `files`: every num_pipelines-th file of the (shuffled) row.
 
     Of its last file it reads only what is still wanted, beginning anywhere in the file; what its files lack comes from
-    the files dealt to it in the next pass.
+    the files dealt to it in the next pass. There is no fill: what a wrap adds is among its own examples.
 
     Args:
         plan: the epoch plan; its world names the pipeline.
         file_lengths: examples in each file, none of them empty, at least as many as there are pipelines.
         epoch: which epoch, >= 0.
-
-    Returns:
-        The pipeline's assignment, without fill: what a wrap adds is among its own examples.
     """
     _check_whole(plan)
     wanted = sum(pipeline_counts(plan))

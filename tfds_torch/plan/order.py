@@ -89,16 +89,13 @@ def epoch_order(num_examples: int, seed: int, pass_number: int, start: int = 0, 
 
 
 def order_at(positions: Int64Array, num_examples: int, seed: int, pass_number: int) -> Int64Array:
-    """Returns the examples at any positions of a pass's shuffled order.
+    """Returns the examples, int64 [n], at any positions of a pass's shuffled order.
 
     Args:
         positions: int64 [n], each in 0..num_examples-1.
         num_examples: N, the number of examples of a pass.
         seed: any integer >= 0.
         pass_number: which pass over the examples, any integer >= 0.
-
-    Returns:
-        int64 [n].
     """
     _check_key(seed, pass_number)
     return _permute(positions, num_examples, f"order 1: seed {seed}, pass {pass_number}, examples {num_examples}")

@@ -32,10 +32,7 @@ class AtomicFolder:
     `.<name>.old`, and the new one takes its place. A kill between them leaves nothing at the path until `settle` does
     the second rename. The marker leaves the new folder when the old one is gone.
 
-    The caller has a lock: one process at a time. `settle` needs none.
-
-    Args:
-        path: of the folder that is replaced, or a link to it, which stays.
+    A path that is a link stays one. The caller has a lock: one process at a time. `settle` needs none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,11 +73,7 @@ class AtomicFolder:
             fsync_folder(self.path.parent)
 
     def begin(self, note: str) -> None:
-        """Makes the new folder, or takes the one that an earlier process has left.
-
-        Args:
-            note: what `note_of` returns then, also in a later process.
-        """
+        """Makes the new folder, or takes the one that an earlier process left; `note_of` returns the note."""
         self.new.mkdir(exist_ok=True)
         with open(self.new / MARKER, "wb", 0) as file:
             file.write(note.encode())

@@ -99,12 +99,7 @@ def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes
     """Returns how many workers each rank of this machine should have.
 
     Each rank has its part of the cores; where that is more than two, one is left to the training process. Workers that
-    the memory does not hold are left out; a rank without room for any reads by itself.
-
-    Args:
-        cores: what all ranks together may use.
-        num_local_ranks: ranks on this machine, >= 1.
-        available_bytes: memory that all their workers may take; None: not known, and no limit.
+    the memory (None: no limit is known) does not hold are left out; a rank without room for any reads by itself.
     """
     share = cores.number / num_local_ranks
     ranks = f"{num_local_ranks} rank{'s' * (num_local_ranks > 1)} on this machine"

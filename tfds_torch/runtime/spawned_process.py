@@ -66,12 +66,7 @@ class _Reporting(process.BaseProcess):
         self._output, self._worker = output, worker
 
     def start(self) -> None:
-        """Starts the process.
-
-        Raises:
-            ConfigError: the script is not a file, and so the process could not import it.
-            WorkerError: the fork server has ended, which imports the script too.
-        """
+        """Starts the process, or raises what to do where it could not import the script."""
         if getattr(process.current_process(), "_inheriting", False):
             _end_unguarded()
         script = spawn.get_preparation_data("worker").get("init_main_from_path")

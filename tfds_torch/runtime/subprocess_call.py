@@ -44,15 +44,7 @@ _GRACE_S = 5.0  # For a process to end.
 
 
 def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Returns `function(*args, **kwargs)`, computed in a fresh process.
-
-    Args:
-        function: a module-level function of an importable module.
-        *args: picklable arguments.
-        **kwargs: picklable arguments.
-
-    Returns:
-        What the function returned (it must be picklable).
+    """Returns `function(*args, **kwargs)`, computed in a fresh process; the function is a module's, all else picklable.
 
     Raises:
         TfdsTorchError: as raised by the function.
@@ -136,11 +128,7 @@ class FreshProcess:
 
 
 class _Child:
-    """A fresh process, and the pipes to it.
-
-    Args:
-        function: what it runs, for messages.
-    """
+    """A fresh process that runs a function, and the pipes to it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._owner = function, os.getpid()
