@@ -113,7 +113,7 @@ def test_waiting_competitors_use_no_processor_time(run_bench: Run, tmp_path: Pat
         (["--out", "taken"], "The reports cannot be written to taken: "),
     ],
 )
-def test_wrong_usage_is_said_before_anything_is_done(
+def test_wrong_usage_is_an_error_before_anything_is_done(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_process: Any
 ) -> None:
     (tmp_path / "taken").write_text("")

@@ -114,7 +114,7 @@ def test_a_failed_conversion_leaves_nothing(photos: Path, tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / photos.name).iterdir()] == [".papyrus.lock"]
 
 
-def test_a_folder_that_cannot_be_written_is_said(photos: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(photos: Path, tmp_path: Path) -> None:
     (tmp_path / photos.name).write_text("")
     with pytest.raises(ConfigError, match="cannot be converted to tar in"):
         converted(photos, "tar", tmp_path)
@@ -165,7 +165,7 @@ def test_a_broken_image_ends_the_process_that_waits(folder: Path, capfd: pytest.
     assert "UnidentifiedImageError" in capfd.readouterr().err
 
 
-def test_without_ffcv_it_is_said_how_to_get_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ffcv_the_error_says_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ffcv", None)
     with pytest.raises(ConfigError) as caught:
         write_shards(str(folder), str(folder), "beton")

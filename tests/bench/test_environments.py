@@ -68,7 +68,7 @@ def test_a_revision_is_taken_once(repository: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["no_such_thing", "--help", ""])
-def test_a_revision_that_is_not_there_is_said(revision: str, repository: Path, tmp_path: Path) -> None:
+def test_an_unknown_revision_is_an_error(revision: str, repository: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         revision_environment(revision, tmp_path, repository)
     assert str(caught.value).startswith(f"Revision {revision} is not in {repository} (")
@@ -77,18 +77,15 @@ def test_a_revision_that_is_not_there_is_said(revision: str, repository: Path, t
     )
 
 
-def test_without_a_repository_that_is_said(tmp_path: Path) -> None:
+def test_a_missing_repository_or_git_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"^Revision first is not in .* \(fatal: not a git repository"):
         revision_environment("first", tmp_path, tmp_path)
-
-
-def test_without_git_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"^Revision first is unavailable: git is not installed\.$"):
         revision_environment("first", tmp_path, tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_said(repository: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"^Revision first cannot be written to .*file"):
         revision_environment("first", tmp_path / "file", repository)
@@ -125,11 +122,11 @@ def test_packages_are_installed_into_an_environment_of_their_own_once(
     assert own_environment([requirement], tmp_path / "cache") == found
 
 
-def test_what_pip_says_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = b"WARNING: a\nERROR: No matching distribution found for thing>=1\n[notice] of no interest\n"
+def test_the_error_of_pip_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = b"WARNING: a\nERROR: No matching distribution found for thing>=1\n[notice] of no interest\n"
 
     def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.CompletedProcess(command, 1 if "pip" in command else 0, b"", said)
+        return subprocess.CompletedProcess(command, 1 if "pip" in command else 0, b"", output)
 
     monkeypatch.setattr(environments.subprocess, "run", run)
     with pytest.raises(
@@ -140,7 +137,7 @@ def test_what_pip_says_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyP
         environment_of(Peer(DALI, "DALI", "no:where", environment=DALI), "first", tmp_path)
 
 
-def test_an_installation_that_takes_too_long_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_that_takes_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], timeout: float, **_: object) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 

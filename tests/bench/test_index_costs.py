@@ -66,9 +66,6 @@ def test_orders_are_measured_up_to_10_to_the_10() -> None:
     growth = table.spread("10^10", "growth")
     assert growth is not None
     assert growth.median < 1.1
-
-
-def test_there_is_a_time_for_every_slice() -> None:
     times = slice_times_s(10**6, 5)
     assert len(times) == 5
     assert min(times) > 0
@@ -97,10 +94,7 @@ def test_blocks_lie_in_fewer_places() -> None:
 )
 def test_places_of_whole_windows_are_their_blocks(consecutive: int, blocks: BlockShuffle | None, places: float) -> None:
     assert num_places(8192, consecutive, blocks) == places
-
-
-def test_a_global_shuffle_has_hardly_any_neighbours() -> None:
-    assert 127 < num_places(1_000_000, 128) <= 128
+    assert 127 < num_places(1_000_000, 128) <= 128  # A global shuffle has hardly any neighbours.
 
 
 def test_shards_hold_what_the_runs_promise_with_right_checksums(tmp_path: Path) -> None:
@@ -115,8 +109,6 @@ def test_shards_hold_what_the_runs_promise_with_right_checksums(tmp_path: Path) 
         lengths += map(len, records)
     assert (min(lengths), max(lengths)) == (64, 200)
     assert len(set(lengths)) == 137  # All of them.
-
-
-def test_records_may_be_larger_than_the_bytes_that_are_drawn_for_small_ones(tmp_path: Path) -> None:
-    (run,) = write_shards(tmp_path, 3, range(2_000_000, 2_000_001), 1)
+    # Records may be larger than the bytes that are drawn for small ones.
+    (run,) = write_shards(tmp_path / "large", 3, range(2_000_000, 2_000_001), 1)
     assert [len(record) for record in read_records(run.path)] == [2_000_000] * 3

@@ -42,7 +42,7 @@ def test_versions_are_those_that_are_installed_each_once() -> None:
     assert len({"tensorflow", "tensorflow-cpu"} & set(versions)) == 1  # They are never there together.
 
 
-def test_without_pyperf_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyperf_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyperf", None)
     with pytest.raises(ConfigError, match=r"pyperf.*: in a clone, pip install -e '\.\[bench\]'\.$"):
         describe_machine()

@@ -113,7 +113,7 @@ def test_the_terminal_shows_targets_where_there_are_some() -> None:
     assert "Targets" not in report("scale", []).markdown()
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_facts_are_named() -> None:
     machine = {**sample().machine, "cpu": None, "ram_bytes": None, "load_before": None}
     text = "\n".join(replace(sample(), machine=machine, took_s=None).facts())
     for piece in ("CPU not known", "memory not known", "load before: not known"):
@@ -161,7 +161,7 @@ def test_the_terminal_shows_the_overview_of_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "a folder in a report's place", "a file above"])
-def test_a_folder_that_cannot_be_written_is_said(obstacle: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(obstacle: str, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     if obstacle == "a folder in a report's place":
         (folder / "start.json").mkdir(parents=True)
