@@ -380,8 +380,8 @@ def test_what_cannot_work_is_refused_before_anything_is_built(
             {"read": ReadOptions(mode="files")},
             "pictures:1.0.0: a decoded cache is read by index, and read mode 'files'",
         ),
-        ({"image_mode": "RGBA"}, "holds three channels, from which image_mode='RGBA' cannot be had .* 'RGB' or 'L'"),
-        ({"image_mode": None}, "holds three channels, from which image_mode=None cannot be had"),
+        ({"image_mode": "RGBA"}, "holds three channels, from which image_mode='RGBA' cannot be made .* 'RGB' or 'L'"),
+        ({"image_mode": None}, "holds three channels, from which image_mode=None cannot be made"),
         ({"image_key": None}, r"The field 'image' was asked for, but the parser has image_key=None"),
         ({"image_key": "label"}, "the feature 'label' is not a single uint8 image"),
     ):

@@ -47,9 +47,8 @@ class DatasetFields:
             not is_image(found.feature) or self._is_repeated(found) or found.feature.spec.dtype != np.uint8
         ):
             raise ConfigError(
-                f"{self.dataset}: the feature {quoted(key)} is not a single uint8 image but "
-                f"{quoted(found.feature)}. Set "
-                f"image_key, or ask for it by its own name among fields."
+                f"{self.dataset}: the feature {quoted(key)} is not a single uint8 image but {quoted(found.feature)}. "
+                f"Set image_key, or ask for it by its own name among fields."
             )
         return found
 

@@ -109,6 +109,15 @@ def list_keys(features: Feature, prefix: str = "") -> Iterator[str]:
             yield from list_keys(feature, f"{prefix}{key}/")
 
 
+def list_leaves(features: Feature) -> Iterator[tuple[str, Leaf]]:
+    """Yields the keys of features that hold no others, or sequences of them, and what these hold."""
+    for key in list_keys(features):
+        found = find_feature(features, key)
+        leaf = innermost(found.feature) if found else None
+        if isinstance(leaf, Leaf):
+            yield key, leaf
+
+
 def describe_missing(what: str, key: str, features: Feature) -> str:
     """Returns a message about a key that does not exist: what is there, and the nearest one."""
     there = list(list_keys(features))

@@ -225,8 +225,8 @@ class ParserTfds(ParserBase):
         if self.image_mode not in CACHED_MODES:
             raise ConfigError(
                 f"{self.dataset_name}: a decoded cache holds three channels, from which "
-                f"image_mode={quoted(self.image_mode)} "
-                f"cannot be had as the files have it. Use image_mode 'RGB' or 'L', or leave out cache=."
+                f"image_mode={quoted(self.image_mode)} cannot be made as the files have it. Use image_mode 'RGB' or "
+                f"'L', or leave out cache=."
             )
         if cache.max_resolution is not None and self.preprocess is not None and self.preprocess.also:
             raise ConfigError(

@@ -12,7 +12,7 @@ from tfds_torch.parsers.tfds.feature_tree import (
     describe_missing,
     find_feature,
     innermost,
-    list_keys,
+    list_leaves,
 )
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
@@ -28,7 +28,7 @@ def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, 
         features: the features of the dataset. A feature whose own key has a comma wins over several keys.
 
     Raises:
-        ConfigError: it is nothing of this, or among several keys one is empty or stands there twice.
+        ConfigError: it is something else, or one of several keys is empty or given twice.
     """
     if target_key is None or (isinstance(target_key, str) and not _names_several(target_key, features)):
         return target_key
@@ -47,7 +47,7 @@ def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> 
     """Returns the features of several target keys.
 
     Raises:
-        ConfigError: a feature does not exist, or is no scalar number.
+        ConfigError: a feature does not exist, or is not a scalar number.
     """
     fields = []
     for key in keys:
@@ -81,12 +81,8 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> 
 
 def check_class_names(features: Feature) -> None:
     """Raises ValueError where a feature has another number of classes than names; TFDS itself drops that error."""
-    for key in list_keys(features):
-        found = find_feature(features, key)
-        leaf = innermost(found.feature) if found else None
-        if not isinstance(leaf, Leaf) or not leaf.class_names:
-            continue
-        if leaf.num_classes not in (None, 0, len(leaf.class_names)):
+    for key, leaf in list_leaves(features):
+        if leaf.class_names and leaf.num_classes not in (None, 0, len(leaf.class_names)):
             raise ValueError(
                 f"features.json declares {leaf.num_classes} classes of {quoted(key)}, and its .labels.txt has "
                 f"{len(leaf.class_names)} names."
@@ -95,9 +91,7 @@ def check_class_names(features: Feature) -> None:
 
 def suggest_targets(features: Feature) -> str:
     """Returns what to do about a target that is not there, as further sentences of a message."""
-    found = [(key, find_feature(features, key)) for key in list_keys(features)]
-    leaves = [(key, innermost(one.feature)) for key, one in found if one]
-    labels = [key for key, leaf in leaves if isinstance(leaf, Leaf) and leaf.kind == "label"]
+    labels = [key for key, leaf in list_leaves(features) if leaf.kind == "label"]
     others = "target_key=None, and fields=('image', ...) with the features that are wanted"
     if not labels:
         return f" It has no labels with classes: use {others}."
