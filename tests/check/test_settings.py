@@ -211,7 +211,7 @@ def test_a_check_that_torchrun_started_is_refused(monkeypatch: pytest.MonkeyPatc
         ("batch_size = '3'", "batch_size = '3' must be an integer."),
         ("is_training = 1", "is_training = 1 must be true or false."),
         ("[loader]\nnum_workers = -1", "[loader] num_workers = -1 must be in 0..1024."),
-        ("name = ", "is no valid TOML"),
+        ("name = ", "is not valid TOML"),
     ],
 )
 def test_a_config_that_cannot_be_used_is_refused(tmp_path: Path, text: str, reason: str) -> None:
