@@ -21,9 +21,6 @@ class CalledFiles:
 
     A generator is called whenever it goes on. Every call is written to a log at once, so that a process may end in any
     way. Forked processes inherit the profiler, the log and the switch.
-
-    Args:
-        log: a file that is written.
     """
 
     def __init__(self, log: Path) -> None:

@@ -12,14 +12,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Step:
-    """One batch as it was delivered, of one rank or of all of them together.
-
-    Attributes:
-        epoch: as the loader counts it.
-        batch: its number within the epoch.
-        index: the examples, in order.
-        valid: False for padding.
-    """
+    """One batch as it was delivered, of one rank or of all of them together: its examples, and False for padding."""
 
     epoch: int
     batch: int
@@ -35,11 +28,7 @@ class ResumableLoader(Protocol):
         ...
 
     def state(self, num_steps: int) -> Any:
-        """Returns where it is, as plain values for JSON.
-
-        Args:
-            num_steps: taken since the latest `iter`; 0 where none began since it was made or a state was loaded.
-        """
+        """Returns the position, as plain values for JSON, after `num_steps` since the latest `iter`, 0 before one."""
         ...
 
     def load(self, state: Any) -> None:
@@ -88,9 +77,6 @@ def check_resumes(
 
     Returns:
         How many tails were compared.
-
-    Raises:
-        AssertionError: with the point, the iteration and the first batch that differs.
     """
     check = _Check(make, make_other or make, read_epochs(make(), num_epochs + 2), ended_epochs_come_empty)
     _expect(all(check.reference), f"an uninterrupted epoch is empty: {[len(epoch) for epoch in check.reference]} steps")

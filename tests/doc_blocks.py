@@ -27,14 +27,7 @@ runpy.run_module({!r}, run_name="__main__", alter_sys=True)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        page: where it stands.
-        number: of the block among those of the page, from 0.
-        language: that is named behind the fence.
-        text: its lines, without indentation that they share with the fence.
-    """
+    """A fenced block."""
 
     page: Path
     number: int
@@ -58,14 +51,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a console block.
-
-    Attributes:
-        block: where it stands.
-        number: of the command in the block.
-        words: it.
-        output: what is shown below it; "" where nothing is.
-    """
+    """A command of a console block."""
 
     block: Block
     number: int
@@ -94,11 +80,7 @@ THE_TWELVE_LINES = PYTHON[0]
 
 
 class Reader:
-    """Somebody who follows the docs, and has food101 in `~/tensorflow_datasets`: all but its content is real.
-
-    Args:
-        home: their home folder.
-    """
+    """Somebody who follows the docs, and has food101 in `~/tensorflow_datasets`: all but its content is real."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -94,9 +94,6 @@ def write_pictures(
         shards: lengths of the shards; none: one holds all.
         name: of the dataset.
         mask_channels: channels that are declared of the masks.
-
-    Returns:
-        The root.
     """
     directory = root / name / "1.0.0"
     directory.mkdir(parents=True)

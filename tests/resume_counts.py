@@ -10,13 +10,7 @@ from pytest_report import add_section
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came at a stop, as examples in order.
-
-    Attributes:
-        before: until the stop.
-        after: from there on, mostly in another world.
-        planned: of a run that never stopped.
-    """
+    """The examples that came before a stop and after it, in order, and those of a run that never stopped."""
 
     before: Sequence[int]
     after: Sequence[int]
@@ -25,14 +19,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Count:
-    """What random stops gave.
-
-    Attributes:
-        num_stops: how many there were.
-        num_other: of them, those after which another sequence came.
-        num_missing: examples that were planned and did not come, over all stops.
-        num_twice: examples that came more often than planned.
-    """
+    """What random stops gave: those with another sequence, and examples that came less or more often than planned."""
 
     num_stops: int
     num_other: int

@@ -28,13 +28,7 @@ def run_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def computed_once(factory: pytest.TempPathFactory, name: str, compute: Callable[[], T]) -> T:
-    """Returns what whoever asks first has computed; it is pickled.
-
-    Args:
-        factory: of the session.
-        name: of the value.
-        compute: returns it.
-    """
+    """Returns the value that the run's first process computes; it is pickled."""
     folder = built_once(factory, name, lambda folder: (folder / "value").write_bytes(pickle.dumps(compute())))
     value: T = pickle.loads((folder / "value").read_bytes())
     return value
@@ -46,9 +40,9 @@ def built_once(
     """Returns a folder of this run, which its first process builds. Shared: copy before damaging anything.
 
     Args:
-        factory: of the session.
-        name: of the folder.
-        build: fills it; it exists.
+        factory: the session's.
+        name: the folder's.
+        build: fills the folder, which exists.
         sources: the files whose code writes it. The next run gets a copy as long as they and the versions of what they
             call are the same. None: each run builds its own.
     """

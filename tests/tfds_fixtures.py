@@ -469,15 +469,7 @@ def assert_same(ours: Any, theirs: Any, where: str) -> None:
 
 @dataclass(frozen=True)
 class Read:
-    """One pipeline's epoch to be read in a child.
-
-    Attributes:
-        arguments: of ParserTfds; `root` only where it is another one.
-        world: which pipeline.
-        epoch: which epoch.
-        start_batch: where it begins.
-        fields: what is decoded.
-    """
+    """One pipeline's epoch, read in a child; of ParserTfds's arguments, `root` only where it is another one."""
 
     arguments: dict[str, Any]
     world: World = World()

@@ -1,8 +1,7 @@
-"""Processes that have imported what takes seconds and run nothing: what is forked from them begins at once.
+"""Processes that have imported torch and tensorflow and run neither: what is forked from them begins at once.
 
-There are two of them in a test process: `torch_zygote()`, which has not imported tensorflow, and
-`tensorflow_zygote()`, which has imported both and run neither. What a fresh interpreter must show (that it imports
-nothing, that it was spawned) needs a fresh interpreter, not these.
+A test process has two of them: `torch_zygote()`, which has not imported tensorflow, and `tensorflow_zygote()`. What a
+fresh interpreter must show (that it imports nothing, that it was spawned) needs a fresh interpreter, not these.
 """
 
 import importlib
@@ -82,10 +81,6 @@ class Zygote:
     def fork(self, function: Callable[..., Any], *args: Any) -> tuple[int, Connection]:
         """Forks a process that calls `function(link, *args)` and ends.
 
-        Args:
-            function: of an importable module.
-            *args: its further arguments, picklable.
-
         Returns:
             The pid, and our end of the link.
         """
@@ -131,11 +126,7 @@ class Zygote:
 
 
 class Answering:
-    """A process that is forked once and answers calls one after the other, each under our environment of then.
-
-    Args:
-        zygote: forks it.
-    """
+    """A process that is forked once and answers calls one after the other, each under our environment of then."""
 
     def __init__(self, zygote: Zygote) -> None:
         self._zygote = zygote
@@ -167,14 +158,7 @@ class Answering:
 
 
 class Script:
-    """`python script argument...`, in a session of its own, but for the time that the imports take.
-
-    Args:
-        zygote: the script is forked from it.
-        command: the path of the script, and its arguments.
-        environment: all of it.
-        cwd: where it runs.
-    """
+    """`python script argument...`, in a session of its own, but for the time that the imports take."""
 
     def __init__(self, zygote: Zygote, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
         self._zygote = zygote
