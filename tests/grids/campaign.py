@@ -25,7 +25,7 @@ BY_INDEX, STREAMS = (TRAIN_INDEX, EVALUATION), (TRAIN_EXAMPLES, TRAIN_FILES, EVA
 TASKS = (*BY_INDEX, *STREAMS)
 REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
 
-VARIATIONS = ("halves", "empty shards in train+test", "shuffling disabled", "image folder")
+VARIATIONS = ("halves", "sub-split", "empty shards in train+test", "shuffling disabled", "image folder")
 """What differs from other splits in what is read, not in how it is dealt.
 
 `make test` reads a cell of each, `make campaign` all.
