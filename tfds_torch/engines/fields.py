@@ -206,7 +206,7 @@ class ChunkDecoder:
 
     def row_shape(self, chunk: EncodedChunk, position: int) -> tuple[int, int, int]:
         """Returns [H, W, C] of the rows of a batch that begins with an example of a chunk."""
-        assert self._content.image is not None and self._transform is not None  # noqa: S101, PT018 (nobody else asks)
+        assert self._content.image is not None and self._transform is not None  # noqa: S101, PT018 (only batches with a buffer ask for it)
         try:
             return self._transform.row_shape(chunk.columns[self._content.image.key], position)
         except BadImageError as error:
