@@ -40,7 +40,9 @@ CASES = {
     "index, evaluation, 2x1 -> 1x2": resumes("index", 8, (2, 1), (1, 2), is_training=False, remainder="pad"),
     "files, 1x2": resumes("files", 12, (1, 2)),
     "examples, 1x1": resumes("examples", 12, (1, 1)),
-    "examples, evaluation, 3x1": resumes("examples", 12, (3, 1), is_training=False, split="train[:9]+train[12:]"),
+    "examples, evaluation, 1x1": resumes(
+        "examples", 12, (1, 1), is_training=False, remainder="pad", split="train[:9]+train[12:]"
+    ),
 }
 FURTHER_CASES = {
     "index, 1x2 -> 1x3, two epochs": resumes("index", 12, (1, 2), (1, 3), num_epochs=2),
@@ -51,7 +53,7 @@ FURTHER_CASES = {
     "index, blocks": resumes("index", 12, (2, 1), (1, 2), blocks=True),
     "index, short batch": resumes("index", 12, (1, 3), (1, 1), is_training=False, shuffle=True),
     "files, 2x2": resumes("files", 12, (2, 2)),
-    "examples, 1x1, evaluation": resumes("examples", 8, (1, 1), is_training=False, shuffle=True),
+    "examples, evaluation, 3x1": resumes("examples", 12, (3, 1), is_training=False, split="train[:9]+train[12:]"),
     "examples, 1x3, repeats": resumes("examples", 14, (1, 3), repeats=2),
 }
 
