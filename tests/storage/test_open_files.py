@@ -132,7 +132,7 @@ def test_a_file_of_another_size_is_a_shard_error(tmp_path: Path, descriptors: se
         files.read(0, 0, 1)
     assert str(caught.value) == (
         f"The shard file {paths[0]} changed while it was in use: it had 10 bytes and has 11. Start again with files "
-        f"that nobody writes to."
+        f"that no process writes to."
     )
     assert len(descriptors) == 0
 

@@ -33,7 +33,7 @@ class Picture:
 
     @property
     def factor(self) -> int:
-        """By how much it may be enlarged, unsmoothed: 1 unless it is small."""
+        """The factor by which a small image is enlarged, unsmoothed; 1 for others."""
         longest = max(self.image.size)
         return _CELL // longest if longest <= _CELL // 2 else 1
 

@@ -83,7 +83,7 @@ class Reader:
 
     @property
     def loader_batch_size(self) -> int | None:
-        """Of the loader, where it makes batches."""
+        """The loader's batch size; None where the dataset makes the batches."""
         return None if self.dataset.is_batched else self.loader.batch_size
 
     @property

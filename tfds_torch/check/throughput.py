@@ -1,4 +1,4 @@
-"""What is known of a rank once it has read: how fast, in how much memory, and what came after states were loaded."""
+"""RankReading: the speed and memory of one rank, and the batches it got after states were loaded."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -34,36 +34,36 @@ class RankReading:
 
     @property
     def first_batch_s(self) -> float:
-        """To the first batch of epoch 0: the workers start."""
+        """The time to the first batch of epoch 0, in which the workers start."""
         return self.times[0].first_batch_s
 
     @property
     def later_first_batch_s(self) -> float | None:
-        """To the first batch of a later epoch, median; None when there was one epoch only."""
+        """The median time to the first batch of a later epoch; None after a single epoch."""
         return statistics.median(times.first_batch_s for times in self.times[1:]) if self.times[1:] else None
 
     @property
     def examples_per_s(self) -> float:
-        """Of whole epochs, from asking for the first batch to the end of the loop: the median of the timed ones."""
+        """The median rate of the timed epochs, from asking for the first batch to the end of the loop."""
         rates = [number / times.whole_s for number, times in zip(self.num_examples, self.times, strict=True)]
         return statistics.median(rates[1:] or rates)
 
     @property
     def tail_s(self) -> float:
-        """From the last batch to the end of the epoch, the longest."""
+        """The longest time from the last batch of an epoch to its end."""
         return max(times.tail_s for times in self.times)
 
     @property
     def timed(self) -> Sequence[EpochTimes]:
-        """The epochs after the first one; epoch 0 when there was no other."""
+        """The epochs after the first one; epoch 0 where there is no other."""
         return self.times[1:] or self.times
 
     @property
     def num_batches(self) -> int:
-        """Of the timed epochs."""
+        """The number of batches in the timed epochs."""
         return sum(times.num_batches for times in self.timed)
 
     @property
     def timed_s(self) -> float:
-        """How long the timed epochs took."""
+        """The duration of the timed epochs."""
         return sum(times.whole_s for times in self.timed)

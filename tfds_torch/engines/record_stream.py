@@ -215,7 +215,7 @@ _given_up: deque[int] = deque()  # Told with the next request: garbage collectio
 
 
 def stream_elsewhere(stream: RecordStream) -> Iterator[tuple[Int64Array, list[bytes]]]:
-    """Yields what `stream_records` yields, from a fresh process."""
+    """Streams records from a fresh process, as `stream_records` does in this one."""
     number = next(_numbers)
     chunk = _ask(number, stream)
     try:

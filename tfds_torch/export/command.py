@@ -92,7 +92,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _unwritten(flags: argparse.Namespace) -> str:
-    """Returns what an interrupted export has left, as the end of a sentence."""
+    """Returns the end of a sentence: what an interrupted export has left."""
     if flags.format not in SHARDED or _identity(flags.out) is None:
         return "is as it was"
     whole = AtomicFolder(Path(flags.out))

@@ -65,7 +65,7 @@ class ShardFolder:
         return folder
 
     def describe_kept(self) -> str:
-        """Returns what stays when an export fails, and how to go on."""
+        """Returns the sentences on what stays when an export fails, and how to go on."""
         if self.target == self.path:
             return KEPT
         return (

@@ -76,7 +76,7 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         self._loader: PreparedLoader | None = None
 
     def state(self) -> dict[str, Any]:
-        """Returns what a checkpoint holds: the position of training, in the Trainer's format."""
+        """Returns the content of a checkpoint: the position of training, in the Trainer's format."""
         return {"args": {}, "attributes": {"position": None if self._loader is None else self._loader.state_dict()}}
 
     def on_train_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:

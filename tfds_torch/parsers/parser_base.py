@@ -90,7 +90,7 @@ class ParserBase(SplitDescription):
         return batches if context.is_read_ahead else OneThreadIterator(batches, repr(self))
 
     def _content(self, fields: Sequence[str], *, in_buffers: bool, is_preprocessed: bool = True) -> Content:
-        """Returns what is decoded for some fields; images in batch buffers where that is asked for or needed."""
+        """Returns the content to decode for some fields; images in batch buffers where that is asked for or needed."""
         decoders = {name: self._field(name) for name in fields if name not in METADATA_FIELDS}
         has_label = "label" in decoders and self._has_integer_target
         image = decoders.get("image")

@@ -147,7 +147,7 @@ class ParserWebDataset(ParserBase):
         return None if self._names is None else list(self._names)
 
     def _kind_of(self, name: str) -> Kind:
-        """Returns what a field is; an extension that is of no field can be asked for by its own name."""
+        """Returns the description of a field; an extension without a field has its own name as one."""
         found = self._tars.alternatives_of(name)
         if found and name not in self._kinds:
             self._tars.check_field(name)

@@ -59,7 +59,7 @@ class Assignment:
 
 
 def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:
-    """Returns what the plan's pipeline reads in mode `examples`: consecutive cuts of the row of examples.
+    """Returns the ranges of the plan's pipeline in mode `examples`: consecutive cuts of the row of examples.
 
     The pipelines' cuts lie side by side, so every example of every pass is read exactly once; the fill is cut likewise
     out of the first examples of the next pass (wrap) or of this one (pad).
@@ -81,7 +81,7 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> A
 
 
 def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:
-    """Returns what the plan's pipeline reads in mode `files`: every num_pipelines-th file of the (shuffled) row.
+    """Returns the ranges of the plan's pipeline in mode `files`: every num_pipelines-th file of the (shuffled) row.
 
     Of its last file it reads only what is still wanted, beginning anywhere in the file; what its files lack comes from
     the files dealt to it in the next pass. There is no fill: what a wrap adds is among its own examples.

@@ -296,7 +296,7 @@ class WorkerOrder:
 
     @property
     def num_valid(self) -> int:
-        """Of these, the leading ones that are no padding."""
+        """The number of leading examples that are not padding."""
         num_own, num_fill = pipeline_counts(self.plan, self.start_batch)
         return num_own if self.plan.remainder is Remainder.PAD else num_own + num_fill
 

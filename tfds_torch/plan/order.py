@@ -172,7 +172,7 @@ def _check_key(seed: int, pass_number: int) -> None:
 
 
 def _permute(positions: Int64Array, size: int, key: str) -> Int64Array:
-    """Returns what a permutation of 0..size-1, named by a key, has at some positions."""
+    """Returns the values of a permutation of 0..size-1, named by a key, at some positions."""
     if positions.size == 0:
         return np.empty(0, np.int64)
     keys = _round_keys(key)

@@ -208,7 +208,7 @@ def stateful_misfit(reason: str) -> StateMismatchError:
 
 
 def stateful_entry(state: object, *path: str) -> object:
-    """Returns what lies at a path within the nested dicts of a StatefulDataLoader's state."""
+    """Returns the value at a path within the nested dicts of a StatefulDataLoader's state."""
     for depth, name in enumerate(path):
         if not isinstance(state, Mapping) or name not in state:
             raise StateMismatchError(

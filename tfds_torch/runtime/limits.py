@@ -146,7 +146,7 @@ def group_folders(controller: str, root: Path = _ROOT) -> list[Path]:
 
 
 def read_word(file: Path) -> str | None:
-    """Returns what a control group's file says, or None where there is no such file."""
+    """Returns the text of a control group's file; None where there is none."""
     lines = _lines(file)
     return lines[0].strip() if lines else None
 
@@ -166,7 +166,7 @@ def _quota(folder: Path) -> tuple[float, float, str]:
 
 
 def _available_in_group(folder: Path) -> int | None:
-    """Returns what a control group may still take, or None where it has no limit."""
+    """Returns the bytes that a control group may still take; None where it has no limit."""
     limit, usage = _first_size(folder, _MEMORY_LIMITS), _first_size(folder, _MEMORY_USAGES)
     if limit is None or usage is None:
         return None

@@ -116,7 +116,7 @@ class _Reporting(process.BaseProcess):
 
 
 def _load(work: Any) -> Any:
-    """Returns what was pickled by our own parent: bytes, or a file that has travelled."""
+    """Returns the object that our own parent pickled, from bytes or from a file that it passed on."""
     if isinstance(work, bytes):
         return pickle.loads(work)  # noqa: S301
     with open(work.detach(), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -138,7 +138,7 @@ with suppress(AttributeError):  # Not on Windows.
 
 
 def describe_guard(argument: str | None = None) -> str:
-    """Returns what to do about a script that starts workers whenever it is imported."""
+    """Returns the advice for a script that starts workers whenever it is imported."""
     other = "" if argument is None else f" Or start workers with {argument}='fork'."
     return (
         f"A worker that is not forked imports the script anew: put the lines of the script that make and read loaders "

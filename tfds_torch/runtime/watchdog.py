@@ -46,7 +46,7 @@ class Watchdog:
         self._stack: str | None = None  # Where the step was when it was interrupted.
 
     def run(self, step: Callable[[], T]) -> T:
-        """Returns what a step returns."""
+        """Runs a step within the limit, and returns its result."""
         result: list[T] = []
         try:
             try:

@@ -287,7 +287,7 @@ class CachedSource:
         return columns
 
     def _rows_of(self, file: BetonSource) -> CachedRows:
-        """Returns what stands in the samples' rows, read once for each time that the file is opened."""
+        """Returns the samples' rows, read once for each opening of the file."""
         rows = self._rows
         if rows is None or rows.reader is not file.reader:
             dtypes = {name: self.original.specs[name].dtype for name in self._names}

@@ -262,7 +262,8 @@ def difference(expected: Stamp, found: Stamp) -> str | None:
 def changed_in_use(path: str, changed: str) -> ShardError:
     """Returns the error for a file that changed after it was opened; `changed` is a clause."""
     return ShardError(
-        f"The shard file {path} changed while it was in use: {changed}. Start again with files that nobody writes to."
+        f"The shard file {path} changed while it was in use: {changed}. Start again with files that no process writes "
+        f"to."
     )
 
 

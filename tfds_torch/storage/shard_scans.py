@@ -88,8 +88,8 @@ def _check_stamp(path: str | os.PathLike[str], file: FileIO, stamp: Stamp | None
     changed = None if stamp is None else difference(stamp, stamp_of(os.fstat(file.fileno())))
     if changed is not None:
         raise ShardError(
-            f"The shard file {path} changed while it was being indexed: {changed}. Start again with files that nobody "
-            f"writes to."
+            f"The shard file {path} changed while it was being indexed: {changed}. Start again with files that "
+            f"no process writes to."
         )
 
 

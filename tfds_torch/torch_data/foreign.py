@@ -148,7 +148,7 @@ class ForeignReader:
             self._processes.end()
 
     def _watched(self, step: Callable[[], Any]) -> Any:
-        """Returns what a step of torch's loader returns, within `timeout_s`."""
+        """Runs a step of torch's loader within `timeout_s`, and returns its result."""
         self._asked_at = time.monotonic()
         try:
             return step() if self._watchdog is None else self._watchdog.run(step)

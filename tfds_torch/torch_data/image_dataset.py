@@ -278,7 +278,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return "image" in self.fields and self.transform is None and not self.is_batched
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:
-        """Yields what is left of an iteration, and counts it."""
+        """Yields the rest of an iteration, and counts it."""
         began = iteration.began
         if self.is_batched and began.examples:
             raise StateMismatchError(

@@ -8,7 +8,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, Reader
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.error_context import name_of
-from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
@@ -45,6 +45,10 @@ def _with_arguments_of(
 @_with_arguments_of(LoaderOptions)
 def create_loader(*args: Any, **kwargs: Any) -> "Loader":
     """Returns a Loader over an ImageDataset, or over any other dataset of torch; it takes LoaderOptions' arguments."""
+    unknown = kwargs.keys() - (names := inspect.signature(LoaderOptions).parameters).keys()
+    if unknown:
+        name = min(unknown)
+        raise TypeError(f"create_loader() has no argument {name!r}.{did_you_mean(name, names)}")
     return Loader(LoaderOptions(*args, **kwargs))
 
 

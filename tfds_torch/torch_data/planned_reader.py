@@ -39,7 +39,7 @@ def make_generator(options: LoaderOptions) -> torch.Generator | None:
 
 
 def make_reader(options: LoaderOptions, num_workers: int, generator: torch.Generator | None) -> Reader:
-    """Returns what reads an ImageDataset for a loader, with workers or without."""
+    """Returns the reader of an ImageDataset for a loader, with workers or without."""
     dataset = options.dataset
     collate = options.collate_fn or (None if dataset.is_batched else DefaultCollation(dataset))
     base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -65,7 +65,7 @@ def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]:
-    """Returns what must be equal on every rank, and which rank this is."""
+    """Returns the facts that must be equal on every rank, and the number of this rank."""
     facts: dict[str, Any] = {
         "dataset": parser.dataset_name,
         "split": parser.split,

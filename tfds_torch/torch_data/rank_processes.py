@@ -202,7 +202,7 @@ class _Ranks:
 
 
 def _environ_of_rank(rank: int, num_replicas: int, port: int) -> dict[str, str]:
-    """Returns what torchrun would set."""
+    """Returns the environment variables that torchrun would set."""
     environ = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

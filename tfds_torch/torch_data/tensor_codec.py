@@ -87,7 +87,7 @@ class _Pickler(ForkingPickler):
         return self._reduce_inline(tensor, layout) if is_small or self._can_be_long else self._reduce_by_torch(tensor)
 
     def _reduce_inline(self, tensor: Tensor, layout: Any) -> Any:
-        """Returns what makes a tensor of the bytes of its elements."""
+        """Returns the function that makes a tensor of the bytes of its elements."""
         flat = tensor
         if not tensor.is_contiguous():
             flat = torch.empty(tensor.numel(), dtype=tensor.dtype)

@@ -76,5 +76,5 @@ def test_verify_says_that_payloads_have_no_checksums(path: Path) -> None:
 
 def test_a_file_that_ffcv_did_not_finish_is_refused(tmp_path: Path) -> None:
     path = unpack("golden_ffcv_1.0.2.beton.gz", tmp_path)
-    with pytest.raises(CorruptRecordError, match="names no allocation table: whoever wrote it did not finish"):
+    with pytest.raises(CorruptRecordError, match="names no allocation table: its writer did not finish"):
         BetonSource(path)

@@ -165,7 +165,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _unfinished(path: Path) -> Sequence[Path]:
-    """Returns what a builder of a cache is writing, or has left."""
+    """Returns the files that a builder of a cache is writing, or has left."""
     return sorted(path.parent.glob(f".{path.name}.*.tmp"))
 
 

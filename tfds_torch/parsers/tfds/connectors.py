@@ -48,12 +48,12 @@ def plain_features(connector: Any) -> Feature:
 
 
 def stored_specs(features: Any) -> dict[str, FieldSpec]:
-    """Returns what an example consists of, as it is stored: key -> its spec."""
+    """Returns the stored fields of an example: key -> its spec."""
     return {key: _stored_spec(info) for key, info in _flatten(features.get_serialized_info())}
 
 
 def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | None:
-    """Returns what decodes an element; None: nothing has to, or tensorflow alone could."""
+    """Returns the decoder of an element; None where none is needed, or only tensorflow has one."""
     f = tfds.features
     decoder = type(connector).decode_example_np
     if decoder is f.Image.decode_example_np:

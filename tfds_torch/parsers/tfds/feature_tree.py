@@ -127,7 +127,7 @@ def describe_missing(what: str, key: str, features: Feature) -> str:
 
 
 def innermost(feature: Feature) -> Feature:
-    """Returns what a sequence, or a sequence of sequences, holds in the end."""
+    """Returns the innermost element of a sequence, or of a sequence of sequences."""
     while isinstance(feature, Repeated):
         feature = feature.feature
     return feature

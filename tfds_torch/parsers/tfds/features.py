@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 def structured_field(features: Feature, path: Sequence[str]) -> FieldDecoder:
-    """Returns what decodes a feature in Python, example by example.
+    """Returns the decoder of a feature in Python, example by example.
 
     A dictionary becomes a `dict`. A sequence becomes an array with one dimension more, or a list where its elements
     have different sizes; a sequence of sequences a list of arrays; a sequence of dictionaries a dictionary of
@@ -184,7 +184,7 @@ class OwnDecoder:
         self._pickled: bytes | None = None
 
     def __call__(self, *fields: Any) -> Any:
-        """Returns what the connector makes of the stored fields of an element."""
+        """Decodes the stored fields of an element with the connector."""
         if self._connector is None and self._pickled is not None:
             self._connector = pickle.loads(self._pickled)  # noqa: S301 (from our own __getstate__)
         return self._connector.decode_example_np(

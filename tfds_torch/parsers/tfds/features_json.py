@@ -81,7 +81,7 @@ class Video(tfds.features.Sequence):  # type: ignore[misc]
 
     @classmethod
     def from_json_content(cls, value: Any) -> "Video":
-        """Returns what features.json declares."""
+        """Makes the feature that features.json declares."""
         if isinstance(value, dict):
             return cls(tuple(value["shape"]), encoding_format=value["encoding_format"])
         return cls(
@@ -110,7 +110,7 @@ class Audio(tfds.features.Tensor):  # type: ignore[misc]
 
     @classmethod
     def from_json_content(cls, value: Any) -> "Audio":
-        """Returns what features.json declares."""
+        """Makes the feature that features.json declares."""
         if not isinstance(value, dict):
             value = {
                 "shape": feature_lib.from_shape_proto(value.shape),

@@ -90,7 +90,7 @@ def check_class_names(features: Feature) -> None:
 
 
 def suggest_targets(features: Feature) -> str:
-    """Returns what to do about a target that is not there, as further sentences of a message."""
+    """Returns the advice for a missing target, as further sentences of a message."""
     labels = [key for key, leaf in list_leaves(features) if leaf.kind == "label"]
     others = "target_key=None, and fields=('image', ...) with the features that are wanted"
     if not labels:

@@ -34,7 +34,7 @@ class FileReader(Protocol):
 
 
 def find_opener(dataset: str) -> Callable[[str], FileReader]:
-    """Returns what opens a local file here."""
+    """Returns the function that opens a local file in this process."""
     if _is_inherited:
         return _FileElsewhere
     try:

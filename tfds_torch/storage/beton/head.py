@@ -119,7 +119,7 @@ class _HeadReader:
         if not num_fields:
             raise self._damaged("it has no fields")
         if table_at == 0:
-            raise self._damaged("its header names no allocation table: whoever wrote it did not finish")
+            raise self._damaged("its header names no allocation table: its writer did not finish")
         described = self._bytes(
             HEADER.itemsize, num_fields * DESCRIPTOR.itemsize, f"the descriptors of {num_fields} fields"
         )

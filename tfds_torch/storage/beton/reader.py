@@ -121,7 +121,7 @@ class BetonReader:
             self._mapped.advise(pointer, size)
 
     def rows_of(self, name: str) -> NDArray[Any]:
-        """Returns what stands in the samples' rows for a field, [n] of its row_type."""
+        """Returns the samples' rows of a field, [n] of its row_type."""
         rows: NDArray[Any] = self.rows[self._members[name]]
         return rows
 

@@ -183,7 +183,7 @@ class BetonSource(ReadByNumber):
         if list(other.head.fields.items()) != list(self.head.fields.items()) or repr(other.identity) != repr(was):
             raise ShardError(
                 f"{self._path} changed while it was in use: it holds other samples now. Start again with a file that "
-                f"nobody writes to."
+                f"no process writes to."
             )
         self.head = other.head
         self._forget(other._compared.state)

@@ -71,7 +71,7 @@ class FolderListing:
 
 
 def list_image_folder(root: str) -> FolderListing:
-    """Returns what is in an image folder, in TFDS's order.
+    """Returns the listing of an image folder, in TFDS's order.
 
     Raises:
         DatasetNotFoundError: the root does not exist, has another layout, or holds no image.
@@ -112,7 +112,7 @@ def _list_folders(path: str) -> list[str]:
 
 
 def _list_images(path: str) -> list[_Listed]:
-    """Returns what is listed; what only looks like an image is an error when it is read."""
+    """Returns the files with an image's suffix; a file that only looks like an image is an error when it is read."""
     with os.scandir(path) as entries:
         return sorted((entry.name, *_stamp(entry)) for entry in entries if entry.name.lower().endswith(_EXTENSIONS))
 
@@ -143,7 +143,7 @@ def _arrange(split: str, images: Mapping[str, list[_Listed]], class_names: Seque
 
 
 def _describe(root: str, found: Mapping[str, Mapping[str, object]]) -> str:
-    """Returns what is there in place of images."""
+    """Returns a sentence on what lies there instead of images."""
     folders = _list_folders(root)
     with_images = [name for name in folders if _list_images(os.path.join(root, name))]
     labels = [f"{split}/{label}" for split, in_split in found.items() for label in in_split]

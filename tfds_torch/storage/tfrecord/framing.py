@@ -37,7 +37,7 @@ class TfrecordWriter:
 
 
 def framed_bytes(record_bytes: int) -> int:
-    """Returns what a record of so many bytes takes in a file."""
+    """Returns the bytes that a record takes in a file."""
     return FRAME_SIZE + record_bytes
 
 

@@ -65,7 +65,7 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Yields what a shell makes of braces: `{a,b}`, `{000..009}`, `{0..90..10}`, `{a..f}`; also inside of each other.
+    """Expands braces as a shell does: `{a,b}`, `{000..009}`, `{0..90..10}`, `{a..f}`; also inside of each other.
 
     Braces that hold neither a comma nor a range stay as they are.
 
@@ -157,7 +157,7 @@ def _local(url: str) -> str:
 
 
 def _remedy(path: str) -> str:
-    """Returns what to write in place of a path that is not there."""
+    """Returns the advice for a path that is not there."""
     if any(star in path for star in "*?["):
         return f" Stars are not expanded: write train-{{000..099}}.tar, or in Python sorted(glob.glob({quoted(path)}))."
     braces = _BRACES.search(path)

@@ -211,7 +211,7 @@ class WebDatasetSource(ReadByNumber):
         if index.digest != self.__dict__.get("_digest", index.digest):
             raise ShardError(
                 f"{self.name} changed while it was in use: the tars hold other samples now. Start again with files "
-                f"that nobody writes to."
+                f"that no process writes to."
             )
         return index
 

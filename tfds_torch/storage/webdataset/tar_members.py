@@ -276,7 +276,7 @@ def _name_of(header: tarfile.TarInfo, block: bytes) -> bytes:
 
 
 def _problem_of(name: bytes) -> str | None:
-    """Returns what is wrong with a member's name, as a clause; None: nothing."""
+    """Returns the problem with a member's name, as a clause; None where there is none."""
     if not name:
         return "is empty"
     if name.startswith(b"/"):

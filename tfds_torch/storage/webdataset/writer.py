@@ -42,7 +42,7 @@ class TarWriter:
 
 
 def member_bytes(content_bytes: int) -> int:
-    """Returns what a member takes in a tar file: its header, and its content in whole blocks."""
+    """Returns the bytes of a member in a tar file: its header, and its content in whole blocks."""
     return BLOCK_BYTES + -(-content_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
