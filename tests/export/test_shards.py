@@ -430,3 +430,33 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path: Path, run_pyt
     assert done.returncode == 0, done.stderr
     few, many = json.loads(done.stdout)
     assert many - few < 60 * 2**20  # Of 304 MiB more that were written.
+
+
+class Mixed:
+    """A map-style dataset of dictionaries with values of every kind."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {
+            "text": f"grün {number}",
+            "score": number / 7,
+            "none": None,
+            "nested": {"a": [number, "x"]},
+            "raw": bytes([number]),
+            "array": np.full((2, number), number, np.float16),
+            "label": np.int32(number),
+        }
+
+
+def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
+    export_dataset(Mixed(), tmp_path / "out", format="webdataset", num_workers=1)
+    for number, one in enumerate(read_tars(tmp_path / "out")):
+        assert one["text.txt"].decode() == f"grün {number}"
+        assert np.load(io.BytesIO(one["score.npy"])) == np.float64(number / 7)
+        assert (json.loads(one["none.json"]), json.loads(one["nested.json"])) == (None, {"a": [number, "x"]})
+        assert one["raw.bin"] == bytes([number])
+        array = np.load(io.BytesIO(one["array.npy"]))
+        assert (array.dtype, array.shape) == (np.float16, (2, number))
+        assert one["cls"] == str(number).encode()
