@@ -24,7 +24,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images import decoding
 from tfds_torch.images.decoders import jpeg, pillow, png, png_strips
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
-from tfds_torch.images.headers import MOST_PIXELS, ImageFormat
+from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, ImageFormat
 
 JPEG, PNG = save(photograph(), "JPEG"), save(photograph(), "PNG")
 HEADER = ImageDecoder().read_header(JPEG)
@@ -43,7 +43,7 @@ def jpeg_of_size(height: int, width: int) -> bytes:
     ("image", "message"),
     [
         pytest.param(b"", "It is empty.", id="empty"),
-        pytest.param(b"text", "Its 4 bytes are not a whole JPEG, PNG, GIF, BMP or WebP image.", id="text"),
+        pytest.param(b"text", f"Its 4 bytes are not a whole {READABLE_FORMATS} image.", id="text"),
         pytest.param(jpeg_of_size(0, 7), "It has 0 x 7 pixels: there is nothing to decode.", id="no-pixels"),
         pytest.param(
             jpeg_of_size(65_000, 65_000),

@@ -33,6 +33,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.images.headers import READABLE_FORMATS
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
@@ -734,8 +735,8 @@ BAD: dict[str, tuple[bytes, str]] = {
     "no height": (jpeg_that_claims(0, 64), "It has 0 x 64 pixels: there is nothing to decode."),
     "no width": (png_that_claims(64, 0), "It has 64 x 0 pixels: there is nothing to decode."),
     "no bytes": (b"", "It is empty."),
-    "garbage": (b"\0garbage" * 200, "Its 1600 bytes are not a whole JPEG, PNG, GIF, BMP or WebP image."),
-    "a cut header": (WHOLE[:30], "Its 30 bytes are not a whole JPEG, PNG, GIF, BMP or WebP image."),
+    "garbage": (b"\0garbage" * 200, f"Its 1600 bytes are not a whole {READABLE_FORMATS} image."),
+    "a cut header": (WHOLE[:30], f"Its 30 bytes are not a whole {READABLE_FORMATS} image."),
     "a cut JPEG": (NOISE[: len(NOISE) // 4], "right: it was written that way. "),
     "a cut PNG": (png_that_claims(60, 60), "right: it was written that way. "),
     "a header alone": (NOISE[: NOISE.index(b"\xff\xda")], "right: it was written that way. "),

@@ -174,7 +174,7 @@ WORDS = {
     "image": "cannot be decoded, though its checksum is right",
     "example": "cannot be decoded, though its checksum is right",
     "checksum": "checksum",
-    "file": "cannot be decoded: it is damaged, or not an image. Its 8 bytes are not a whole JPEG, PNG, GIF, BMP or",
+    "file": "cannot be decoded: it is damaged, or not an image. Its 8 bytes are not a whole ",
     "empty file": "is empty: it holds no image",
 }
 

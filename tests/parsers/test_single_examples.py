@@ -30,6 +30,7 @@ from tfds_torch import MultiLoader, ParserBeton, ParserWebDataset, export_datase
 from tfds_torch.engines.batch import Example
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.images.headers import READABLE_FORMATS
 from tfds_torch.parsers import examples
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -292,7 +293,7 @@ def test_an_image_that_cannot_be_decoded_is_named(own: Path) -> None:
         parser.examples_by_index([9, 7, 3])
     assert str(caught.value).startswith(
         f"{path}: record 7 (index 7, id {path.name}__7) of shapes:1.0.0 cannot be decoded, though its checksum is "
-        f"right: it was written that way. Its 15 bytes are not a whole JPEG, PNG, GIF, BMP or WebP image."
+        f"right: it was written that way. Its 15 bytes are not a whole {READABLE_FORMATS} image."
     )
     assert "\n" not in str(caught.value)
     assert parser.examples_by_index([7], ["caption"])[0].features["caption"].startswith("a ")

@@ -14,6 +14,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.default_fields import CannotStoreError, check_has_no_images, is_tensor, to_json
 from tfds_torch.export.field_choice import check_are_fields, sample_fields
 from tfds_torch.export.plan import safe_name
+from tfds_torch.images.headers import READABLE_FORMATS
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 
@@ -232,7 +233,7 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
         content = bytes(value)
         extension = _extension_of(content)
         if extension is None:
-            raise ValueError(f"{content[:12]!r}... is not the beginning of a JPEG, PNG, GIF, BMP or WebP image.")
+            raise ValueError(f"{content[:12]!r}... is not the beginning of a {READABLE_FORMATS} image.")
         return extension, content
     if isinstance(value, np.ndarray):
         if value.dtype != np.uint8 or not _has_pixels(value):

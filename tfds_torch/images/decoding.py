@@ -7,7 +7,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg, pillow, png, png_strips, raw
 from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, EncodedImage, ImageDecodeError, Pixels
-from tfds_torch.images.headers import MOST_PIXELS, Header, ImageFormat, read_header
+from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, Header, ImageFormat, read_header
 
 __all__ = [
     "CHANNELS",
@@ -78,7 +78,7 @@ class ImageDecoder:
         if header is None:
             if not len(image):
                 raise ImageDecodeError("It is empty.")
-            raise ImageDecodeError(f"Its {len(image)} bytes are not a whole JPEG, PNG, GIF, BMP or WebP image.")
+            raise ImageDecodeError(f"Its {len(image)} bytes are not a whole {READABLE_FORMATS} image.")
         return self._checked(header)
 
     def header_of_pixels(self, shape: tuple[int, ...]) -> Header:

@@ -27,6 +27,10 @@ _BMP_DEPTHS = {1: 1, 4: 4, 8: 8, 16: 5, 24: 8, 32: 8}
 """Bits per pixel -> bits per sample; of a palette's indices."""
 
 
+READABLE_FORMATS = "JPEG, PNG, GIF, BMP or WebP"
+"""The formats of image files that are read, for messages."""
+
+
 class ImageFormat(IntEnum):
     """How an image is encoded; PIXELS: not at all."""
 
