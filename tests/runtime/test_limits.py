@@ -96,7 +96,7 @@ def test_a_number_of_ranks_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         num_local_ranks({"LOCAL_WORLD_SIZE": text})
     assert (
-        str(raised.value) == f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or not be there."
+        str(raised.value) == f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or unset."
     )
 
 

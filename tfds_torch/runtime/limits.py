@@ -69,7 +69,7 @@ def num_local_ranks(environ: Mapping[str, str]) -> int:
     """Returns how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none."""
     text = environ.get("LOCAL_WORLD_SIZE", "1")
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or not be there.")
+        raise ConfigError(f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or unset.")
     return int(text)
 
 

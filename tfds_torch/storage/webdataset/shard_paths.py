@@ -152,7 +152,7 @@ def _local(url: str) -> str:
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise ConfigError(f"urls: {quoted(url)} is not a path: no file's name holds such characters.") from None
+        raise ConfigError(f"urls: {quoted(url)} is not a path: a file's name cannot hold such characters.") from None
     return os.path.abspath(os.path.expanduser(path))
 
 
