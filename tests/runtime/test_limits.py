@@ -95,9 +95,7 @@ def test_ranks_of_this_machine_are_counted(environ: dict[str, str], expected: in
 def test_a_number_of_ranks_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         num_local_ranks({"LOCAL_WORLD_SIZE": text})
-    assert (
-        str(raised.value) == f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or unset."
-    )
+    assert str(raised.value) == f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or unset."
 
 
 # Workers.

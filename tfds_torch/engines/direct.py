@@ -21,8 +21,8 @@ from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
-_READ_AT_ONCE = 1024  # Examples of batches whose images are only copied: where they lie, not their pixels.
-_ORDER_SLICE = 8192  # Examples whose order is worked out at a time; of a quarter of them each takes twice as long.
+_READ_AT_ONCE = 1024  # Examples whose places are read at a time where images are only copied.
+_ORDER_SLICE = 8192  # Examples whose order is computed at a time; in slices of 2048, each example takes twice as long.
 
 
 def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
@@ -39,7 +39,7 @@ def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> I
     decoder = ChunkDecoder(request.source, request.content, request.plan.seed, request.context.metrics)
     replace = Replacement(request, order, decoder) if request.options.on_error == "replace" else None
     reader = _ChunkReader(request, order)
-    stop = 0  # Of what is gathered.
+    stop = 0  # The end of the gathered examples.
     if _are_only_copied(request, order, decoder):
         stop = yield from _gather_batches(request, reader, decoder, replace, num_valid)
     if stop < len(order):
@@ -48,7 +48,7 @@ def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> I
 
 
 def _are_only_copied(request: ReadRequest, order: SampleOrder, decoder: ChunkDecoder) -> bool:
-    """Whether examples are stored as they are delivered; their number and the first batch tell it."""
+    """Whether examples are stored as they are delivered, judged by their number and the first batch."""
     try:
         columns = request.source.read(np.empty(0, np.int64), request.content.keys)
     except TfdsTorchError:  # Reading an example reports it.

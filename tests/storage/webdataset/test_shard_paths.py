@@ -179,7 +179,7 @@ def test_entries_of_a_folder_are_paths_unless_they_are_bytes(tmp_path: Path) -> 
 
 def test_text_that_cannot_be_a_path_is_refused() -> None:
     assert shard_paths("\udcff.tar")[0].endswith("/\udcff.tar")  # A name that is not UTF-8.
-    with pytest.raises(ConfigError, match=r"urls: '\\ud800\.tar' is not a path: no file's name holds such"):
+    with pytest.raises(ConfigError, match=r"urls: '\\ud800\.tar' is not a path: a file's name cannot hold such"):
         shard_paths("\ud800.tar")
 
 
