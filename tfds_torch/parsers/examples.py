@@ -17,9 +17,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Source
 
-_CHUNK_BYTES = (
-    3 * 2**19
-)  # Encoded bytes that are decoded at a time; any of their examples keeps all in memory.
+_CHUNK_BYTES = 3 * 2**19  # Encoded bytes that are decoded at a time; any of their examples keeps all in memory.
 
 
 def decode_examples(
