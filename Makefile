@@ -6,8 +6,8 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_BEAM := $(VENV)/.installed-beam
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALLED_SLIM := $(VENV)/.installed-slim
-# What keeps the promises of read mode `index`; tests that need tensorflow are skipped there, and say so.
-SLIM_TESTS ?= tests/demo/test_preparation.py tests/parsers/test_index_mode.py tests/parsers/test_exactly_once.py \
+# What keeps the promises of read mode `index`; allowed_skips.txt names the tests among them that need tensorflow.
+SLIM_TESTS ?= tests/demo/test_preparation.py tests/parsers/test_index_mode.py tests/plan/test_resume.py \
 	tests/torch_data/test_worlds.py tests/torch_data/test_loader.py tests/loaders/test_multi_loader.py
 # Each process keeps one of two cores busy, about. Neighbours, which share what they build, stay in one process, and
 # the one that is through first takes tests from the other.

@@ -1,4 +1,7 @@
-"""The tests where tensorflow is not installed (`make test-slim`): what needs it is skipped, if its error says so."""
+"""The tests where tensorflow is not installed (`make test-slim`): what needs it is skipped, if its error says so.
+
+`allowed_skips.txt` names those of `make test-slim`: a test that begins to need tensorflow fails that run.
+"""
 
 import re
 from collections.abc import Generator
@@ -8,7 +11,6 @@ import pytest
 
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 
-REASON = "needs tensorflow"
 DATASETS = "TFDS_TORCH_TEST_DATASETS"
 """The environment variable that names the datasets of the tests, which only TFDS with tensorflow can build."""
 _SAYS_SO = re.compile(r"tensorflow is not installed|No module named 'tensorflow'|tensorflow, which is not installed")
@@ -24,7 +26,7 @@ class WithoutTensorflow:
         report = yield
         if report.failed and call.excinfo is not None and _SAYS_SO.search(_whole_text(call.excinfo.value)):
             report.outcome = "skipped"
-            report.longrepr = (str(item.path), 0, f"Skipped: {REASON}")
+            report.longrepr = (str(item.path), 0, "Skipped: needs tensorflow")
         return report
 
 
@@ -38,9 +40,7 @@ def _whole_text(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def install(config: pytest.Config) -> bool:
-    """Registers the plugin where tensorflow is not installed, and returns whether it did."""
-    if is_tensorflow_installed():
-        return False
-    config.pluginmanager.register(WithoutTensorflow())
-    return True
+def install(config: pytest.Config) -> None:
+    """Registers the plugin where tensorflow is not installed."""
+    if not is_tensorflow_installed():
+        config.pluginmanager.register(WithoutTensorflow())
