@@ -22,7 +22,7 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images import decoding
-from tfds_torch.images.decoders import jpeg, pillow, png, png_strips
+from tfds_torch.images.decoders import pillow, png, png_strips, simplejpeg
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, ImageFormat
 
@@ -136,13 +136,13 @@ def test_what_does_not_shrink_is_not_decoded_to_another_size() -> None:
 
 def test_jpeg_is_decoded_into_given_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     buffers: list[Any] = []
-    decode_jpeg = jpeg.decode_jpeg
+    decode_jpeg = simplejpeg.decode_jpeg
 
     def decode_and_note(*arguments: Any, buffer: Any, **keywords: Any) -> Any:
         buffers.append(buffer)
         return decode_jpeg(*arguments, buffer=buffer, **keywords)
 
-    monkeypatch.setattr(jpeg, "decode_jpeg", decode_and_note)
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", decode_and_note)
     out = np.empty((HEADER.height, HEADER.width, 3), np.uint8)
     ImageDecoder().decode_into(JPEG, HEADER, out)
     assert [buffer is out for buffer in buffers] == [True]
@@ -211,7 +211,7 @@ def decoded_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, "decode", decode_and_note)
 
-    spy(jpeg, "simplejpeg")
+    spy(simplejpeg, "simplejpeg")
     spy(png, "kornia-rs")
     spy(png_strips, "strips")
     spy(pillow, "Pillow")

@@ -7,7 +7,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from tfds_torch.images.decoders import jpeg
+from tfds_torch.images.decoders import simplejpeg as decoder_of_simplejpeg
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import read_header
 
@@ -58,7 +58,7 @@ def test_rows_that_are_not_needed_are_left_out(name: str) -> None:
     image = IMAGES[name]
     header = read_header(image)
     assert header is not None
-    found = jpeg.decode(image, header, "RGB", 1, None, 100)
+    found = decoder_of_simplejpeg.decode(image, header, "RGB", 1, None, 100)
     assert found is not None
     assert found.shape == ((HEIGHT if name in OF_A_PIECE else 116), WIDTH, 3)
 

@@ -10,7 +10,7 @@ from encoded_images import decode, encoded_images, photograph, pillow_pixels, sa
 from numpy.typing import NDArray
 from PIL import Image
 
-from tfds_torch.images.decoders import jpeg, png
+from tfds_torch.images.decoders import png, simplejpeg
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 
 JPEG_NAMES = [name for name in encoded_images() if name.startswith("jpeg")]
@@ -50,7 +50,7 @@ def test_pixels_are_the_same_in_given_memory(name: str, mode: str | None) -> Non
 def test_pixels_are_the_same_without_the_fast_decoders(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     image = encoded_images()[name]
     expected = [decode(image, mode) for mode in CHANNELS]
-    monkeypatch.setattr(jpeg, "decode_jpeg", None)
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", None)
     monkeypatch.setattr(png, "decode_png", None)
     for mode, pixels in zip(CHANNELS, expected, strict=True):
         np.testing.assert_array_equal(decode(image, mode), pixels)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import jpeg, pillow, png, png_strips, raw
+from tfds_torch.images.decoders import pillow, png, png_strips, raw, simplejpeg
 from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, EncodedImage, ImageDecodeError, Pixels
 from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, Header, ImageFormat, read_header
 
@@ -23,7 +23,7 @@ CHANNELS: Mapping[str | None, int] = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
 """Mode of images -> number of channels; 0: as stored."""
 
 _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
-    ImageFormat.JPEG: (jpeg, pillow),
+    ImageFormat.JPEG: (simplejpeg, pillow),
     ImageFormat.PNG: (png, png_strips),
     ImageFormat.GIF: (pillow,),
     ImageFormat.BMP: (pillow,),
