@@ -127,11 +127,8 @@ def test_only_jpeg_that_libjpeg_turbo_decodes_shrinks() -> None:
 
 
 def test_what_does_not_shrink_is_not_decoded_to_another_size() -> None:
-    with pytest.raises(ImageDecodeError) as caught:
+    with pytest.raises(ValueError, match=r"^A PNG cannot be shrunk by 2 while it is decoded\.$"):
         ImageDecoder().decode(PNG, ImageDecoder().read_header(PNG), shrink=2)
-    assert str(caught.value) == (
-        "It decodes to 37 x 45 pixels of 3 channels, and its header promises 19 x 23 pixels of 3 channels."
-    )
 
 
 def test_jpeg_is_decoded_into_given_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

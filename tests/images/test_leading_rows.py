@@ -58,9 +58,11 @@ def test_rows_that_are_not_needed_are_left_out(name: str) -> None:
     image = IMAGES[name]
     header = read_header(image)
     assert header is not None
-    found = decoder_of_simplejpeg.decode(image, header, "RGB", 1, None, 100)
+    found = decoder_of_simplejpeg.decode(image, header, "RGB", (0, 0, 100, WIDTH), 1, None)
     assert found is not None
-    assert found.shape == ((HEIGHT if name in OF_A_PIECE else 116), WIDTH, 3)
+    assert found.shape == (100, WIDTH, 3)
+    assert found.base is not None
+    assert found.base.shape == ((HEIGHT if name in OF_A_PIECE else 116), WIDTH, 3)
 
 
 @pytest.mark.parametrize("num_bytes", [-1, -2, -500])

@@ -6,7 +6,15 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import pillow, png, png_strips, raw, simplejpeg
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Decoder, EncodedImage, ImageDecodeError, Pixels
+from tfds_torch.images.decoders.decoder import (
+    NUM_CHANNELS,
+    Decoder,
+    EncodedImage,
+    ImageDecodeError,
+    Pixels,
+    Window,
+    cut,
+)
 from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, Header, ImageFormat, read_header
 
 __all__ = [
@@ -119,17 +127,21 @@ class ImageDecoder:
 
         Raises:
             ImageDecodeError: it cannot be decoded, or only in part, or to another size than in its header.
-            ValueError: the window is not inside the image.
+            ValueError: the window is not inside the image, or the image cannot be shrunk.
         """
+        if shrink > 1 and not self.shrinks(header):
+            raise ValueError(f"A {header.format.name} cannot be shrunk by {shrink} while it is decoded.")
         mode = self._mode_of(header)
         shape = (-(-header.height // shrink), -(-header.width // shrink), NUM_CHANNELS[mode])
         top, left, height, width = (0, 0, *shape[:2]) if window is None else window
         if min(top, left) < 0 or top + height > shape[0] or left + width > shape[1]:
             raise ValueError(f"The window {top, left, height, width} is not inside an image of {_words(shape)}.")
-        pixels = _decode(image, header, mode, shrink, None, top + height)
-        if pixels.shape[1:] != shape[1:] or not top + height <= pixels.shape[0] <= shape[0]:
-            raise ImageDecodeError(f"It decodes to {_words(pixels.shape)}, and its header promises {_words(shape)}.")
-        return pixels[top : top + height, left : left + width]
+        pixels = _decode(image, header, mode, (top, left, height, width), shrink, None)
+        if pixels.shape != (height, width, shape[2]):
+            raise ImageDecodeError(
+                f"It decodes to {_words(pixels.shape)}, and its header promises {_words((height, width, shape[2]))}."
+            )
+        return pixels
 
     def decode_into(self, image: EncodedImage, header: Header, out: Pixels) -> None:
         """Decodes a whole image into `out`, uint8 [h, w, C], contiguous; without another copy where decoders can.
@@ -144,7 +156,7 @@ class ImageDecoder:
             raise ImageDecodeError(f"It has {_words(shape)}, and there is room for {_words(out.shape)}.")
         if not out.flags["C_CONTIGUOUS"]:
             raise ValueError(f"The memory to decode to is not contiguous: its strides are {out.strides}.")
-        _decode(image, header, mode, 1, out, None)
+        _decode(image, header, mode, (0, 0, *shape[:2]), 1, out)
 
     def _mode_of(self, header: Header) -> str:
         if self._mode is not None:
@@ -154,13 +166,11 @@ class ImageDecoder:
         return _STORED_MODES.get(header.channels, "RGB")
 
 
-def _decode(
-    image: EncodedImage, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
-) -> Pixels:
+def _decode(image: EncodedImage, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
     if isinstance(image, np.ndarray):
-        return raw.convert(image, mode, out)
+        return cut(raw.convert(image, mode, out), window)
     for decoder in _DECODERS[header.format]:
-        pixels = decoder.decode(image, header, mode, shrink, out, num_rows)
+        pixels = decoder.decode(image, header, mode, window, shrink, out)
         if pixels is not None:
             return pixels
     raise ImageDecodeError("No decoder takes it.")

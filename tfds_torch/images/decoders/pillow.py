@@ -14,7 +14,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, describe_pillow_error
+from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, Window, cut, describe_pillow_error
 from tfds_torch.images.headers import Header, ImageFormat
 
 
@@ -37,8 +37,8 @@ def shrinks(header: Header) -> bool:
     return False
 
 
-def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None) -> Pixels:
-    """Returns the pixels of any image but a PNG, all rows; of an animation the first frame.
+def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
+    """Returns a window of any image but a PNG; of an animation, of the first frame.
 
     Raises:
         ImageDecodeError: Pillow cannot decode it, or the header has another size.
@@ -51,7 +51,7 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
         raise ImageDecodeError(describe_pillow_error(error)) from error
     pixels = decoded if decoded.ndim == 3 else decoded[..., None]
     if out is None:
-        return pixels
+        return cut(pixels, window)
     if out.shape != pixels.shape:
         raise ImageDecodeError(f"It decodes to {pixels.shape}, and there is room for {out.shape}.")
     out[...] = pixels

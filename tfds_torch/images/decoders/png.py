@@ -1,6 +1,6 @@
 """Small PNG of 8 bits that needs no conversion, by kornia-rs: Pillow's pixels, in a third of Pillow's time."""
 
-from tfds_torch.images.decoders.decoder import Pixels
+from tfds_torch.images.decoders.decoder import Pixels, Window, cut
 from tfds_torch.images.headers import Header
 
 try:
@@ -23,10 +23,8 @@ def shrinks(header: Header) -> bool:
     return False
 
 
-def decode(
-    image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
-) -> Pixels | None:
-    """Returns all rows of a small PNG of 8 bits whose channels are those of the mode; None for any other."""
+def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
+    """Returns a window of a small PNG of 8 bits whose channels are those of the mode; None for any other."""
     kind, name = _KINDS.get(mode, (None, ""))
     if decode_png is None or image[24:26] != kind or header.height * header.width > _MOST_KORNIA_PIXELS:
         return None
@@ -37,6 +35,6 @@ def decode(
     except Exception:  # kornia-rs raises nothing more special.
         return None
     if out is None:
-        return pixels
+        return cut(pixels, window)
     out[...] = pixels
     return out

@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImagePalette
 from PIL.PngImagePlugin import PngImageFile
 
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, ImageDecodeError, Pixels, describe_pillow_error
+from tfds_torch.images.decoders.decoder import (
+    NUM_CHANNELS,
+    ImageDecodeError,
+    Pixels,
+    Window,
+    cut,
+    describe_pillow_error,
+)
 from tfds_torch.images.headers import Header
 
 _unpack_chunk = struct.Struct(">I4s").unpack_from
@@ -48,8 +55,8 @@ def shrinks(header: Header) -> bool:
     return False
 
 
-def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None) -> Pixels:
-    """Returns the pixels of any PNG, all rows, so that damage is found whatever the window.
+def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
+    """Returns a window of any PNG, of which all rows are decoded, so that damage is found whatever the window.
 
     Of an animation, it is the image that other readers show; of 16 bits, the upper 8 are kept.
 
@@ -67,7 +74,7 @@ def decode(image: bytes, header: Header, mode: str, shrink: int, out: Pixels | N
         raise ImageDecodeError(f"It decodes to {shape}, and there is room for {out.shape}.")
     pixels = np.empty(shape, np.uint8) if out is None else out
     _decode_passes(image, pixels_at, _Layout.of(image, mode), pixels)
-    return pixels
+    return cut(pixels, window)
 
 
 def decode_grey_16(image: bytes, header: Header) -> NDArray[np.uint16]:

@@ -13,7 +13,7 @@ import struct
 import numpy as np
 from PIL import Image
 
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels
+from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window, cut
 from tfds_torch.images.headers import Header
 
 try:
@@ -34,10 +34,8 @@ def shrinks(header: Header) -> bool:
     return _takes(header) and min(header.height, header.width) >= _LEAST_SHRUNK_SIDE
 
 
-def decode(
-    image: bytes, header: Header, mode: str, shrink: int, out: Pixels | None, num_rows: int | None
-) -> Pixels | None:
-    """Returns the pixels of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it.
+def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
+    """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it.
 
     Grey images of coloured ones are made as Pillow's `convert("L")` makes them. The Y channel would be faster by a
     third, and differs from that by up to 15 grey levels where colours are clipped.
@@ -46,7 +44,7 @@ def decode(
         return None
     to_gray = mode == "L" and header.channels == 3
     stored = "RGB" if to_gray else mode
-    height = header.height if num_rows is None else _rows_to_decode(image, header, num_rows, shrink)
+    height = _rows_to_decode(image, header, window[0] + window[2], shrink)
     is_cut = height < header.height
     size = (-(-height // shrink), -(-header.width // shrink))
     # libjpeg-turbo reads the header a second time: it gets no more memory than the first reading allows.
@@ -67,10 +65,10 @@ def decode(
     if pixels.shape[:2] != size:
         return None
     if not to_gray:
-        return pixels
+        return cut(pixels, window)
     gray = Image.frombuffer("RGB", size[::-1], pixels, "raw", "RGB", 0, 1).convert("L")
     if out is None:
-        return np.array(gray)[..., None]
+        return cut(np.array(gray)[..., None], window)
     out[..., 0] = np.asarray(gray)
     return out
 
