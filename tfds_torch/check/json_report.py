@@ -15,9 +15,10 @@ ended it, is null or empty.
     dataset         name, split, data_dir, is_fake, num_examples, num_shards, num_skipped_files (of tars;
                     null: of other formats), class_names, fingerprint, mean_example_bytes,
                     features {key: {dtype, shape} or nested}, image_sizes of num_images images
-    plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), batch_size,
-                    num_batches, num_replicas, num_workers (0: a rank reads by itself), pipelines [{rank, worker,
-                    num_batches, num_examples, num_fill, num_available}] of epoch 0
+    plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), jpeg_decoder (what
+                    decodes JPEG, with its version), batch_size, num_batches, num_replicas, num_workers (0: a rank reads
+                    by itself), pipelines [{rank, worker, num_batches, num_examples, num_fill, num_available}] of
+                    epoch 0
     reading         loader (create_loader or DataLoader), is_batched (whole batches or single examples), preprocess,
                     is_own (it is the recipe's; else the usual one), reason (of single examples) or null
     num_batches_read  of all ranks and epochs
@@ -53,6 +54,7 @@ from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of
+from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.source import FieldSpec
@@ -142,6 +144,7 @@ def _plan(findings: Findings, expected: Expectation) -> dict[str, Any]:
         "seed": plan.seed,
         "remainder": plan.remainder.value,
         "read_mode": expected.mode,
+        "jpeg_decoder": None if findings.parser is None else jpeg.describe(findings.parser.read.jpeg_decoder),
         "batch_size": plan.batch_size,
         "num_batches": plan.num_batches,
         "num_replicas": plan.world.num_replicas,

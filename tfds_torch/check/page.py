@@ -25,6 +25,7 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
 from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
+from tfds_torch.images.decoders import jpeg
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import printable
 
@@ -227,6 +228,8 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
 
 def _plan(findings: Findings, expected: Expectation) -> Part:
     reading = f". Read by {findings.delivery}" if findings.delivery is not None else ""
+    if findings.parser is not None and findings.parser.image_key is not None:
+        reading += f". JPEG is decoded by {jpeg.describe(findings.parser.read.jpeg_decoder)}"
     headings, rows = printed.plan_rows(expected, findings.pipelines, findings.num_workers)
     return Part("plan", "Plan", f"{printed.describe_plan(expected)}{reading}.", headings, rows)
 

@@ -17,6 +17,7 @@ from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of, promised_by
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
+from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.runtime.printable import printable
 
@@ -52,6 +53,8 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
         table.add_row("classes", plain(", ".join(names[:_MOST_CLASSES]) + more))
     features = [f"{key} {form}" for key, form in describe_features(parser)]
     table.add_row("features", plain("\n".join(features)))
+    if parser.image_key is not None:
+        table.add_row("JPEG by", plain(jpeg.describe(parser.read.jpeg_decoder)))
     console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))
 
 

@@ -124,10 +124,11 @@ class ImageField(OneKeyField):
     """An encoded image: JPEG, PNG, GIF (its first frame), BMP or WebP."""
 
     mode: str | None = "RGB"
+    jpeg_decoder: str = "auto"
 
     def decode(self, columns: Columns) -> list[Any]:
         """Returns n images, uint8 [h, w, C]; raises BadImageError."""
-        return ImageTransform(self.mode).decode(columns[self.key])
+        return ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder).decode(columns[self.key])
 
 
 class EncodedField(NamedTuple):
@@ -200,9 +201,11 @@ class ChunkDecoder:
         self._content = content
         self._metrics = metrics
         self._transform: ImageTransform | None = None
-        if content.image is not None:
-            map_images = make_map(content.preprocess, content.image.mode, seed)
-            self._transform = ImageTransform(content.image.mode, content.preprocess, seed=seed, map_images=map_images)
+        if (image := content.image) is not None:
+            map_images = make_map(content.preprocess, image.mode, seed)
+            self._transform = ImageTransform(
+                image.mode, content.preprocess, seed=seed, map_images=map_images, jpeg_decoder=image.jpeg_decoder
+            )
 
     def row_shape(self, chunk: EncodedChunk, position: int) -> tuple[int, int, int]:
         """Returns [H, W, C] of the rows of a batch that begins with an example of a chunk."""

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoders import jpeg
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.order import BlockShuffle
 from tfds_torch.runtime.limits import usable_cores
@@ -49,9 +50,12 @@ class ReadOptions:
             that is whole, by index, take its place, and logs a warning. In training it is an example like any other; in
             evaluation it is not `valid`, and its label is -100. All ranks keep their number of batches.
         max_replaced: damaged examples that a worker may replace in an epoch; one more is an error.
+        jpeg_decoder: `turbojpeg` (libturbojpeg 3 or later, which decodes only the window of a crop), `simplejpeg` or
+            `pillow`; `auto` takes the first of them that the machine has. Their pixels are the same.
 
     Raises:
-        ConfigError: an unknown mode or on_error, or a number out of range.
+        ConfigError: an unknown mode, on_error or jpeg_decoder, one that the machine does not have, or a number out of
+            range.
     """
 
     mode: str = "auto"
@@ -65,6 +69,7 @@ class ReadOptions:
     verify_checksums: bool = True
     on_error: str = "raise"
     max_replaced: int = 100
+    jpeg_decoder: str = "auto"
 
     def __post_init__(self) -> None:
         if self.mode not in READ_MODES:
@@ -78,6 +83,12 @@ class ReadOptions:
         if self.on_error not in ON_ERROR:
             hint = did_you_mean(self.on_error, ON_ERROR)
             raise ConfigError(f"Unknown on_error {self.on_error!r}: choose 'raise' or 'replace'.{hint}")
+        if self.jpeg_decoder not in jpeg.CHOICES:
+            hint = did_you_mean(self.jpeg_decoder, jpeg.CHOICES)
+            raise ConfigError(
+                f"Unknown jpeg_decoder {self.jpeg_decoder!r}: the decoders are {', '.join(jpeg.CHOICES)}.{hint}"
+            )
+        jpeg.check(self.jpeg_decoder)
         if not isinstance(self.verify_checksums, bool):
             raise ConfigError(f"ReadOptions: verify_checksums={self.verify_checksums!r} must be True or False.")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import pillow, png, png_strips, raw, simplejpeg
+from tfds_torch.images.decoders import jpeg, pillow, png, png_strips, raw
 from tfds_torch.images.decoders.decoder import (
     NUM_CHANNELS,
     Decoder,
@@ -31,13 +31,13 @@ CHANNELS: Mapping[str | None, int] = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
 """Mode of images -> number of channels; 0: as stored."""
 
 _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
-    ImageFormat.JPEG: (simplejpeg, pillow),
     ImageFormat.PNG: (png, png_strips),
     ImageFormat.GIF: (pillow,),
     ImageFormat.BMP: (pillow,),
     ImageFormat.WEBP: (pillow,),
 }
-"""The decoders of each format: the first one that does not refuse decodes. `raw` converts stored pixels."""
+"""The decoders of each format: the first one that does not refuse decodes. `decoders/jpeg.py` has those of JPEG, and
+`raw` converts stored pixels."""
 
 _STORED_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
@@ -63,16 +63,18 @@ class ImageDecoder:
     Args:
         mode: of the pixels: `RGB`, `L`, `RGBA`, or None for the channels as stored (RGB for CMYK).
         max_pixels: more of them are not decoded.
+        jpeg_decoder: one of `decoders.jpeg.CHOICES`.
 
     Raises:
         ConfigError: another mode.
     """
 
-    def __init__(self, mode: str | None = "RGB", max_pixels: int = MOST_PIXELS) -> None:
+    def __init__(self, mode: str | None = "RGB", max_pixels: int = MOST_PIXELS, jpeg_decoder: str = "auto") -> None:
         if mode not in CHANNELS:
             raise ConfigError(f"The mode of the images is {mode!r}. It can be 'RGB', 'L', 'RGBA' or None (as stored).")
         self._mode = mode
         self._max_pixels = max_pixels
+        self._jpeg_decoder = jpeg_decoder
 
     def read_header(self, image: EncodedImage) -> Header:
         """Returns the header of an image, encoded or stored as pixels uint8 [h, w, C], before it is decoded.
@@ -112,7 +114,7 @@ class ImageDecoder:
 
     def shrinks(self, header: Header) -> bool:
         """Whether an image with this header can be downsized by 2, 4 or 8 while it is decoded, which is faster."""
-        return header.format != ImageFormat.PIXELS and _DECODERS[header.format][0].shrinks(header)
+        return header.format != ImageFormat.PIXELS and self._decoders(header)[0].shrinks(header)
 
     def decode(
         self, image: EncodedImage, header: Header, window: Sequence[int] | None = None, shrink: int = 1
@@ -136,7 +138,7 @@ class ImageDecoder:
         top, left, height, width = (0, 0, *shape[:2]) if window is None else window
         if min(top, left) < 0 or top + height > shape[0] or left + width > shape[1]:
             raise ValueError(f"The window {top, left, height, width} is not inside an image of {_words(shape)}.")
-        pixels = _decode(image, header, mode, (top, left, height, width), shrink, None)
+        pixels = self._decode(image, header, mode, (top, left, height, width), shrink, None)
         if pixels.shape != (height, width, shape[2]):
             raise ImageDecodeError(
                 f"It decodes to {_words(pixels.shape)}, and its header promises {_words((height, width, shape[2]))}."
@@ -156,7 +158,23 @@ class ImageDecoder:
             raise ImageDecodeError(f"It has {_words(shape)}, and there is room for {_words(out.shape)}.")
         if not out.flags["C_CONTIGUOUS"]:
             raise ValueError(f"The memory to decode to is not contiguous: its strides are {out.strides}.")
-        _decode(image, header, mode, (0, 0, *shape[:2]), 1, out)
+        self._decode(image, header, mode, (0, 0, *shape[:2]), 1, out)
+
+    def _decode(
+        self, image: EncodedImage, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None
+    ) -> Pixels:
+        if isinstance(image, np.ndarray):
+            return cut(raw.convert(image, mode, out), window)
+        for decoder in self._decoders(header):
+            pixels = decoder.decode(image, header, mode, window, shrink, out)
+            if pixels is not None:
+                return pixels
+        raise ImageDecodeError("No decoder takes it.")
+
+    def _decoders(self, header: Header) -> Sequence[Decoder]:
+        if header.format == ImageFormat.JPEG:
+            return jpeg.decoders_of(self._jpeg_decoder)
+        return _DECODERS[header.format]
 
     def _mode_of(self, header: Header) -> str:
         if self._mode is not None:
@@ -164,16 +182,6 @@ class ImageDecoder:
         if header.format == ImageFormat.JPEG and header.channels == 4:
             return "RGB"  # CMYK is not what other images of four channels are.
         return _STORED_MODES.get(header.channels, "RGB")
-
-
-def _decode(image: EncodedImage, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
-    if isinstance(image, np.ndarray):
-        return cut(raw.convert(image, mode, out), window)
-    for decoder in _DECODERS[header.format]:
-        pixels = decoder.decode(image, header, mode, window, shrink, out)
-        if pixels is not None:
-            return pixels
-    raise ImageDecodeError("No decoder takes it.")
 
 
 def _words(shape: Sequence[int]) -> str:

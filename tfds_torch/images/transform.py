@@ -62,6 +62,7 @@ class ImageTransform:
         preprocess: decides on the crops.
         seed: of the random numbers.
         map_images: changes the results; None: nothing does.
+        jpeg_decoder: as of `ImageDecoder`.
     """
 
     def __init__(
@@ -71,13 +72,15 @@ class ImageTransform:
         *,
         seed: int = 0,
         map_images: MapImages | None = None,
+        jpeg_decoder: str = "auto",
     ) -> None:
         self.preprocess = preprocess
         self._seed = seed
         self._map = map_images
         self._kept_size: tuple[int, int] | None = None  # Of images that an evaluation leaves as they are.
         self._num_channels = CHANNELS[mode]
-        self._decoder = ImageDecoder(mode, MOST_PIXELS if preprocess is None else preprocess.max_pixels)
+        max_pixels = MOST_PIXELS if preprocess is None else preprocess.max_pixels
+        self._decoder = ImageDecoder(mode, max_pixels, jpeg_decoder)
 
     def row_shape(self, images: Images, first: int = 0) -> tuple[int, int, int]:
         """Returns [H, W, C] of the rows of a batch: that of the preprocess, else that of images[first].

@@ -3,10 +3,12 @@
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoders import jpeg
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration
 from tfds_torch.loaders.worker import WorkerBatch
@@ -97,6 +99,7 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         self._live: weakref.WeakKeyDictionary[LoaderIteration, _Reader] = weakref.WeakKeyDictionary()
         self._is_closed = False
         self._metrics = LoaderMetrics()
+        self._jpeg_decoder: str | None = None  # The choice of the Parser whose images are read; None: none are.
         close_at_exit(self)
 
     def _begin(self) -> tuple[Position, int | None]:
@@ -147,7 +150,8 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
 
         Where iterations live side by side, the workers and their stages are those of the latest one.
         """
-        return self._metrics.stats()
+        decoder = None if self._jpeg_decoder is None else jpeg.describe(self._jpeg_decoder)
+        return replace(self._metrics.stats(), jpeg_decoder=decoder)
 
     def close(self) -> None:
         """Ends all iterations and all processes; the loader cannot be iterated any more."""

@@ -14,6 +14,7 @@ from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.parser import METADATA_FIELDS, ElementSpec
@@ -60,6 +61,8 @@ class SplitDescription(ABC):
         self.preprocess = options.preprocess
         self.image_mode = options.image_mode
         self.read = options.read
+        if self.read.jpeg_decoder == "auto" and image_key is not None:
+            jpeg.warn_of_problems()
         self.image_key, self.target_key = image_key, target_key
         self._check_keys()
         self._check_preprocess()

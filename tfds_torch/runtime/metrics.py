@@ -68,6 +68,7 @@ class LoaderStats:
         consumer_s: the training loop was at work, between a batch and its asking for the next one.
         replaced: damaged examples that others took the place of.
         workers: the processes of the latest iteration; empty where the training process reads by itself.
+        jpeg_decoder: what decodes JPEG, with its version; None: no images of a Parser are read.
     """
 
     batches: int
@@ -84,18 +85,22 @@ class LoaderStats:
     consumer_s: float
     replaced: int = 0
     workers: tuple[WorkerStats, ...] = ()
+    jpeg_decoder: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures as a dict of plain values."""
         return asdict(self) | {"workers": [asdict(worker) for worker in self.workers]}
 
     def __str__(self) -> str:
+        replaced = f"; {self.replaced} damaged examples replaced" if self.replaced else ""
+        decoder = f"; JPEG by {self.jpeg_decoder}" if self.jpeg_decoder else ""
         return (
             f"{self.batches} batches, {self.examples} examples, {self.examples_per_s:.0f} examples/s; seconds: "
             f"waiting {self.waiting_s:.2f}, loop {self.consumer_s:.2f}, fetch {self.fetch_s:.2f} (read "
             f"{self.read_s:.2f}, decode {self.decode_s:.2f}, transform {self.transform_s:.2f}), collate "
             f"{self.collate_s:.2f}, hand-over {self.hand_over_s:.2f}, device copy {self.device_copy_s:.2f}"
-        ) + (f"; {self.replaced} damaged examples replaced" if self.replaced else "")
+            f"{replaced}{decoder}"
+        )
 
 
 class StageMetrics:
@@ -261,7 +266,7 @@ class LoaderMetrics:
             batches=self.num_batches,
             examples=self.num_examples,
             examples_per_s=self.num_examples / busy_s if busy_s else 0.0,
-            **{f"{stage}_s": totals[stage] for stage in STAGES},
+            **{f"{stage}_s": totals[stage] for stage in STAGES},  # type: ignore[arg-type]
             waiting_s=self._waiting_s,
             consumer_s=self._consumer_s,
             replaced=int(totals["replaced"]),

@@ -79,6 +79,8 @@ class Loader(BaseLoader[Reader]):
         self._generator = make_generator(options)
         self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
         self._must_check_ranks = options.check_ranks
+        if isinstance(dataset, ImageDataset) and "image" in dataset.fields:
+            self._jpeg_decoder = dataset.parser.read.jpeg_decoder
         if options.has_device_stage:
             self._device_stage()  # What cannot work is reported now.
         warn_of_foreign(options, self.num_workers)

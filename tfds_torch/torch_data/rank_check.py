@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed
 
 from tfds_torch.errors import ConfigError, StallError
+from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_seconds
 from tfds_torch.plan.world import World
@@ -16,6 +17,7 @@ from tfds_torch.torch_data.rank_world import is_distributed
 _REMEDIES = {
     "epoch": " (call set_epoch with the same number on every rank, before its iteration)",
     "start_batch": " (load the same state on every rank)",
+    "jpeg_decoder": " (install the same one everywhere, or choose ReadOptions(jpeg_decoder='simplejpeg'))",
 }
 
 
@@ -73,6 +75,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
         "num_examples": parser.num_examples,
         "batch_size": parser.batch_size,
         "preprocess": _describe_preprocess(parser.preprocess),
+        "jpeg_decoder": jpeg.describe(parser.read.jpeg_decoder),
     }
     try:
         world = find_world()

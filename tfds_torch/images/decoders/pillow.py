@@ -14,7 +14,14 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, Window, cut, describe_pillow_error
+from tfds_torch.images.decoders.decoder import (
+    ImageDecodeError,
+    Pixels,
+    Window,
+    cut,
+    describe_pillow_error,
+    jpeg_shrinks,
+)
 from tfds_torch.images.headers import Header, ImageFormat
 
 
@@ -34,7 +41,7 @@ _FILES: Mapping[ImageFormat, type[ImageFile]] = {
 
 def shrinks(header: Header) -> bool:
     """Whether an image with this header can be downsized while it is decoded."""
-    return False
+    return header.format == ImageFormat.JPEG and jpeg_shrinks(header)
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:

@@ -9,29 +9,28 @@ There is no such way to leave out the first ones: every block is encoded as a di
 """
 
 import struct
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window, cut
+from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window, cut, jpeg_shrinks, takes_jpeg
 from tfds_torch.images.headers import Header
 
 try:
-    from simplejpeg import decode_jpeg
+    import simplejpeg
 except ImportError:  # There is no wheel of it for this platform.
-    decode_jpeg = None
+    decode_jpeg: Any = None
+else:
+    decode_jpeg = simplejpeg.decode_jpeg
 
 _COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "RGBA": "RGBA"}
 _END = b"\xff\xd9"  # A cut file lacks it: then all rows are decoded, and the flaw is reported.
 _ROWS_BELOW = 16  # Two blocks: colours are interpolated with those of the next row of blocks.
 _LEAST_LEFT_OUT = 16  # Rows: copying the file has to be worth it.
 _pack_height = struct.Struct(">H").pack_into
-_LEAST_SHRUNK_SIDE = 8  # Below, several scales of libjpeg-turbo give the same size.
 
-
-def shrinks(header: Header) -> bool:
-    """Whether an image with this header can be downsized while it is decoded."""
-    return _takes(header) and min(header.height, header.width) >= _LEAST_SHRUNK_SIDE
+shrinks = jpeg_shrinks
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
@@ -40,7 +39,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
     Grey images of coloured ones are made as Pillow's `convert("L")` makes them. The Y channel would be faster by a
     third, and differs from that by up to 15 grey levels where colours are clipped.
     """
-    if not _takes(header):
+    if decode_jpeg is None or not takes_jpeg(header):
         return None
     to_gray = mode == "L" and header.channels == 3
     stored = "RGB" if to_gray else mode
@@ -85,7 +84,3 @@ def _with_height(image: bytes, header: Header, height: int) -> bytearray:
     changed = bytearray(image)
     _pack_height(changed, header.height_at, height)
     return changed
-
-
-def _takes(header: Header) -> bool:
-    return decode_jpeg is not None and header.channels in (1, 3) and header.bit_depth == 8
