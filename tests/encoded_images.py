@@ -8,12 +8,22 @@ from collections.abc import Mapping
 from importlib import resources
 
 import numpy as np
+import pytest
 import simplejpeg
 from image_writers import bmp_rows, pack_samples, png_chunk, run_lengths, write_bmp, write_png
 from numpy.typing import NDArray
 from PIL import Image
 
+from tfds_torch.images.decoders import turbojpeg
 from tfds_torch.images.decoding import ImageDecoder, Pixels
+
+HAS_TURBOJPEG = turbojpeg.find().library is not None
+JPEG_DECODERS = [
+    pytest.param("turbojpeg", marks=pytest.mark.skipif(not HAS_TURBOJPEG, reason="needs libturbojpeg 3")),
+    pytest.param("simplejpeg"),
+    pytest.param("pillow"),
+]
+"""What `jpeg_decoder` can be here."""
 
 SIZE = (45, 37)
 """Width and height, neither of which fills the blocks of a JPEG."""
@@ -35,9 +45,9 @@ def save(image: Image.Image, file_format: str, **options: object) -> bytes:
     return file.getvalue()
 
 
-def decode(image: bytes, mode: str | None = "RGB", shrink: int = 1) -> Pixels:
+def decode(image: bytes, mode: str | None = "RGB", shrink: int = 1, jpeg_decoder: str = "auto") -> Pixels:
     """Returns an image's pixels as an ImageDecoder decodes them."""
-    decoder = ImageDecoder(mode)
+    decoder = ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
     return decoder.decode(image, decoder.read_header(image), shrink=shrink)
 
 

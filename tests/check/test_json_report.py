@@ -22,6 +22,7 @@ from tfds_torch.check.json_report import make_report
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.images.decoders import jpeg
 
 
 def save(path: Path, findings: Findings, exit_code: int = 0) -> dict[str, Any]:
@@ -212,6 +213,7 @@ def test_a_check_that_keeps_every_promise(checker: Checker, two_ranks: Reported)
         "seed": 42,
         "remainder": "wrap",
         "read_mode": "index",
+        "jpeg_decoder": jpeg.describe("auto"),
         "batch_size": 32,
         "num_batches": 23,
         "num_replicas": 2,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from encoded_images import (
+    HAS_TURBOJPEG,
     behind_start,
     decode,
     encoded_images,
@@ -22,11 +23,12 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images import decoding
-from tfds_torch.images.decoders import pillow, png, png_strips, simplejpeg
+from tfds_torch.images.decoders import pillow, png, png_strips, simplejpeg, turbojpeg
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, ImageFormat
 
 JPEG, PNG = save(photograph(), "JPEG"), save(photograph(), "PNG")
+needs_turbojpeg = pytest.mark.skipif(not HAS_TURBOJPEG, reason="needs libturbojpeg 3")
 HEADER = ImageDecoder().read_header(JPEG)
 
 
@@ -131,7 +133,7 @@ def test_what_does_not_shrink_is_not_decoded_to_another_size() -> None:
         ImageDecoder().decode(PNG, ImageDecoder().read_header(PNG), shrink=2)
 
 
-def test_jpeg_is_decoded_into_given_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simplejpeg_decodes_into_given_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     buffers: list[Any] = []
     decode_jpeg = simplejpeg.decode_jpeg
 
@@ -141,8 +143,23 @@ def test_jpeg_is_decoded_into_given_memory_without_a_copy(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", decode_and_note)
     out = np.empty((HEADER.height, HEADER.width, 3), np.uint8)
-    ImageDecoder().decode_into(JPEG, HEADER, out)
+    ImageDecoder(jpeg_decoder="simplejpeg").decode_into(JPEG, HEADER, out)
     assert [buffer is out for buffer in buffers] == [True]
+
+
+@needs_turbojpeg
+def test_turbojpeg_decodes_into_given_memory_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    outs: list[Any] = []
+    decode_to = turbojpeg.Handle.decode
+
+    def decode_and_note(handle: turbojpeg.Handle, image: bytes, out: Any, mode: str) -> int:
+        outs.append(out)
+        return decode_to(handle, image, out, mode)
+
+    monkeypatch.setattr(turbojpeg.Handle, "decode", decode_and_note)
+    out = np.empty((HEADER.height, HEADER.width, 3), np.uint8)
+    ImageDecoder(jpeg_decoder="turbojpeg").decode_into(JPEG, HEADER, out)
+    assert [one is out for one in outs] == [True]
 
 
 @pytest.mark.parametrize("image", [JPEG, PNG, encoded_images()["gif"]], ids=["jpeg", "png", "gif"])
@@ -208,6 +225,7 @@ def decoded_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, "decode", decode_and_note)
 
+    spy(turbojpeg, "turbojpeg")
     spy(simplejpeg, "simplejpeg")
     spy(png, "kornia-rs")
     spy(png_strips, "strips")
@@ -244,8 +262,35 @@ def decoded_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_the_fastest_decoder_that_can_decodes(name: str, mode: str | None, decoder: str, decoded_by: list[str]) -> None:
-    decode(encoded_images()[name], mode)
+    decode(encoded_images()[name], mode, jpeg_decoder="simplejpeg")
     assert decoded_by == [decoder]
+
+
+@needs_turbojpeg
+@pytest.mark.parametrize(
+    ("name", "decoder"),
+    [
+        ("jpeg baseline", "turbojpeg"),
+        ("jpeg progressive", "turbojpeg"),
+        ("jpeg grey", "turbojpeg"),
+        ("jpeg rgb", "turbojpeg"),
+        ("jpeg with junk at its end", "turbojpeg"),
+        ("jpeg with junk between segments", "Pillow"),
+        ("jpeg cmyk", "Pillow"),
+        ("jpeg ycck", "Pillow"),
+    ],
+)
+@pytest.mark.parametrize("choice", ["auto", "turbojpeg"])
+def test_turbojpeg_decodes_all_but_what_is_flawed_or_cmyk(
+    name: str, decoder: str, choice: str, decoded_by: list[str]
+) -> None:
+    decode(encoded_images()[name], jpeg_decoder=choice)
+    assert decoded_by == [decoder]
+
+
+def test_pillow_decodes_jpeg_where_it_was_chosen(decoded_by: list[str]) -> None:
+    decode(JPEG, jpeg_decoder="pillow")
+    assert decoded_by == ["Pillow"]
 
 
 @pytest.mark.parametrize(("height", "decoder"), [(128, "kornia-rs"), (129, "strips")])
@@ -269,9 +314,9 @@ def test_a_decoder_that_finds_another_size_is_not_believed(image: bytes, found: 
 
 
 def test_an_image_that_no_decoder_takes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_DECODERS", {ImageFormat.JPEG: (png,)})
+    monkeypatch.setattr(decoding, "_DECODERS", {ImageFormat.PNG: (png,)})
     with pytest.raises(ImageDecodeError, match=r"^No decoder takes it\.$"):
-        decode(JPEG)
+        decode(encoded_images()["png palette"])
 
 
 # What is flawed

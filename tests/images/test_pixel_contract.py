@@ -6,12 +6,28 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from encoded_images import decode, encoded_images, photograph, pillow_pixels, save, stored_mode, with_alpha
+from encoded_images import (
+    JPEG_DECODERS,
+    decode,
+    encoded_images,
+    photograph,
+    pillow_pixels,
+    save,
+    stored_mode,
+    with_alpha,
+)
 from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.images.decoders import png, simplejpeg
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
+
+OF_ANY_DECODER = [
+    pytest.param(name, *decoder.values, marks=decoder.marks)
+    for name in encoded_images()
+    for decoder in (JPEG_DECODERS if name.startswith("jpeg") else [pytest.param("auto")])
+]
+"""Each image with each decoder that it can be given to."""
 
 JPEG_NAMES = [name for name in encoded_images() if name.startswith("jpeg")]
 
@@ -25,20 +41,20 @@ def draft(image: bytes, mode: str, shrink: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("mode", CHANNELS)
-@pytest.mark.parametrize("name", encoded_images())
-def test_pixels_equal_pillows(name: str, mode: str | None) -> None:
+@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
+def test_pixels_equal_pillows(name: str, jpeg_decoder: str, mode: str | None) -> None:
     image = encoded_images()[name]
     expected = pillow_pixels(image, stored_mode(image, mode))
-    found = decode(image, mode)
+    found = decode(image, mode, jpeg_decoder=jpeg_decoder)
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, expected)
     assert found.flags["WRITEABLE"]
 
 
 @pytest.mark.parametrize("mode", CHANNELS)
-@pytest.mark.parametrize("name", encoded_images())
-def test_pixels_are_the_same_in_given_memory(name: str, mode: str | None) -> None:
-    image, decoder = encoded_images()[name], ImageDecoder(mode)
+@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
+def test_pixels_are_the_same_in_given_memory(name: str, jpeg_decoder: str, mode: str | None) -> None:
+    image, decoder = encoded_images()[name], ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
     expected = decode(image, mode)
     batch = np.full((3, *expected.shape), 7, np.uint8)
     decoder.decode_into(image, decoder.read_header(image), batch[1])
@@ -53,26 +69,28 @@ def test_pixels_are_the_same_without_the_fast_decoders(name: str, monkeypatch: p
     monkeypatch.setattr(simplejpeg, "decode_jpeg", None)
     monkeypatch.setattr(png, "decode_png", None)
     for mode, pixels in zip(CHANNELS, expected, strict=True):
-        np.testing.assert_array_equal(decode(image, mode), pixels)
+        np.testing.assert_array_equal(decode(image, mode, jpeg_decoder="simplejpeg"), pixels)
 
 
 @pytest.mark.parametrize("mode", CHANNELS)
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
 @pytest.mark.parametrize("name", JPEG_NAMES)
-def test_shrunk_pixels_equal_pillows_drafts(name: str, mode: str | None) -> None:
-    image, decoder = encoded_images()[name], ImageDecoder(mode)
+def test_shrunk_pixels_equal_pillows_drafts(name: str, jpeg_decoder: str, mode: str | None) -> None:
+    image, decoder = encoded_images()[name], ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
     header = decoder.read_header(image)
     for shrink in (2, 4, 8) if decoder.shrinks(header) else ():
         expected = draft(image, stored_mode(image, mode), shrink)
         assert expected.shape[:2] == (-(-header.height // shrink), -(-header.width // shrink))
-        np.testing.assert_array_equal(decode(image, mode, shrink), expected)
+        np.testing.assert_array_equal(decode(image, mode, shrink, jpeg_decoder), expected)
 
 
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
 @pytest.mark.parametrize("height", range(8, 18))
-def test_shrunk_sizes_are_rounded_up(height: int) -> None:
+def test_shrunk_sizes_are_rounded_up(height: int, jpeg_decoder: str) -> None:
     for width in range(8, 42):
         image = save(Image.new("RGB", (width, height), (90, 60, 30)), "JPEG")
         for shrink in (2, 4, 8):
-            assert decode(image, "RGB", shrink).shape == (-(-height // shrink), -(-width // shrink), 3)
+            assert decode(image, "RGB", shrink, jpeg_decoder).shape == (-(-height // shrink), -(-width // shrink), 3)
 
 
 def test_alpha_is_dropped_and_not_blended() -> None:
@@ -108,25 +126,25 @@ def lengths_to_cut(image: bytes) -> list[int]:
     return sorted({*range(0, len(image), max(1, len(image) // 100)), *range(max(0, len(image) - 40), len(image))})
 
 
-@pytest.mark.parametrize("name", encoded_images())
-def test_a_cut_image_is_an_error_or_whole(name: str) -> None:
+@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
+def test_a_cut_image_is_an_error_or_whole(name: str, jpeg_decoder: str) -> None:
     image = encoded_images()[name]
-    whole = decode(image, "RGB")
+    whole = decode(image, "RGB", jpeg_decoder=jpeg_decoder)
     for length in lengths_to_cut(image):
         try:
-            found = decode(image[:length], "RGB")
+            found = decode(image[:length], "RGB", jpeg_decoder=jpeg_decoder)
         except ImageDecodeError:
             continue
         np.testing.assert_array_equal(found, whole, err_msg=f"cut to {length} of {len(image)} bytes")
 
 
-@pytest.mark.parametrize("name", encoded_images())
-def test_an_image_cut_in_its_middle_is_an_error(name: str) -> None:
+@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
+def test_an_image_cut_in_its_middle_is_an_error(name: str, jpeg_decoder: str) -> None:
     image = encoded_images()[name]
     if name == "gif animated":  # Its middle is behind its first frame.
         image = image[: len(image) // 2]
     with pytest.raises(ImageDecodeError):
-        decode(image[: len(image) // 2], "RGB")
+        decode(image[: len(image) // 2], "RGB", jpeg_decoder=jpeg_decoder)
 
 
 def damaged(image: bytes, rng: random.Random) -> Iterator[bytes]:
@@ -141,11 +159,11 @@ def damaged(image: bytes, rng: random.Random) -> Iterator[bytes]:
             yield image[:position] + rng.randbytes(rng.randrange(9)) + image[position + rng.randrange(9) :]
 
 
-@pytest.mark.parametrize("name", encoded_images())
-def test_a_damaged_image_is_an_error_or_of_the_size_in_its_header(name: str) -> None:
+@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
+def test_a_damaged_image_is_an_error_or_of_the_size_in_its_header(name: str, jpeg_decoder: str) -> None:
     rng, reasons = random.Random(name), []
     for number, image in enumerate(damaged(encoded_images()[name], rng)):
-        decoder = ImageDecoder(list(CHANNELS)[number % len(CHANNELS)], max_pixels=100_000)
+        decoder = ImageDecoder(list(CHANNELS)[number % len(CHANNELS)], 100_000, jpeg_decoder)
         try:
             header = decoder.read_header(image)
             found = decoder.decode(image, header)

@@ -13,7 +13,7 @@ import torch.distributed
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, MaskedMean, ParserTfds, TrainPreprocess, World, errors
+from tfds_torch import ImageDataset, MaskedMean, ParserTfds, ReadOptions, TrainPreprocess, World, errors
 
 if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
@@ -198,6 +198,7 @@ def compare_ranks(store: str, root: str) -> dict[str, str]:
         "each by itself": lambda: ImageDataset(make(), world=World()),
         "preprocess": lambda: ImageDataset(make(preprocess=TrainPreprocess([8, 16][rank]))),
         "own preprocess": lambda: ImageDataset(make(preprocess=Shade(8, most=[8, 16][rank]))),
+        "jpeg decoder": lambda: ImageDataset(make(read=ReadOptions(jpeg_decoder=["simplejpeg", "pillow"][rank]))),
         "map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=[_same, _other][rank]))),
         "equal with a map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=_same))),
         "epoch": lambda: _at(ImageDataset(make()), epoch=rank),

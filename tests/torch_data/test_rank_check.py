@@ -27,6 +27,7 @@ EXPECTED = {
     "preprocess": r"ConfigError: .*: preprocess is TrainPreprocess\(size=8, .*\) on rank 0, "
     r"TrainPreprocess\(size=16, .*\) on rank 1\.",
     "own preprocess": r"ConfigError: .*: preprocess is Shade\(size=8, .*most=8\) on rank 0, .*most=16\) on rank 1\.",
+    "jpeg decoder": r"ConfigError: .*: jpeg_decoder is 'simplejpeg .*' on rank 0, pillow .* on rank 1 \(install .*",
     "map_fn": r"ConfigError: .*map_fn=[\w.]+:_same, .* on rank 0, .*map_fn=[\w.]+:_other, .* on rank 1\.",
     "equal with a map_fn": "nothing",
     "epoch": r"ConfigError: .*: epoch is 0 on rank 0, 1 on rank 1 \(call set_epoch with the same number .*\)\.",

@@ -18,6 +18,8 @@ _JPEG_FRAMES = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 
 _JPEG_TOP_DOWN = frozenset((0xC0, 0xC1))
 _JPEG_WITHOUT_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD9)))
 
+_LEAST_SHRUNK_SIDE = 8  # Of a JPEG. Below, several scales of libjpeg-turbo give the same size.
+
 _PNG_PALETTE = 3
 _PNG_CHANNELS = {0: 1, 2: 3, _PNG_PALETTE: 3, 4: 2, 6: 4}
 """Colour type -> number of channels."""
@@ -62,6 +64,16 @@ class Header(NamedTuple):
     channels: int
     bit_depth: int
     height_at: int = 0
+
+    @property
+    def is_plain_jpeg(self) -> bool:
+        """Whether it is a JPEG of 8 bits a sample, grey or coloured, not CMYK."""
+        return self.format == ImageFormat.JPEG and self.channels in (1, 3) and self.bit_depth == 8
+
+    @property
+    def is_shrinkable_jpeg(self) -> bool:
+        """Whether it can be downsized while it is decoded: the same, whatever decodes it."""
+        return self.is_plain_jpeg and min(self.height, self.width) >= _LEAST_SHRUNK_SIDE
 
 
 def read_header(image: bytes) -> Header | None:

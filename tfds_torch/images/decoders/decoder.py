@@ -20,19 +20,6 @@ NUM_CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 """What decoders return, by Pillow's names."""
 
 
-_LEAST_SHRUNK_SIDE = 8  # Of a JPEG. Below, several scales of libjpeg-turbo give the same size.
-
-
-def takes_jpeg(header: Header) -> bool:
-    """Whether libjpeg-turbo's own interface decodes a JPEG: 8 bits a sample, grey or coloured, not CMYK."""
-    return header.channels in (1, 3) and header.bit_depth == 8
-
-
-def jpeg_shrinks(header: Header) -> bool:
-    """Whether a JPEG can be downsized while it is decoded: the same, whatever decodes it."""
-    return takes_jpeg(header) and min(header.height, header.width) >= _LEAST_SHRUNK_SIDE
-
-
 class ImageDecodeError(ValueError):
     """An image that cannot be decoded; the message is the reason, a sentence."""
 

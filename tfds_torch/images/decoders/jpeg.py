@@ -8,7 +8,7 @@ from importlib.metadata import version
 from PIL import features
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import pillow, simplejpeg, turbojpeg, turbojpeg_library
+from tfds_torch.images.decoders import pillow, simplejpeg, turbojpeg
 from tfds_torch.images.decoders.decoder import Decoder
 
 CHOICES = ("auto", "turbojpeg", "simplejpeg", "pillow")
@@ -34,14 +34,14 @@ def resolve(choice: str) -> str:
     """Returns the decoder that a choice means on this machine."""
     if choice != "auto":
         return choice
-    if turbojpeg_library.find().library is not None:
+    if turbojpeg.find().library is not None:
         return "turbojpeg"
     return "pillow" if simplejpeg.decode_jpeg is None else "simplejpeg"
 
 
 def describe(choice: str) -> str:
     """Returns the decoder that a choice means on this machine, with its version: equal where the code is."""
-    name, library = resolve(choice), turbojpeg_library.find().library
+    name, library = resolve(choice), turbojpeg.find().library
     if name == "turbojpeg" and library is not None:
         return f"turbojpeg (libjpeg-turbo {library.version})"
     if name == "simplejpeg":
@@ -51,7 +51,7 @@ def describe(choice: str) -> str:
 
 def check(choice: str) -> None:
     """Raises ConfigError where this machine does not have what was chosen."""
-    found = turbojpeg_library.find() if choice == "turbojpeg" else None
+    found = turbojpeg.find() if choice == "turbojpeg" else None
     if found is not None and found.library is None:
         problems = "; ".join(found.problems)
         raise ConfigError(
@@ -66,7 +66,7 @@ def check(choice: str) -> None:
 @cache
 def warn_of_problems() -> None:
     """Logs a warning, once a process, where a libturbojpeg was found and none can be used."""
-    found = turbojpeg_library.find()
+    found = turbojpeg.find()
     if found.library is None and found.problems:
         _logger.warning(
             "%s. JPEG is decoded by %s instead; jpeg_decoder='simplejpeg' is silent.",

@@ -20,7 +20,6 @@ from tfds_torch.images.decoders.decoder import (
     Window,
     cut,
     describe_pillow_error,
-    jpeg_shrinks,
 )
 from tfds_torch.images.headers import Header, ImageFormat
 
@@ -41,7 +40,7 @@ _FILES: Mapping[ImageFormat, type[ImageFile]] = {
 
 def shrinks(header: Header) -> bool:
     """Whether an image with this header can be downsized while it is decoded."""
-    return header.format == ImageFormat.JPEG and jpeg_shrinks(header)
+    return header.is_shrinkable_jpeg
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:

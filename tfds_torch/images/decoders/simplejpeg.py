@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window, cut, jpeg_shrinks, takes_jpeg
+from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window, cut
 from tfds_torch.images.headers import Header
 
 try:
@@ -30,7 +30,10 @@ _ROWS_BELOW = 16  # Two blocks: colours are interpolated with those of the next 
 _LEAST_LEFT_OUT = 16  # Rows: copying the file has to be worth it.
 _pack_height = struct.Struct(">H").pack_into
 
-shrinks = jpeg_shrinks
+
+def shrinks(header: Header) -> bool:
+    """Whether an image with this header can be downsized while it is decoded."""
+    return header.is_shrinkable_jpeg
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
@@ -39,7 +42,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
     Grey images of coloured ones are made as Pillow's `convert("L")` makes them. The Y channel would be faster by a
     third, and differs from that by up to 15 grey levels where colours are clipped.
     """
-    if decode_jpeg is None or not takes_jpeg(header):
+    if decode_jpeg is None or not header.is_plain_jpeg:
         return None
     to_gray = mode == "L" and header.channels == 3
     stored = "RGB" if to_gray else mode

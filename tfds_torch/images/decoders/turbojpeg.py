@@ -1,20 +1,35 @@
 """JPEG by libturbojpeg 3: of a photograph only the window is decoded. Its pixels equal Pillow's.
 
 Every row above the window still has to be read, since blocks are encoded one after the other; but neither these nor
-the columns beside the window are transformed into pixels (540 us instead of 640 for a photograph of 385 x 513 pixels).
+the columns beside the window become pixels (540 us instead of 640 for a photograph of 385 x 513 pixels).
 
 What the library warns about goes to Pillow, which knows a harmless flaw from a file that is cut.
 """
 
+import base64
+import threading
+import zlib
+from functools import cache
+from typing import NamedTuple
+
 import numpy as np
 from PIL import Image
 
-from tfds_torch.images.decoders import turbojpeg_library
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window, cut, jpeg_shrinks, takes_jpeg
-from tfds_torch.images.decoders.turbojpeg_library import HEIGHT, PIXEL_FORMATS, SUBSAMPLING, WIDTH
+from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window
+from tfds_torch.images.decoders.turbojpeg_library import (
+    DECOMPRESS,
+    HEIGHT,
+    PIXEL_FORMATS,
+    STOP_ON_WARNING,
+    SUBSAMPLING,
+    WIDTH,
+    Library,
+    NotUsableError,
+    Region,
+    ScalingFactor,
+    candidates,
+)
 from tfds_torch.images.headers import Header
-
-shrinks = jpeg_shrinks
 
 _END = b"\xff\xd9"  # A cut file lacks it: then all of it is decoded, and the flaw is reported.
 _MARGIN = 2
@@ -22,41 +37,144 @@ _MARGIN = 2
 _BLOCK_WIDTHS = {0: 8, 1: 16, 2: 16, 3: 8, 4: 8, 5: 32}
 """TJSAMP (4:4:4, 4:2:2, 4:2:0, grey, 4:4:0, 4:1:1) -> pixels between the columns where a region can begin."""
 
+_TEST_IMAGE = base64.b85decode(
+    b"|JeWF01!$>Nk#wx0RR9200961|JwjV08lqPMm#c5MnOheRZw4e$bxuoZg};txsk~K|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0"
+    b"|Nq+nLjhG<T6k%A>w<#o|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsC0|NsBM01*fPFaSUU0U`hb5di}c"
+    b"0sq7R7ytnQ0RaI30000000000000650RRO5!~i7_0RRC50|NyC0RR91000000RRFKArdh`15t4zVS$mM1mXY002cuP0RaI3000000000000002"
+    b"0RRL4!~h`?00IC71Oos70000000000009CKAu&-Bae?u{(eVG;01N{G00I#M5dc2`lYMS^?-xH4F|G3*o5x4dQnuMN3}f;jr?=$bdmnL{ud(<3"
+    b"PHfWpWctCR(px>P1tu8(0HVK1bDkLy)H&j0s8te6oRk`VXARQ<@eKxJq+w_=Hv1-?r_6V@?TI?7bs=s0&ToDAC8{2)OCF1A?6Y$2vUb5KPM%N6"
+    b"R7m9J`UhOK2RVY14~br|X*8D4Ye7l8YQu$7oEu3QPrD5v+ww0##(Y4^)%L;XLtS2DwtfkT>U_s+%FLCvG#o|`WA0#kvu|ycoZ2IjxO&&pTnxZg"
+    b"XWDo4D?xVolcQ%GMGI*eMM`9;Qtg6mBLxz)nB9+3V2MutPyg8"
+)
+"""A JPEG of 48 x 64 pixels of three colours, 4:2:0."""
+
+_TESTS = (((16, 11), (22, 30), 1, 1871809170), ((16, 5), (8, 9), 2, 3447347676))
+"""Region (left, top), (width, height), shrink, and the CRC-32 of its RGB pixels as Pillow decodes them."""
+
+_of_thread = threading.local()
+
+
+class Handle:
+    """One of a library's decompressors, for one thread at a time. What its methods return but 0 is an error."""
+
+    def __init__(self, library: Library) -> None:
+        self._functions, self._decompress = library.functions, library.decompress
+        self._address: int | None = library.functions.tj3Init(DECOMPRESS)
+        if not self._address:
+            raise NotUsableError("its tj3Init returned nothing")
+        library.functions.tj3Set(self._address, STOP_ON_WARNING, 1)
+
+    def __del__(self) -> None:
+        if self._address:
+            self._functions.tj3Destroy(self._address)
+
+    def read_header(self, image: bytes) -> int:
+        """Reads the header of an image, which the following calls are about."""
+        failed: int = self._functions.tj3DecompressHeader(self._address, image, len(image))
+        return failed
+
+    def get(self, parameter: int) -> int:
+        """Returns what the header says; -1: nothing."""
+        value: int = self._functions.tj3Get(self._address, parameter)
+        return value
+
+    def select(self, shrink: int, region: Region) -> int:
+        """Selects a region of the image, shrunk."""
+        failed: int = self._functions.tj3SetScalingFactor(self._address, ScalingFactor(1, shrink))
+        return failed or self._functions.tj3SetCroppingRegion(self._address, region)
+
+    def decode(self, image: bytes, out: Pixels, mode: str) -> int:
+        """Decodes what was selected into `out`, which must have room for it."""
+        address = out.__array_interface__["data"][0]
+        failed: int = self._decompress(self._address, image, len(image), address, 0, PIXEL_FORMATS[mode])
+        return failed
+
+
+class Found(NamedTuple):
+    """The library of this machine, None: there is none; and what is wrong with those that were found before it."""
+
+    library: Library | None
+    problems: tuple[str, ...]
+
+
+@cache
+def find() -> Found:
+    """Returns the first library that can be used. Looked for once a process."""
+    problems: list[str] = []
+    for name in candidates():
+        try:
+            library = Library(name)
+            check_pixels(library)
+        except NotUsableError as error:
+            problems.append(f"{name} {error}")
+        else:
+            return Found(library, tuple(problems))
+    return Found(None, tuple(problems))
+
+
+def check_pixels(library: Library) -> None:
+    """Raises NotUsableError where a library decodes regions of an image to other pixels than Pillow."""
+    for (left, top), (width, height), shrink, checksum in _TESTS:
+        handle, pixels = Handle(library), np.zeros((height, width, 3), np.uint8)
+        failed = handle.read_header(_TEST_IMAGE) or handle.select(shrink, Region(left, top, width, height))
+        if failed or handle.decode(_TEST_IMAGE, pixels, "RGB"):
+            raise NotUsableError("does not decode a region of a small JPEG")
+        # The neighbours of the outermost pixels, which their colours are mixed with, are not decoded.
+        if zlib.crc32(pixels[_MARGIN:-_MARGIN, _MARGIN:-_MARGIN].tobytes()) != checksum:
+            raise NotUsableError("decodes other pixels of a small JPEG than Pillow does")
+
+
+def shrinks(header: Header) -> bool:
+    """Whether an image with this header can be downsized while it is decoded."""
+    return header.is_shrinkable_jpeg
+
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
     """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it.
 
     Grey images of coloured ones are made as Pillow's `convert("L")` makes them.
     """
-    library = turbojpeg_library.find().library
-    if library is None or not takes_jpeg(header):
+    library = find().library
+    if library is None or not header.is_plain_jpeg:
         return None
-    handle = library.handle
-    if handle.read_header(image) or (handle.get(HEIGHT), handle.get(WIDTH)) != (header.height, header.width):
-        return None
-    top, left, height, width = window
-    full_height, full_width = -(-header.height // shrink), -(-header.width // shrink)
-    step = _BLOCK_WIDTHS.get(handle.get(SUBSAMPLING))
-    if out is None and step is not None and image.endswith(_END):
-        first_row, first_column = max(0, top - _MARGIN), max(0, left - _MARGIN) * shrink // step * step // shrink
-        num_rows = min(full_height, top + height + _MARGIN) - first_row
-        num_columns = min(full_width, left + width + _MARGIN) - first_column
-        failed = handle.select(shrink, first_column, first_row, num_columns, num_rows)
-    else:
-        first_row = first_column = 0
-        num_rows, num_columns = full_height, full_width
-        failed = handle.select(shrink, 0, 0, 0, 0)
-    if failed:
-        return None
+    handle: Handle | None = getattr(_of_thread, "handle", None)
+    if handle is None:
+        handle = _of_thread.handle = Handle(library)
     to_gray = mode == "L" and header.channels == 3
-    stored = "RGB" if to_gray else mode
-    pixels = np.empty((num_rows, num_columns, NUM_CHANNELS[stored]), np.uint8) if out is None or to_gray else out
-    if handle.decode(image, pixels, PIXEL_FORMATS[stored]):
+    decoded = _decode(handle, image, header, "RGB" if to_gray else mode, window, shrink, None if to_gray else out)
+    if decoded is None:
+        _of_thread.handle = None  # After one flawed image, version 2.1.92 calls every one flawed.
         return None
+    pixels, (top, left, height, width) = decoded
     if to_gray:
-        gray = Image.frombuffer("RGB", (num_columns, num_rows), pixels, "raw", "RGB", 0, 1).convert("L")
+        gray = Image.frombuffer("RGB", pixels.shape[1::-1], pixels, "raw", "RGB", 0, 1).convert("L")
         pixels = np.array(gray)[..., None]
         if out is not None:
             out[...] = pixels
             return out
-    return cut(pixels, (top - first_row, left - first_column, height, width))
+    return pixels[top : top + height, left : left + width]
+
+
+def _decode(
+    handle: Handle, image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None
+) -> tuple[Pixels, Window] | None:
+    """Returns a region of an image, and where in it the window lies; None: the library finds a flaw."""
+    if handle.read_header(image) or (handle.get(HEIGHT), handle.get(WIDTH)) != (header.height, header.width):
+        return None
+    top, left, height, width = window
+    first_row = first_column = 0
+    num_rows, num_columns = -(-header.height // shrink), -(-header.width // shrink)
+    step = _BLOCK_WIDTHS.get(handle.get(SUBSAMPLING))
+    if out is not None or step is None or not image.endswith(_END):
+        failed = handle.select(shrink, Region(0, 0, 0, 0))
+    else:
+        first_row, first_column = max(0, top - _MARGIN), max(0, left - _MARGIN) * shrink // step * step // shrink
+        num_rows = min(num_rows, top + height + _MARGIN) - first_row
+        num_columns = min(num_columns, left + width + _MARGIN) - first_column
+        failed = handle.select(shrink, Region(first_column, first_row, num_columns, num_rows))
+    if failed:
+        return None
+    pixels = np.empty((num_rows, num_columns, NUM_CHANNELS[mode]), np.uint8) if out is None else out
+    if handle.decode(image, pixels, mode):
+        return None
+    return pixels, (top - first_row, left - first_column, height, width)

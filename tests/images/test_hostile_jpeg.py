@@ -1,0 +1,136 @@
+"""JPEG that is flipped, lies or is of a rare kind: Pillow's pixels or an ImageDecodeError, whatever decodes."""
+
+import ctypes
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import RunPython
+from encoded_images import HAS_TURBOJPEG, JPEG_DECODERS, decode, encoded_images, photograph, pillow_pixels, save
+from numpy.typing import NDArray
+
+from tfds_torch.images.decoders import turbojpeg
+from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
+
+ARITHMETIC, LOSSLESS, QUALITY, SUBSAMPLING = 14, 15, 3, 4  # Parameters of libturbojpeg's compressor.
+
+FLIPS = """
+import json, random, sys
+import numpy as np
+from encoded_images import photograph, save
+from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
+
+jpeg_decoder, seed, num_flips = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+decoder, by_pillow = (ImageDecoder(jpeg_decoder=name, max_pixels=100_000) for name in (jpeg_decoder, "pillow"))
+photo = photograph((90, 70))
+kinds = ({}, {"progressive": True}, {"subsampling": 0}, {"quality": 20})
+images = [save(photo, "JPEG", **options) for options in kinds]
+rng = random.Random(seed)
+counts = {"errors": 0, "equal": 0, "beyond": 0}
+for _ in range(num_flips):
+    image = bytearray(rng.choice(images))
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        image[rng.randrange(len(image))] ^= 1 << rng.randrange(8)
+    image = bytes(image)
+    try:
+        header = decoder.read_header(image)
+        top, left = rng.randrange(header.height), rng.randrange(header.width)
+        window = (top, left, rng.randrange(header.height - top) + 1, rng.randrange(header.width - left) + 1)
+        found = decoder.decode(image, header, window)
+    except ImageDecodeError:
+        counts["errors"] += 1
+        continue
+    try:
+        whole = by_pillow.decode(image, header)
+    except ImageDecodeError:
+        counts["beyond"] += 1  # It is damaged where the window does not reach.
+        continue
+    np.testing.assert_array_equal(found, whole[top : top + window[2], left : left + window[3]])
+    counts["equal"] += 1
+print(json.dumps(counts))
+"""
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS[:2])
+def test_flipped_bits_are_errors_or_pillows_pixels(jpeg_decoder: str, run_python: RunPython) -> None:
+    num_flips = 10_000
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    ended = run_python("-c", FLIPS, jpeg_decoder, "7", str(num_flips), env={"PYTHONPATH": path})
+    assert ended.returncode == 0, ended.stderr
+    counts = json.loads(ended.stdout)
+    assert sum(counts.values()) == num_flips
+    assert min(counts["errors"], counts["equal"]) > num_flips // 50, counts
+
+
+def compressed(pixels: NDArray[np.uint8], parameter: int) -> bytes:
+    """Returns a JPEG as libturbojpeg writes it with a parameter on; skips where there is none that does."""
+    if not HAS_TURBOJPEG:
+        pytest.skip("needs libturbojpeg 3")
+    found = turbojpeg.find().library
+    assert found is not None
+    functions = found.functions
+    functions.tj3Compress8.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        *[ctypes.c_int] * 4,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]
+    handle = functions.tj3Init(0)
+    for name, value in ((SUBSAMPLING, 0), (QUALITY, 80), (parameter, 1)):
+        if functions.tj3Set(handle, name, value):
+            pytest.skip("this library does not write them")
+    memory, size = ctypes.c_void_p(), ctypes.c_size_t()
+    height, width = pixels.shape[:2]
+    failed = functions.tj3Compress8(
+        handle, pixels.ctypes.data, width, 0, height, 0, ctypes.byref(memory), ctypes.byref(size)
+    )
+    assert not failed
+    image = ctypes.string_at(memory.value or 0, size.value)
+    functions.tj3Free.argtypes = [ctypes.c_void_p]
+    functions.tj3Free(memory)
+    functions.tj3Destroy(handle)
+    return image
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize("parameter", [ARITHMETIC, LOSSLESS], ids=["arithmetic", "lossless"])
+def test_rare_kinds_are_errors_or_pillows_pixels(parameter: int, jpeg_decoder: str) -> None:
+    image = compressed(np.ascontiguousarray(np.asarray(photograph())), parameter)
+    try:
+        expected = pillow_pixels(image, "RGB")
+    except OSError:
+        with pytest.raises(ImageDecodeError):
+            decode(image, jpeg_decoder=jpeg_decoder)
+        return
+    np.testing.assert_array_equal(decode(image, jpeg_decoder=jpeg_decoder), expected)
+    decoder = ImageDecoder(jpeg_decoder=jpeg_decoder)
+    found = decoder.decode(image, decoder.read_header(image), (11, 20, 9, 17))
+    np.testing.assert_array_equal(found, expected[11:20, 20:37])
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize(("height", "width"), [(200, 45), (37, 200), (20, 45), (37, 20), (65_500, 45)])
+def test_a_header_that_lies_about_the_size_is_an_error_or_pillows_pixels(
+    height: int, width: int, jpeg_decoder: str
+) -> None:
+    image = bytearray(save(photograph(), "JPEG"))
+    at = image.index(b"\xff\xc0") + 5
+    image[at : at + 4] = height.to_bytes(2, "big") + width.to_bytes(2, "big")
+    decoder = ImageDecoder(jpeg_decoder=jpeg_decoder)
+    header = decoder.read_header(bytes(image))
+    assert (header.height, header.width) == (height, width)
+    try:
+        found = decoder.decode(bytes(image), header)
+    except ImageDecodeError:
+        return
+    np.testing.assert_array_equal(found, pillow_pixels(bytes(image), "RGB"))
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize("name", [name for name in encoded_images() if "cmyk" in name or "ycck" in name])
+def test_four_colours_are_pillows(name: str, jpeg_decoder: str) -> None:
+    image = encoded_images()[name]
+    np.testing.assert_array_equal(decode(image, jpeg_decoder=jpeg_decoder), pillow_pixels(image, "RGB"))
