@@ -28,7 +28,7 @@ FOUND = turbojpeg.find().library
 @pytest.fixture(autouse=True)
 def searched_anew() -> Iterator[None]:
     """Lets each test look for libraries, decoders and warnings itself."""
-    cached = (turbojpeg.find, jpeg.decoders_of, jpeg.warn_of_problems)
+    cached = (turbojpeg.find, jpeg.decoders_of, jpeg.describe, jpeg.warn_of_problems)
     for function in cached:
         function.cache_clear()
     yield
@@ -65,7 +65,6 @@ def test_a_library_that_cannot_be_loaded_is_passed_over(prefix: Path, caplog: py
     prefix.write_bytes(b"not a library")
     found = turbojpeg.find()
     assert found.library is not None
-    assert len(found.problems) == 1
     assert found.problems[0].startswith(f"{prefix} cannot be loaded (")
     jpeg.warn_of_problems()
     assert caplog.messages == []  # Another one reads.
@@ -102,7 +101,8 @@ def test_what_cannot_be_used_is_said_once_and_simplejpeg_reads(
         for _ in range(3):
             jpeg.warn_of_problems()
     assert caplog.messages == [
-        f"{problem}. JPEG is decoded by simplejpeg instead; jpeg_decoder='simplejpeg' is silent."
+        f"{problem}. JPEG is decoded by simplejpeg instead, which takes longer. pip install 'tfds-torch[fast-jpeg]' "
+        f"brings a library that can be used; ReadOptions(jpeg_decoder='simplejpeg') does not look for one."
     ]
     assert jpeg.resolve("auto") == "simplejpeg"
     assert jpeg.describe("auto").startswith("simplejpeg 1.")
