@@ -39,6 +39,7 @@ block_records = 10
 verify_checksums = false
 on_error = "replace"
 max_replaced = 5
+jpeg_decoder = "pillow"
 
 [preprocess]
 kind = "train"
@@ -86,7 +87,7 @@ def refusal(directory: Path, text: str) -> str:
 
 def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, EVERYTHING))
-    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False, "replace", 5)
+    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False, "replace", 5, "pillow")
     assert config == Config(
         *("voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", ("cat", "dog"), "L"),
         *({"cat": 1, "dog": 0}, read, PREPROCESS, 6),
