@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.chart import DARK, LIGHT, draw_chart
 from benchmarks.report import Report, overview, table_lines
 from benchmarks.tables import COMPETITORS, Spread
-from benchmarks.task import AS_NUMPY, DALI, FFCV, GRAIN, LIMIT, OURS, TIMM, WEBDATASET
+from benchmarks.task import AS_NUMPY, DALI, FFCV, GRAIN, LIMIT, OURS, OURS_SIMPLEJPEG, TIMM, WEBDATASET
 from tfds_torch.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +82,8 @@ _RESUME = "resume at the end of an epoch, state to first batch, against a stream
 AGAINST = (
     (Line("photographs per second, against FFCV", "jpeg"), FFCV),
     (Line("against DALI without a GPU", "jpeg"), DALI),
+    (Line("without libturbojpeg 3, against FFCV", "jpeg", ours=OURS_SIMPLEJPEG), FFCV),
+    (Line("without libturbojpeg 3, against DALI", "jpeg", ours=OURS_SIMPLEJPEG), DALI),
     (Line("against WebDataset", "jpeg"), WEBDATASET),
     (Line("against Grain", "jpeg"), GRAIN),
     (Line("against timm", "jpeg"), TIMM),
@@ -106,6 +108,7 @@ SIDE_BY_SIDE = (
     _time("first batch of a later epoch, single examples (`start`)", "start", "first_batch_s"),
 )
 _OTHERS = {
+    OURS_SIMPLEJPEG: "without libturbojpeg 3",
     TIMM: "timm",
     WEBDATASET: "WebDataset",
     GRAIN: "Grain",
@@ -151,6 +154,7 @@ def side_by_side(reports: Reports) -> list[str]:
     return table_lines(["", "tfds_torch", *_OTHERS.values()], rows)
 
 
+_OWN = (OURS, OURS_SIMPLEJPEG)
 TABLES: Mapping[str, tuple[str, Callable[[Reports], list[str]]]] = {
     "speed": ("README.md", speed_table),
     "side by side": ("docs/comparison.md", side_by_side),
@@ -204,13 +208,13 @@ def draw_charts(reports: Reports, folder: Path) -> list[Path]:
     """
     report = _report(reports, "jpeg")
     table = report.table(COMPETITORS)
-    speeds = {name: table.spread(name, "examples_per_s") for name in (OURS, FFCV, DALI, WEBDATASET, GRAIN, TIMM, LIMIT)}
+    speeds = {name: table.spread(name, "examples_per_s") for name in (OURS, OURS_SIMPLEJPEG, FFCV, DALI, WEBDATASET, GRAIN, TIMM, LIMIT)}
     medians = {name: spread.median for name, spread in speeds.items() if isinstance(spread, Spread)}
     absent = [name for name in speeds if name not in medians]
     if absent:
         raise ConfigError(f"The report of the suite jpeg has no figures of {absent[0]}: run it with all peers.")
     # Ours, the others from the fastest to the slowest, and the limit.
-    order = sorted(medians, key=lambda name: (name == LIMIT, name != OURS, -medians[name]))
+    order = sorted(medians, key=lambda name: (name == LIMIT, name not in _OWN, name != OURS, -medians[name]))
     rows = [row for name in order if (row := table.row(name)) is not None]
     rows[-1] = replace(rows[-1], title=f"limit: {rows[-1].title}")
     settings, machine = report.settings, report.machine

@@ -7,6 +7,7 @@ from typing import Any
 
 OURS, OURS_IN_PROCESS, TIMM, WEBDATASET, GRAIN = "ours", "ours_0", "timm", "webdataset", "grain"
 OURS_8, OURS_BATCHED, BASELINE = "ours_8", "ours_batched", "baseline"
+OURS_SIMPLEJPEG, OURS_0_SIMPLEJPEG = "ours_simplejpeg", "ours_0_simplejpeg"
 FFCV, DALI, AS_NUMPY, LIMIT = "ffcv", "dali", "as_numpy", "limit"
 
 EIGHT = 8
@@ -128,7 +129,8 @@ class Run:
 
 
 _PEERS = "benchmarks.peers"
-_OURS_NEEDS = ("torch", "tensorflow-datasets")
+_OURS_NEEDS = ("torch", "tensorflow-datasets", "turbojpeg", "simplejpeg")
+_BY_SIMPLEJPEG = {"jpeg_decoder": "simplejpeg"}
 _FUSED = f"{_PEERS}.ours:load"
 _TIMM_NEEDS = ("timm", "torchvision", "torch", "tensorflow-datasets")
 _WEBDATASET = Peer(WEBDATASET, "WebDataset", f"{_PEERS}.webdataset_tar:load", "tar", ("webdataset", "torch"))
@@ -153,6 +155,20 @@ PEERS = _by_name(
     Peer(BASELINE, "tfds_torch, baseline", _FUSED, environment=BASELINE),
     Peer(OURS_BATCHED, "tfds_torch, batched=True", f"{_FUSED}_batched", distributions=_OURS_NEEDS),
     Peer(OURS_IN_PROCESS, "tfds_torch, no workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": 0}),
+    Peer(
+        OURS_SIMPLEJPEG,
+        "tfds_torch, simplejpeg",
+        _FUSED,
+        distributions=_OURS_NEEDS,
+        changes={"read": _BY_SIMPLEJPEG},
+    ),
+    Peer(
+        OURS_0_SIMPLEJPEG,
+        "tfds_torch, simplejpeg, no workers",
+        _FUSED,
+        distributions=_OURS_NEEDS,
+        changes={"num_workers": 0, "read": _BY_SIMPLEJPEG},
+    ),
     Peer(OURS_8, "tfds_torch, 8 workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": EIGHT}),
     Peer(TIMM, "timm create_loader", f"{_PEERS}.timm_reader:load", distributions=_TIMM_NEEDS),
     _WEBDATASET,
