@@ -41,7 +41,9 @@ def draw_chart(bars: Sequence[tuple[str, str, float]], title: str, caption: str,
         figure = Figure(figsize=(7.6, 0.36 * len(bars) + 1.0), layout="constrained", facecolor="none")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
-        colors = [{OURS: theme.ours, OURS_SIMPLEJPEG: theme.ours, LIMIT: theme.limit}.get(name, theme.peer) for name in names]
+        colors = [
+            {OURS: theme.ours, OURS_SIMPLEJPEG: theme.ours, LIMIT: theme.limit}.get(name, theme.peer) for name in names
+        ]
         axes.barh(range(len(bars)), values, color=colors, height=0.62)
         axes.set_yticks(range(len(bars)), titles)
         axes.set_xlim(0, max(values) * 1.25)  # Room for the values.

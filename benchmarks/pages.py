@@ -208,7 +208,10 @@ def draw_charts(reports: Reports, folder: Path) -> list[Path]:
     """
     report = _report(reports, "jpeg")
     table = report.table(COMPETITORS)
-    speeds = {name: table.spread(name, "examples_per_s") for name in (OURS, OURS_SIMPLEJPEG, FFCV, DALI, WEBDATASET, GRAIN, TIMM, LIMIT)}
+    speeds = {
+        name: table.spread(name, "examples_per_s")
+        for name in (OURS, OURS_SIMPLEJPEG, FFCV, DALI, WEBDATASET, GRAIN, TIMM, LIMIT)
+    }
     medians = {name: spread.median for name, spread in speeds.items() if isinstance(spread, Spread)}
     absent = [name for name in speeds if name not in medians]
     if absent:

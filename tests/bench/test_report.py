@@ -145,14 +145,14 @@ def test_targets_are_counted_and_the_missed_ones_named() -> None:
     _, _, rows = overview(several())[1]
     assert rows[0] == ["sample", "1 of 2", "speed against webdataset"]
     suite, kept, missed = rows[2]
-    assert (suite, kept) == ("jpeg", "2 of 9")
+    assert (suite, kept) == ("jpeg", "2 of 10")
     assert missed.startswith("speed against baseline, speed against webdataset and grain, speed against ffcv, ")
     assert [row[0] for row in rows] == ["sample", "index", "jpeg"]  # An evaluation has no targets.
 
 
 def test_the_terminal_shows_the_overview_of_what_was_measured() -> None:
     text = shown(*several())
-    for piece in ("overview: examples a second", "75 (2.00 x)", "overview: targets", "2 of 9"):
+    for piece in ("overview: examples a second", "75 (2.00 x)", "overview: targets", "2 of 10"):
         assert piece in text
     assert "overview: examples" not in shown(index())
 

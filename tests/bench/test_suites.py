@@ -64,8 +64,8 @@ def test_peers_of_the_suites_take_turns_after_us() -> None:
     names = {suite.name: [peer.name for peer in suite.peers] for suite in SUITES if suite.peers}
     others = ["ours_0", "timm", "webdataset", "grain", "dali", "ffcv", "limit"]
     assert names["sample"] == names["start"] == ["ours", "timm", "webdataset", "grain", "as_numpy"]
-    assert names["jpeg"] == ["ours", "baseline", *others]
-    assert names["jpeg_eval"] == ["ours", *others]
+    assert names["jpeg"] == ["ours", "ours_simplejpeg", "baseline", "ours_0", "ours_0_simplejpeg", *others[1:]]
+    assert names["jpeg_eval"] == ["ours", "ours_simplejpeg", *others]
     assert names["png32"] == ["ours", "ours_batched", *others]
     assert names["memory"] == ["ours", "ours_0", "ours_8", "timm", "ffcv"]
 
