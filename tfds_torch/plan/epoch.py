@@ -4,6 +4,8 @@ N examples, R ranks, W workers, batch_size B per rank, global batch G = R * B. A
 slots for its k passes (`repeats`), then, where the remainder asks for it, the fill of the last global batch. Global
 batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B. Where the first `first_example` slots were
 delivered under another G, slots and batches are counted from there on.
+
+A mixture has an endless row of slots, of which E are an epoch, or one of its k repeats: everything else is the same.
 """
 
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
+from tfds_torch.plan.mixture_order import MixtureOrder
 from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at, unique
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
@@ -52,7 +55,8 @@ class PlannedBatch:
 
     Attributes:
         index: int64 [n], the examples, n <= batch_size (less only in a last batch that is kept short).
-        pass_number: int64 [n], the pass each belongs to; a wrapped copy belongs to the next one.
+        pass_number: int64 [n], the pass each belongs to; a wrapped copy belongs to the next one. In a mixture it is the
+            pass over the example's member.
         valid: bool [n], False for padding.
     """
 
@@ -78,6 +82,7 @@ class EpochPlan:
         blocks: where `shuffle` shuffles blocks of examples, the sizes of these; None shuffles single examples.
         first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
             size, 0..k * N. The plan is then that of the rest of the epoch.
+        mixture: the order of a mixture of N examples in all, in training; None: one dataset, or a concatenation.
 
     Raises:
         ConfigError: values out of range, or a combination that cannot keep the guarantees.
@@ -94,6 +99,7 @@ class EpochPlan:
     delivery: Delivery = Delivery.SAMPLE
     blocks: BlockShuffle | None = None
     first_example: int = 0
+    mixture: MixtureOrder | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
@@ -105,6 +111,8 @@ class EpochPlan:
             object.__setattr__(self, name, kind(getattr(self, name)))
         if not isinstance(self.blocks, BlockShuffle | None):
             raise ConfigError(f"blocks={quoted(self.blocks)} must be a BlockShuffle or None.")
+        if self.mixture is not None:
+            self._check_mixture(self.mixture)
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
             raise ConfigError(
                 f"remainder='keep' with {self.world.num_replicas} ranks would give them different numbers of batches. "
@@ -123,6 +131,25 @@ class EpochPlan:
                 f"remainder='drop' leaves no batch: the epoch's {self.num_own_slots} examples are "
                 f"fewer than the global batch of {self.global_batch_size} ({self.world.num_replicas} ranks x "
                 f"batch_size {self.batch_size}). Use remainder='wrap' or a smaller batch_size."
+            )
+
+    def _check_mixture(self, mixture: MixtureOrder) -> None:
+        if not self.is_training:
+            raise ConfigError(
+                "Evaluation of a mixture with weights would leave examples out, or count them twice. Leave out the "
+                "weights: a concatenation has every example of every member exactly once."
+            )
+        of_mixture = mixture.num_examples, mixture.seed, mixture.shuffle, None
+        if of_mixture != (self.num_examples, self.seed, self.shuffle, self.blocks):
+            raise ConfigError(
+                f"The mixture has (num_examples, seed, shuffle, blocks) = {of_mixture}, and the plan "
+                f"{(self.num_examples, self.seed, self.shuffle, self.blocks)}: they must be the same."
+            )
+        if self.first_example + self.num_batches * self.global_batch_size > self._num_keyed:
+            raise ConfigError(
+                f"An epoch of {self.num_own_slots:,} examples has sample keys that do not fit into 64 bits: its "
+                f"members hold {self.num_examples:,} examples together, and a small one begins too many passes. Use a "
+                f"smaller epoch_size."
             )
 
     def _check_evaluation(self) -> None:
@@ -144,9 +171,14 @@ class EpochPlan:
         return max(1, self.repeats)
 
     @property
+    def pass_size(self) -> int:
+        """Slots of a pass: N; of a mixture, its epoch_size E."""
+        return self.num_examples if self.mixture is None else self.mixture.epoch_size
+
+    @property
     def num_own_slots(self) -> int:
-        """Slots of the epoch's own examples, k * N; the fill comes behind them."""
-        return self.num_examples * self.num_passes
+        """Slots of the epoch's own examples, k * N (of a mixture k * E); the fill comes behind them."""
+        return self.pass_size * self.num_passes
 
     @property
     def global_batch_size(self) -> int:
@@ -168,15 +200,20 @@ class EpochPlan:
 
     @property
     def num_valid(self) -> int:
-        """Slots of the whole world, from `first_example` on, that hold one of the epoch's own k * N examples."""
+        """Slots of the whole world, from `first_example` on, that hold one of the epoch's own examples."""
         return min(self.num_own_slots - self.first_example, self.num_batches * self.global_batch_size)
 
     @property
     def last_epoch(self) -> int:
         """The last epoch, <= 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
         num_slots = self.first_example + self.num_batches * self.global_batch_size
-        most = (LARGEST_KEY - num_slots) // max(1, self.num_own_slots)
+        most = (self._num_keyed - num_slots) // max(1, self.num_own_slots)
         return max(0, min(MOST_EPOCHS, most))
+
+    @property
+    def _num_keyed(self) -> int:
+        """Slots whose sample keys fit into int64."""
+        return LARGEST_KEY if self.mixture is None else self.mixture.num_keyed
 
     def check_epoch(self, epoch: object) -> int:
         """Returns an epoch as an int.
@@ -231,12 +268,15 @@ class EpochPlan:
         """
         epoch = self.check_epoch(epoch)
         slots = slots + self.first_example
-        passes, positions = np.divmod(slots, self.num_examples)
+        passes, positions = np.divmod(slots, self.pass_size)
         valid = np.ones(slots.shape, np.bool_)
         if self.remainder is Remainder.PAD:
             valid = slots < self.num_own_slots
             passes = np.minimum(passes, self.num_passes - 1)
         passes += epoch * self.num_passes
+        if self.mixture is not None:
+            found = self.mixture.at(passes * self.pass_size + positions)
+            return PlannedBatch(found.index, found.pass_number, valid)
         return PlannedBatch(self._examples_at(passes, positions), passes, valid)
 
     def _examples_at(self, passes: Int64Array, positions: Int64Array) -> Int64Array:

@@ -21,6 +21,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -98,7 +99,51 @@ def order_at(positions: Int64Array, num_examples: int, seed: int, pass_number: i
         pass_number: which pass over the examples, any integer >= 0.
     """
     _check_key(seed, pass_number)
-    return _permute(positions, num_examples, f"order 1: seed {seed}, pass {pass_number}, examples {num_examples}")
+    return _permute(positions, num_examples, _name_of_order(num_examples, seed, pass_number))
+
+
+class ShuffledPass(NamedTuple):
+    """One pass over one of several sets of examples: the arguments of `order_at`."""
+
+    num_examples: int
+    seed: int
+    pass_number: int
+
+
+def orders_at(positions: Int64Array, which: Int64Array, passes: Sequence[ShuffledPass]) -> Int64Array:
+    """Returns the examples at any positions of several shuffled orders, all at once.
+
+    They are those of `order_at`, order by order, in the time of one call.
+
+    Args:
+        positions: int64 [n], each in 0..num_examples-1 of its order.
+        which: int64 [n], the number of each one's order.
+        passes: the orders.
+
+    Returns:
+        int64 [n].
+    """
+    sizes = np.array([one.num_examples for one in passes], np.int64)
+    is_sorted = sizes[which] <= _LARGEST_SORTED
+    examples = np.empty_like(positions)
+    if is_sorted.any():
+        orders = [
+            _sorted_order(one.num_examples, _name_of_order(*one)) if size <= _LARGEST_SORTED else np.empty(0, np.int64)
+            for one, size in zip(passes, sizes.tolist(), strict=True)
+        ]
+        starts = np.cumsum([0, *map(len, orders)])
+        examples[is_sorted] = np.concatenate(orders)[starts[which[is_sorted]] + positions[is_sorted]]
+    others = np.flatnonzero(~is_sorted)
+    if others.size:
+        keys = np.array([_round_keys(_name_of_order(*one)) for one in passes]).T  # uint64 [rounds, orders]
+        sides = np.array([_sides(one.num_examples) for one in passes], np.uint64).T  # uint64 [2, orders]
+        here = which[others]
+        examples[others] = _walk(positions[others], sizes[here], sides[:, here], keys[:, here])
+    return examples
+
+
+def _name_of_order(num_examples: int, seed: int, pass_number: int) -> str:
+    return f"order 1: seed {seed}, pass {pass_number}, examples {num_examples}"
 
 
 def block_order_at(
@@ -175,35 +220,62 @@ def _permute(positions: Int64Array, size: int, key: str) -> Int64Array:
     """Returns the values of a permutation of 0..size-1, named by a key, at some positions."""
     if positions.size == 0:
         return np.empty(0, np.int64)
-    keys = _round_keys(key)
     if size <= _LARGEST_SORTED:
-        hashes = hash_with_key(np.arange(size, dtype=np.uint64), keys[0])
-        return np.argsort(hashes, kind="stable").astype(np.int64)[positions]
-    values = positions.astype(np.uint64)
-    outside = np.arange(values.size)
+        return _sorted_order(size, key)[positions]
+    sides = np.array(_sides(size), np.uint64)[:, None]
+    return _walk(positions, np.array([size]), sides, _round_keys(key)[:, None])
+
+
+@lru_cache(maxsize=256)  # Of 32 KB at most: slices of one order follow each other.
+def _sorted_order(size: int, key: str) -> Int64Array:
+    hashes = hash_with_key(np.arange(size, dtype=np.uint64), _round_keys(key)[0])
+    order = np.argsort(hashes, kind="stable").astype(np.int64)
+    order.setflags(write=False)
+    return order
+
+
+def _walk(positions: Int64Array, sizes: Int64Array, sides: UInt64Array, keys: UInt64Array) -> Int64Array:
+    """Returns the values of permutations at n positions: of one, or of one for each of them.
+
+    Args:
+        positions: int64 [n].
+        sizes: int64 [1] or [n], how many numbers are permuted.
+        sides: uint64 [2, 1] or [2, n], the sides of the Feistel networks.
+        keys: uint64 [rounds, 1] or [rounds, n], their round keys.
+    """
+    values = _feistel(positions.astype(np.uint64), sides, keys)
+    limits = np.broadcast_to(sizes.astype(np.uint64), values.shape)
+    outside = np.flatnonzero(values >= limits)
+    sides, keys = (np.broadcast_to(one, (len(one), values.size)) for one in (sides, keys))
     while outside.size:
-        values[outside] = _feistel(values[outside], size, keys)
-        outside = outside[values[outside] >= size]
+        values[outside] = _feistel(values[outside], sides[:, outside], keys[:, outside])
+        outside = outside[values[outside] >= limits[outside]]
     return values.astype(np.int64)
 
 
+@lru_cache(maxsize=4096)
 def _round_keys(key: str) -> UInt64Array:
     digest = hashlib.blake2b(f"tfds_torch {key}".encode(), digest_size=8 * _NUM_ROUNDS).digest()
     return np.frombuffer(digest, "<u8").astype(np.uint64)
 
 
-def _feistel(values: UInt64Array, num_examples: int, keys: UInt64Array) -> UInt64Array:
-    a = np.uint64(math.isqrt(num_examples - 1) + 1)
-    b = np.uint64(-(-num_examples // int(a)))
+def _sides(num_examples: int) -> tuple[int, int]:
+    a = math.isqrt(num_examples - 1) + 1
+    return a, -(-num_examples // a)
+
+
+def _feistel(values: UInt64Array, sides: UInt64Array, keys: UInt64Array) -> UInt64Array:
+    a, b = sides
     left, right = values // b, _modulo(values, b)
     for i in range(0, _NUM_ROUNDS, 2):
         left = _modulo(left + _modulo(hash_with_key(right, keys[i]), a), a)
         right = _modulo(right + _modulo(hash_with_key(left, keys[i + 1]), b), b)
-    return left * b + right
+    results: UInt64Array = left * b + right
+    return results
 
 
-def _modulo(values: UInt64Array, divisor: np.uint64) -> UInt64Array:
-    """Returns `values % divisor`: numpy divides by one number four times as fast as it takes remainders."""
+def _modulo(values: UInt64Array, divisor: UInt64Array) -> UInt64Array:
+    """Returns `values % divisor`: numpy divides four times as fast as it takes remainders."""
     rest: UInt64Array = values - values // divisor * divisor
     return rest
 

@@ -44,7 +44,7 @@ class LoaderState:
         dataset: "name/config:version".
         split: the split expression.
         fingerprint: hash of the dataset's name, version, split and shard lengths.
-        num_examples: N, of one pass.
+        num_examples: N, of one pass; of a mixture, its epoch_size.
         read_mode: "index", "files" or "examples".
         is_training, shuffle, seed, remainder: as in `EpochPlan`.
         repeats: passes in one epoch, >= 1.
@@ -106,7 +106,7 @@ class LoaderState:
             dataset=dataset,
             split=split,
             fingerprint=fingerprint,
-            num_examples=plan.num_examples,
+            num_examples=plan.pass_size,
             read_mode=read_mode,
             is_training=bool(plan.is_training),
             shuffle=bool(plan.shuffle),

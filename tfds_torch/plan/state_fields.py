@@ -58,9 +58,9 @@ STATE_FIELDS = {
     "fingerprint": StateField(
         str,
         remedy="The files are not those that the state was saved with: open the same ones (and a decoded cache with "
-        "the same max_resolution).",
+        "the same max_resolution, a mixture with the same members and weights).",
     ),
-    "num_examples": StateField(int, remedy="Open the dataset with the examples it had."),
+    "num_examples": StateField(int, remedy="Open the dataset with the examples it had, a mixture with its epoch_size."),
     "read_mode": StateField(str, choices=READ_MODES, remedy="Pass ReadOptions(mode={stored})."),
     "is_training": StateField(bool, remedy="Pass is_training={stored}."),
     "shuffle": StateField(bool, remedy="Pass shuffle={stored}."),

@@ -1,0 +1,332 @@
+"""The order of a mixture: one endless row of slots, in which every member has its share of every prefix.
+
+Weights are periods of at most 65,536 slots. The slots of one period are dealt by earliest deadline first over the
+windows of Tijdeman ("The chairman assignment problem", 1980) and Steiner and Yeomans ("Level schedules for mixed-model,
+just-in-time processes", 1993): copy j of a member that has d of D slots lies in the slots floor(j D / d) to
+ceil((j + 1) D / d) - 1. So every prefix of n slots has within 1 of n d / D of each member. Equal deadlines are ordered
+by the seed.
+
+A slot's member, and its number among that member's slots, come out of the period's table and the number of whole
+periods before it. That number is a position in the member's own passes, one shuffled order after the other. Nothing
+grows with the slot.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from heapq import heappop, heappush, heappushpop
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_choice, check_integer
+from tfds_torch.plan.mixture_weights import MOST_SLOTS, Segment
+from tfds_torch.plan.order import BlockShuffle, Int64Array, ShuffledPass, block_order_at, order_at, orders_at, unique
+from tfds_torch.runtime.printable import quoted
+
+STOPS = ("first_exhausted", "all_exhausted")
+"""Where an epoch ends that has no size: when the first member's pass ends, or when every member's first one has."""
+
+
+@dataclass(frozen=True)
+class MixtureMember:
+    """One dataset of a mixture.
+
+    Attributes:
+        name: its name, unique in the mixture.
+        num_examples: of one pass, >= 1.
+        blocks: where its passes are shuffled in blocks, the sizes of these; None: single examples are.
+    """
+
+    name: str
+    num_examples: int
+    blocks: BlockShuffle | None = None
+
+
+@dataclass(frozen=True)
+class MixtureSlots:
+    """What lies in n slots.
+
+    Attributes:
+        member: int64 [n], the number of the member.
+        pass_number: int64 [n], which pass over that member, from 0 on.
+        example: int64 [n], which of the member's examples.
+        index: int64 [n], the same, counted over all members in their order.
+    """
+
+    member: Int64Array
+    pass_number: Int64Array
+    example: Int64Array
+    index: Int64Array
+
+
+class PeriodTable(NamedTuple):
+    """The slots of one period of D slots.
+
+    Attributes:
+        members: uint16 [D], the member of each slot.
+        ranks: int32 [D], its number among that member's slots of the period.
+        places: int32 [D], the slots, ordered by member and then by rank.
+        firsts: int64 [M + 1], where each member's slots begin in `places`.
+    """
+
+    members: NDArray[np.uint16]
+    ranks: NDArray[np.int32]
+    places: NDArray[np.int32]
+    firsts: Int64Array
+
+
+@lru_cache(maxsize=16)  # Of 0.6 MB at most; forked workers inherit them, and a pickle has none.
+def make_table(counts: tuple[int, ...], seed: int) -> PeriodTable:
+    """Returns the slots of a period, dealt by earliest deadline first.
+
+    Args:
+        counts: int [M], how many slots each member has; their sum is D <= 65,536.
+        seed: orders members whose deadlines are equal.
+    """
+    num_members, period, of_member = len(counts), sum(counts), np.array(counts, np.int64)
+    member = np.repeat(np.arange(num_members), of_member)
+    firsts = np.concatenate([[0], np.cumsum(of_member)])
+    copy = np.arange(period) - firsts[member]
+    release = copy * period // of_member[member]
+    deadline = -(-(copy + 1) * period // of_member[member]) - 1
+    tie = order_at(np.arange(num_members), num_members, seed, 0)
+    order = np.argsort(release, kind="stable")
+    keys = (deadline * num_members + tie[member])[order].tolist()  # Of the same member, an earlier copy comes first.
+    num_released = np.searchsorted(release[order], np.arange(period), side="right").tolist()
+    waiting: list[int] = []
+    dealt, start = [], 0
+    for stop in num_released:
+        if start == stop:
+            dealt.append(heappop(waiting))
+            continue
+        for key in keys[start : stop - 1]:
+            heappush(waiting, key)
+        dealt.append(heappushpop(waiting, keys[stop - 1]))
+        start = stop
+    members = np.argsort(tie)[np.array(dealt, np.int64) % num_members]
+    places = np.argsort(members, kind="stable")
+    ranks = np.empty(period, np.int32)
+    ranks[places] = copy
+    return PeriodTable(members.astype(np.uint16), ranks, places.astype(np.int32), firsts)
+
+
+@dataclass(frozen=True)
+class MixtureOrder:
+    """The row of a mixture's slots, and how many of them an epoch has: epoch e is slots [e E, (e + 1) E).
+
+    It is a plain value: tables are made where the first slot is looked up, once in a process.
+
+    Attributes:
+        members: the datasets, at least one.
+        segments: the weights, from slot 0 on, in ascending order.
+        epoch_size: E, slots of an epoch, >= 1.
+        seed: of the orders of all passes, and of members whose deadlines are equal.
+        shuffle: whether every pass has an order of its own, or that of the dataset.
+
+    Raises:
+        ConfigError: there is no member, one is empty, or two have one name; or values out of range.
+    """
+
+    members: tuple[MixtureMember, ...]
+    segments: tuple[Segment, ...]
+    epoch_size: int
+    seed: int = 42
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
+        object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
+        check_members(self.members)
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of all members together."""
+        return sum(member.num_examples for member in self.members)
+
+    @cached_property
+    def offsets(self) -> Int64Array:
+        """int64 [M + 1]: where each member's examples begin, counted over all members; at the end, their number."""
+        return np.concatenate([[0], np.cumsum(self._sizes)])
+
+    # From slots to examples
+
+    def at(self, slots: Int64Array) -> MixtureSlots:
+        """Returns what lies in any slots, int64 [n], each in 0..2**62-1; in O(n), wherever they are."""
+        member, position = self._positions(slots)
+        sizes = self._sizes[member]
+        pass_number = (position.view(np.uint64) // sizes.view(np.uint64)).view(np.int64)
+        example = position - pass_number * sizes
+        if self.shuffle:
+            example = self._shuffled(member, pass_number, example)
+        return MixtureSlots(member, pass_number, example, self.offsets[member] + example)
+
+    def counts(self, num_slots: int) -> Int64Array:
+        """Returns how many of the first n slots each member has, int64 [M].
+
+        Raises:
+            ConfigError: n is not an integer in 0..2**62.
+        """
+        num_slots = check_integer("counts: n", num_slots, 0, MOST_SLOTS)
+        number = int(np.searchsorted(self._starts, num_slots, side="right")) - 1
+        return self._counts_before[number] + self._counts_in(number, num_slots - self.segments[number].start)
+
+    def slots_until(self, stop: str) -> int:
+        """Returns how many slots there are until the first member's first pass ends, or every member's has.
+
+        Raises:
+            ConfigError: `stop` is neither "first_exhausted" nor "all_exhausted"; or a member never comes to its end,
+                because its weight is 0 from some slot on.
+        """
+        check_choice("stop", stop, STOPS)
+        ends = {member.name: self._end_of_pass(number) for number, member in enumerate(self.members)}
+        endless = [name for name, end in ends.items() if end is None]
+        if stop == "all_exhausted" and endless:
+            raise ConfigError(
+                f"stop='all_exhausted': the pass of {', '.join(map(quoted, endless))} never ends, because its weight "
+                f"is 0 from some slot on. Give it a weight in the last segment, or the mixture an epoch_size."
+            )
+        found = [end for end in ends.values() if end is not None]
+        if not found:
+            raise ConfigError(f"stop={stop!r}: no member's pass ever ends: give the mixture an epoch_size.")
+        return min(found) if stop == "first_exhausted" else max(found)
+
+    @cached_property
+    def num_keyed(self) -> int:
+        """How many slots have sample keys, `pass_number * num_examples + index`, that fit into int64; at least."""
+        most_passes = (2**63 - 1) // self.num_examples
+        found = MOST_SLOTS
+        for number, member in enumerate(self.members):
+            before = 0  # An upper bound, for which no table is needed.
+            for segment, stop in zip(self.segments, [*(one.start for one in self.segments[1:]), None], strict=True):
+                left, count = most_passes * member.num_examples - before, segment.counts[number]
+                if count and (stop is None or left * segment.period // count <= stop - segment.start):
+                    found = min(found, max(0, segment.start + (left - 1) * segment.period // count))
+                    break
+                before += 0 if stop is None else (stop - segment.start) * count // segment.period + 1
+        return found
+
+    # Arithmetic of the segments
+
+    @cached_property
+    def _sizes(self) -> Int64Array:
+        return np.array([member.num_examples for member in self.members], np.int64)
+
+    @cached_property
+    def _starts(self) -> Int64Array:
+        return np.array([segment.start for segment in self.segments], np.int64)
+
+    @cached_property
+    def _seeds(self) -> list[int]:
+        """The seed of each member's passes: it depends on the member's name, and not on the other members."""
+        keys = [f"tfds_torch mixture 1: seed {self.seed}, member {member.name}" for member in self.members]
+        return [int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "little") for key in keys]
+
+    @cached_property
+    def _counts_before(self) -> list[Int64Array]:
+        """How many slots each member, int64 [M], has before each segment."""
+        before = [np.zeros(len(self.members), np.int64)]
+        for number, following in enumerate(self.segments[1:]):
+            before.append(before[-1] + self._counts_in(number, following.start - self.segments[number].start))
+        return before
+
+    def _counts_in(self, number: int, num_slots: int) -> Int64Array:
+        """Returns how many of the first slots of a segment each member has."""
+        segment = self.segments[number]
+        periods, rest = divmod(num_slots, segment.period)
+        counts = periods * np.array(segment.counts, np.int64)
+        if rest:
+            counts += np.bincount(self._table(number).members[:rest], minlength=len(self.members))
+        return counts
+
+    def _table(self, number: int) -> PeriodTable:
+        return make_table(self.segments[number].counts, self.seed)
+
+    def _positions(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Returns the member of each slot, and its number among all of that member's slots."""
+        if len(self.segments) == 1:
+            return self._positions_in(0, slots)
+        member, position = np.empty_like(slots), np.empty_like(slots)
+        numbers = np.searchsorted(self._starts, slots, side="right") - 1
+        for number in unique(numbers).values.tolist():
+            here = numbers == number
+            member[here], position[here] = self._positions_in(number, slots[here])
+        return member, position
+
+    def _positions_in(self, number: int, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        segment, table = self.segments[number], self._table(number)
+        from_start: Int64Array = slots - segment.start
+        periods = from_start // segment.period
+        places = from_start - periods * segment.period
+        member = table.members[places].astype(np.int64)
+        counts, before = np.array(segment.counts, np.int64), self._counts_before[number]
+        ranks = table.ranks[places].astype(np.int64)
+        return member, before[member] + periods * counts[member] + ranks
+
+    def _end_of_pass(self, number: int) -> int | None:
+        """Returns the slot behind the last one of a member's first pass; None: it never ends."""
+        last = self.members[number].num_examples - 1  # Its position among the member's slots.
+        for at, segment in enumerate(self.segments):
+            count = segment.counts[number]
+            if not count:
+                continue
+            periods, rank = divmod(last - int(self._counts_before[at][number]), count)
+            table = self._table(at)
+            end = segment.start + periods * segment.period + int(table.places[table.firsts[number] + rank]) + 1
+            if at + 1 == len(self.segments) or end <= self.segments[at + 1].start:
+                return end
+        return None
+
+    def _shuffled(self, member: Int64Array, pass_number: Int64Array, position: Int64Array) -> Int64Array:
+        """Returns the examples at positions of the shuffled passes of members."""
+        which, members, passes = _distinct_pairs(member, pass_number, len(self.members))
+        orders = [
+            ShuffledPass(self.members[number].num_examples, self._seeds[number], one)
+            for number, one in zip(members, passes, strict=True)
+        ]
+        blocks = [self.members[number].blocks for number in members]
+        if not any(blocks):
+            return orders_at(position, which, orders)
+        example, in_blocks = np.empty_like(position), np.array([one is not None for one in blocks])
+        for number in np.flatnonzero(in_blocks).tolist():
+            here = which == number
+            example[here] = block_order_at(position[here], *orders[number], blocks[number])  # type: ignore[arg-type]
+        others = ~in_blocks[which]
+        example[others] = orders_at(position[others], which[others], orders)
+        return example
+
+
+def check_members(members: tuple[MixtureMember, ...]) -> None:
+    """Raises ConfigError where there is no member, one is empty, or two have one name."""
+    if not members:
+        raise ConfigError("A mixture needs members: it has none.")
+    names = [member.name for member in members]
+    for number, member in enumerate(members):
+        if member.name in names[:number]:
+            raise ConfigError(f"Two members of the mixture are called {quoted(member.name)}: give each its own name.")
+        if member.num_examples < 1:
+            raise ConfigError(f"The member {quoted(member.name)} of the mixture holds no examples: leave it out.")
+
+
+def _distinct_pairs(
+    member: Int64Array, pass_number: Int64Array, num_members: int
+) -> tuple[Int64Array, list[int], list[int]]:
+    """Returns the number of each slot's pair (member, pass), int64 [n], and the pairs' members and passes."""
+    if not len(member):
+        return member, [], []
+    first = int(pass_number.min())
+    span = int(pass_number.max()) - first + 1
+    if num_members * span <= 4 * len(member) + 1024:  # A table of all possible pairs is quicker than sorting.
+        pairs = member * span + (pass_number - first)
+        is_there = np.zeros(num_members * span, np.bool_)
+        is_there[pairs] = True
+        distinct = np.flatnonzero(is_there)
+        which = (np.cumsum(is_there) - 1)[pairs]
+        return which, (distinct // span).tolist(), (distinct % span + first).tolist()
+    passes = unique(pass_number)
+    pairs = member * len(passes.values) + passes.inverse
+    found = unique(pairs)
+    members, at = np.divmod(found.values, len(passes.values))
+    return found.inverse, members.tolist(), passes.values[at].tolist()
