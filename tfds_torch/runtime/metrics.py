@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.context import get_spawning_popen
@@ -21,6 +21,7 @@ STAGES = (*WORKER_STAGES, "device_copy")
 _PID, _NUM_BEGUN, _READING, _IS_DONE, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
 _STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, 8)}
 _ROW = 8 + len(STAGES)
+_PER_MEMBER = 2  # Examples and seconds of reading, after the stages.
 T = TypeVar("T")
 
 
@@ -54,6 +55,23 @@ class WorkerStats:
 
 
 @dataclass(frozen=True)
+class MemberStats:
+    """What a loader has read of one member of a mixture since it was made.
+
+    Attributes:
+        name: its name in the mixture.
+        examples: how many this rank's processes have read, those that are read ahead included.
+        passes: how many passes over the member these amount to.
+        read_s: reading them, seconds, all processes together.
+    """
+
+    name: str
+    examples: int
+    passes: float
+    read_s: float
+
+
+@dataclass(frozen=True)
 class LoaderStats:
     """What a loader has done since it was made; durations in seconds.
 
@@ -68,6 +86,7 @@ class LoaderStats:
         consumer_s: the training loop was at work, between a batch and its asking for the next one.
         replaced: damaged examples that others took the place of.
         workers: the processes of the latest iteration; empty where the training process reads by itself.
+        members: the members of a mixture; empty where there is none.
         jpeg_decoder: what decodes JPEG, with its version; None: no images of a Parser are read.
     """
 
@@ -85,11 +104,13 @@ class LoaderStats:
     consumer_s: float
     replaced: int = 0
     workers: tuple[WorkerStats, ...] = ()
+    members: tuple[MemberStats, ...] = ()
     jpeg_decoder: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures as a dict of plain values."""
-        return asdict(self) | {"workers": [asdict(worker) for worker in self.workers]}
+        workers, members = [asdict(one) for one in self.workers], [asdict(one) for one in self.members]
+        return asdict(self) | {"workers": workers, "members": members}
 
     def __str__(self) -> str:
         replaced = f"; {self.replaced} damaged examples replaced" if self.replaced else ""
@@ -108,17 +129,26 @@ class StageMetrics:
 
     Every process has a row of its own: workers 0 to num_workers - 1, and the training process after them. Any thread of
     a process may report. They are inherited by forked workers and travel to spawned ones; other copies begin anew.
+
+    Args:
+        num_workers: how many workers there are.
+        members: of a mixture: name -> number of examples.
     """
 
-    def __init__(self, num_workers: int) -> None:
-        self.num_workers = num_workers
+    def __init__(self, num_workers: int, members: Mapping[str, int] | None = None) -> None:
+        self.num_workers, self.members = num_workers, dict(members or {})
         # Of the spawn context: it can be handed to any kind of worker.
-        self._numbers: Any = get_context("spawn").RawArray("d", _ROW * (num_workers + 1))
+        self._numbers: Any = get_context("spawn").RawArray("d", self._width * (num_workers + 1))
         self.bind(num_workers)
+
+    @property
+    def _width(self) -> int:
+        """Numbers of a row."""
+        return _ROW + _PER_MEMBER * len(self.members)
 
     def bind(self, worker: int) -> None:
         """Lets this process report as a worker; as the training process with `num_workers`."""
-        self._row = worker * _ROW
+        self._row = worker * self._width
         self._lock = threading.Lock()  # Not the parent's, which may have been held when this process was forked.
         self._numbers[self._row + _PID] = os.getpid()
 
@@ -131,7 +161,14 @@ class StageMetrics:
 
     def add_hand_over(self, worker: int, seconds: float) -> None:
         """Adds the time that a worker's batch was on its way; the training process alone reports it."""
-        self._add(worker * _ROW + _STAGE_COLUMNS["hand_over"], seconds)
+        self._add(worker * self._width + _STAGE_COLUMNS["hand_over"], seconds)
+
+    def add_member(self, member: int, num_examples: int, seconds: float) -> None:
+        """Counts examples of a member of a mixture, by its number, and adds the time that reading them took."""
+        first = self._row + _ROW + _PER_MEMBER * member
+        with self._lock:
+            self._numbers[first] += num_examples
+            self._numbers[first + 1] += seconds
 
     def add_batch(self, num_examples: int) -> None:
         """Counts a batch that this process has made."""
@@ -149,7 +186,7 @@ class StageMetrics:
 
     def has_started(self, worker: int) -> bool:
         """Returns whether a worker has made its first batch, or will make none."""
-        return bool(self._numbers[worker * _ROW + _STARTED])
+        return bool(self._numbers[worker * self._width + _STARTED])
 
     def note_replaced(self) -> None:
         """Counts a damaged example whose place another one took."""
@@ -166,34 +203,40 @@ class StageMetrics:
 
     def is_done(self, worker: int) -> bool:
         """Returns whether a worker has read all of its part of the iteration."""
-        return bool(self._numbers[worker * _ROW + _IS_DONE])
+        return bool(self._numbers[worker * self._width + _IS_DONE])
 
     def pid(self, worker: int) -> int | None:
         """Returns the process of a worker, None before it has reported."""
-        return int(self._numbers[worker * _ROW + _PID]) or None
+        return int(self._numbers[worker * self._width + _PID]) or None
 
     def num_begun(self, worker: int) -> int:
         """Returns how many iterations a worker has begun."""
-        return int(self._numbers[worker * _ROW + _NUM_BEGUN])
+        return int(self._numbers[worker * self._width + _NUM_BEGUN])
 
     def reading(self, worker: int) -> int | None:
         """Returns the index of the example that a worker read last, or is reading; None: it has reported none."""
-        noted = int(self._numbers[worker * _ROW + _READING])
+        noted = int(self._numbers[worker * self._width + _READING])
         return noted - 1 if noted else None
 
     def counts(self, worker: int) -> tuple[int, int]:
         """Returns how many batches and examples a worker has made."""
-        row = worker * _ROW
+        row = worker * self._width
         return int(self._numbers[row + _BATCHES]), int(self._numbers[row + _EXAMPLES])
 
     def seconds(self, worker: int) -> dict[str, float]:
         """Returns stage -> seconds of a worker, of the training process with `num_workers`."""
-        return {stage: float(self._numbers[worker * _ROW + column]) for stage, column in _STAGE_COLUMNS.items()}
+        return {stage: float(self._numbers[worker * self._width + column]) for stage, column in _STAGE_COLUMNS.items()}
 
     def totals(self) -> dict[str, float]:
         """Returns stage -> seconds of all processes, and `replaced` -> damaged examples whose places others took."""
         columns = _STAGE_COLUMNS | {"replaced": _REPLACED}
-        return {name: sum(self._numbers[column::_ROW]) for name, column in columns.items()}
+        return {name: sum(self._numbers[column :: self._width]) for name, column in columns.items()}
+
+    def member_totals(self) -> dict[str, tuple[int, float]]:
+        """Returns member -> the examples of it that all processes have read, and the seconds that this took."""
+        first = range(_ROW, self._width, _PER_MEMBER)
+        sums = [[sum(self._numbers[column :: self._width]) for column in (one, one + 1)] for one in first]
+        return {name: (int(count), float(read_s)) for name, (count, read_s) in zip(self.members, sums, strict=True)}
 
     def _add(self, place: int, amount: float) -> None:
         with self._lock:
@@ -201,14 +244,14 @@ class StageMetrics:
 
     def __getstate__(self) -> dict[str, Any]:
         numbers = self._numbers if get_spawning_popen() is not None else None
-        return {"num_workers": self.num_workers, "_numbers": numbers}
+        return {"num_workers": self.num_workers, "members": self.members, "_numbers": numbers}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if state["_numbers"] is None:
-            self.__init__(state["num_workers"])  # type: ignore[misc]
+            self.__init__(state["num_workers"], state["members"])  # type: ignore[misc]
             return
         self.__dict__.update(state)
-        self._row, self._lock = self.num_workers * _ROW, threading.Lock()  # Until it is bound.
+        self._row, self._lock = self.num_workers * self._width, threading.Lock()  # Until it is bound.
 
 
 class LoaderMetrics:
@@ -218,6 +261,7 @@ class LoaderMetrics:
         self.num_batches = self.num_examples = 0
         self._stages: StageMetrics | None = None
         self._ended: Counter[str] = Counter()  # Totals of the pools before.
+        self._of_members: dict[str, tuple[int, float]] = {}  # Likewise, as `member_totals`.
         self._waiting_s = self._consumer_s = 0.0
         self._left_at: float | None = None
 
@@ -225,6 +269,7 @@ class LoaderMetrics:
         """Goes on with the stages of another pool of processes."""
         if self._stages is not None and self._stages is not stages:
             self._ended.update(self._stages.totals())
+            self._of_members = self._member_totals(self._stages)
         self._stages = stages
 
     def add(self, stage: str, seconds: float) -> None:
@@ -271,6 +316,20 @@ class LoaderMetrics:
             consumer_s=self._consumer_s,
             replaced=int(totals["replaced"]),
             workers=tuple(workers),
+            members=() if metrics is None else self._member_stats(metrics),
+        )
+
+    def _member_totals(self, metrics: StageMetrics) -> dict[str, tuple[int, float]]:
+        """Returns what all pools have read of each member."""
+        totals = metrics.member_totals()
+        for name, (count, read_s) in self._of_members.items():
+            totals[name] = totals[name][0] + count, totals[name][1] + read_s
+        return totals
+
+    def _member_stats(self, metrics: StageMetrics) -> tuple[MemberStats, ...]:
+        totals = self._member_totals(metrics).items()
+        return tuple(
+            MemberStats(name, count, count / metrics.members[name], read_s) for name, (count, read_s) in totals
         )
 
 
