@@ -37,7 +37,8 @@ def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> I
         return
     request.source.check()
     decoder = ChunkDecoder(request.source, request.content, request.plan.seed, request.context.metrics)
-    replace = Replacement(request, order, decoder) if request.options.on_error == "replace" else None
+    may_replace = any(part.most for part in request.replacement_ranges)
+    replace = Replacement(request, order, decoder) if may_replace else None
     reader = _ChunkReader(request, order)
     stop = 0  # The end of the gathered examples.
     if _are_only_copied(request, order, decoder):

@@ -1,6 +1,7 @@
 """Damaged examples whose place others take: the next whole one of the split, wherever the damaged one is read."""
 
 import logging
+from bisect import bisect_right
 
 import numpy as np
 
@@ -20,8 +21,8 @@ class Replacement:
         self._request = request
         self._order = order
         self._decoder = decoder
-        self._most = request.options.max_replaced
-        self._num_replaced = 0
+        self._starts = [part.start for part in request.replacement_ranges]
+        self._num_replaced = [0] * len(self._starts)
 
     def __call__(self, start: int, stop: int, rows_of: RowsOf) -> DecodedChunk:
         """Returns the examples at positions start..stop-1 of the order, damaged ones replaced."""
@@ -32,9 +33,12 @@ class Replacement:
             try:
                 found.append(self._read(start + number, key, rows_of))
             except CorruptRecordError as error:
-                found.append(self._read_next_whole(start + number, int(key[0]), rows_of))
+                at = bisect_right(self._starts, int(examples_of(key, self._request.plan.num_examples)[0])) - 1
+                if not self._request.replacement_ranges[at].most:
+                    raise
+                found.append(self._read_next_whole(start + number, int(key[0]), at, rows_of))
                 is_replaced[number] = True
-                self._report(int(key[0]), int(found[-1].keys[0]), error)
+                self._report(int(key[0]), int(found[-1].keys[0]), at, error)
         whole = join(found)
         return DecodedChunk(whole.keys, whole.columns, is_replaced)
 
@@ -43,35 +47,37 @@ class Replacement:
         example = EncodedChunk(position, key, self._request.source.read(index, self._request.content.keys))
         return DecodedChunk(key, self._decoder.decode(example, rows_of(example)))
 
-    def _read_next_whole(self, position: int, damaged: int, rows_of: RowsOf) -> DecodedChunk:
-        num_examples = self._request.plan.num_examples
+    def _read_next_whole(self, position: int, damaged: int, at: int, rows_of: RowsOf) -> DecodedChunk:
+        num_examples, part = self._request.plan.num_examples, self._request.replacement_ranges[at]
         pass_number, index = divmod(damaged, num_examples)
-        most_steps = min(num_examples - 1, self._most + 1)
+        size = part.stop - part.start
+        most_steps = min(size - 1, part.most + 1)
         for step in range(1, most_steps + 1):
-            key = np.array([pass_number * num_examples + (index + step) % num_examples], np.int64)
+            following = part.start + (index - part.start + step) % size
+            key = np.array([pass_number * num_examples + following], np.int64)
             try:
                 return self._read(position, key, rows_of)
             except CorruptRecordError:
                 continue
         raise CorruptRecordError(
             f"No whole example was found among the {most_steps} that follow the damaged example {index}: the files are "
-            f"damaged beyond what max_replaced={self._most} allows."
+            f"damaged beyond what max_replaced={part.most} allows."
         )
 
-    def _report(self, damaged_key: int, taken_key: int, error: CorruptRecordError) -> None:
+    def _report(self, damaged_key: int, taken_key: int, at: int, error: CorruptRecordError) -> None:
         """Logs that an example took the place of a damaged one."""
-        self._num_replaced += 1
-        num_examples = self._request.plan.num_examples
+        self._num_replaced[at] += 1
+        num_examples, most = self._request.plan.num_examples, self._request.replacement_ranges[at].most
         damaged, taken = examples_of(damaged_key, num_examples), examples_of(taken_key, num_examples)
         damaged_id, taken_id = self._request.source.ids(np.array([damaged, taken], np.int64))
-        if self._num_replaced > self._most:
+        if self._num_replaced[at] > most:
             raise CorruptRecordError(
-                f"{error} It (index {damaged}, id {damaged_id}) is damaged example number {self._num_replaced} of this "
-                f"worker's epoch, and ReadOptions allows max_replaced={self._most}."
+                f"{error} It (index {damaged}, id {damaged_id}) is damaged example number {self._num_replaced[at]} of "
+                f"this worker's epoch, and ReadOptions allows max_replaced={most}."
             )
         if self._request.context.metrics is not None:
             self._request.context.metrics.note_replaced()
         _logger.warning(
             "%s The place of example %d (id %s) is taken by example %d (id %s): %d of at most %d are replaced.",
-            *(error, damaged, damaged_id, taken, taken_id, self._num_replaced, self._most),
+            *(error, damaged, damaged_id, taken, taken_id, self._num_replaced[at], most),
         )

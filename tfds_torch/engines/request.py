@@ -38,6 +38,21 @@ class ReadContext:
 
 
 @dataclass(frozen=True)
+class ReplacementRange:
+    """Consecutive examples, among which damaged ones are replaced by the next whole one.
+
+    Attributes:
+        start: the first one's index.
+        stop: the index behind the last one's.
+        most: damaged examples that a worker may replace in an epoch; 0: the first one is an error.
+    """
+
+    start: int
+    stop: int
+    most: int
+
+
+@dataclass(frozen=True)
 class ReadRequest:
     """The examples that one pipeline reads in an epoch, and how.
 
@@ -50,6 +65,8 @@ class ReadRequest:
         options: how the examples are read.
         in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded.
         context: what the run supplies.
+        replacing: where damaged examples are replaced, in ascending order, all examples together; None: everywhere or
+            nowhere, as the options say.
     """
 
     source: Source
@@ -60,6 +77,15 @@ class ReadRequest:
     options: ReadOptions
     in_pieces: bool = False
     context: ReadContext = ReadContext()
+    replacing: tuple[ReplacementRange, ...] | None = None
+
+    @cached_property
+    def replacement_ranges(self) -> tuple[ReplacementRange, ...]:
+        """Where damaged examples are replaced, and how many of them."""
+        if self.replacing is not None:
+            return self.replacing
+        most = self.options.max_replaced if self.options.on_error == "replace" else 0
+        return (ReplacementRange(0, self.plan.num_examples, most),)
 
     @cached_property
     def num_threads(self) -> int:
