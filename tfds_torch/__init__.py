@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tfds_torch.loaders.feeder import Feeder
     from tfds_torch.loaders.multi_loader import MultiLoader
     from tfds_torch.parsers.cache.decoded_cache import DecodedCache
+    from tfds_torch.parsers.mixture_parser import ParserMixture
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
     from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
@@ -45,6 +46,7 @@ _ROOMS = {
     "MultiLoader": "loaders.multi_loader",
     "Parser": "parsers.parser",
     "ParserBeton": "parsers.parser_beton",
+    "ParserMixture": "parsers.mixture_parser",
     "ParserTfds": "parsers.tfds.parser_tfds",
     "ParserWebDataset": "parsers.parser_web_dataset",
     "ReadOptions": "engines.options",
@@ -70,6 +72,7 @@ __all__ = [
     "MultiLoader",
     "Parser",
     "ParserBeton",
+    "ParserMixture",
     "ParserTfds",
     "ParserWebDataset",
     "ReadOptions",

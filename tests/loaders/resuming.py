@@ -6,13 +6,16 @@ from typing import Any
 
 from conformance import Step, check_resumes
 from grids.fleet import Place
+from mixed_numbers import mix_numbered
 from tfds_fixtures import with_read
 
 from tfds_torch import MultiLoader, ParserTfds, World
 
 
-def make_parser(root: str, **arguments: Any) -> ParserTfds:
+def make_parser(root: str, **arguments: Any) -> Any:
     mode = arguments.pop("mode", "index")
+    if arguments.pop("is_mixture", False):
+        return mix_numbered(root, **arguments)
     return ParserTfds(root, "numbered", **{"is_training": True, "read": with_read(mode), **arguments})
 
 

@@ -17,10 +17,16 @@ from tfds_torch.errors import ConfigError, StateMismatchError, WorkerError
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "workers -> one": ({"num_workers": 3}, {"num_workers": 1}),
+    "mixture": ({"is_mixture": True}, {"is_mixture": True, "num_workers": 1, "num_replicas": 2}),
 }
 SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "persistent workers -> more": ({"of_loader": {"persistent_workers": True}}, {"num_workers": 3}),
     "2x2 -> 1x3": ({"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}),
+    "mixture, 2x2 -> 1x3": (
+        {"is_mixture": True, "num_replicas": 2},
+        {"is_mixture": True, "num_replicas": 1, "num_workers": 3},
+    ),
+    "mixture, evaluation": ({"is_mixture": True, "is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
     "through sockets": ({"of_loader": {"transport": "zmq", "persistent_workers": True}}, {}),
     "evaluation": ({"is_training": False, "remainder": "pad"}, {"num_replicas": 2}),
     "preprocessed": ({"preprocess": TrainPreprocess(size=8), "of_loader": {"fields": ("image", "label")}}, {}),

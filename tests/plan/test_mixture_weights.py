@@ -72,7 +72,7 @@ def test_a_weight_that_rounding_moves_by_more_than_a_percent_is_reported() -> No
 
 
 def test_a_weight_that_temperature_makes_vanish_is_too_fine() -> None:
-    with pytest.raises(ConfigError, match="the share of 'a' is .*e-[0-9]+, less than half of 1/65,536"):
+    with pytest.raises(ConfigError, match=r"the share of 'a' is .*e-[0-9]+, less than half of 1/65,536"):
         make_segments(SIZES, {"a": 1, "b": 10, "c": 10}, 0.001)
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, World
 from tfds_torch.images.preprocess import ExampleRandom
-from torch_data.resuming import Setup
+from torch_data.resuming import MixtureSetup, Setup
 
 FIELDS = ("image", "label", "valid", "index", "id")
 
@@ -25,7 +25,7 @@ class BatchedSetup(Setup):
 
     def dataset(self, rank: int | None = 0) -> ImageDataset:
         """Returns the dataset of a rank."""
-        parser = ParserTfds(**self.arguments, batch_size=self.batch_size)
+        parser = self.make_parser()
         world = None if rank is None else World(rank, self.num_replicas)
         return ImageDataset(parser, fields=FIELDS, world=world, batched=True)
 
@@ -36,6 +36,11 @@ class BatchedSetup(Setup):
     @property
     def collate(self) -> Callable[[Any], Any]:
         return ledger_of
+
+
+@dataclass(frozen=True)
+class BatchedMixtureSetup(BatchedSetup, MixtureSetup):
+    """The same, over a mixture."""
 
 
 def ledger_of(batch: Any) -> list[tuple[Any, ...]]:

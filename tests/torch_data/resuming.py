@@ -8,11 +8,13 @@ from typing import Any
 
 from conformance import ResumableLoader, Step, check_resumes
 from grids.fleet import Place
+from mixed_numbers import mix_numbered
 from tfds_fixtures import with_read
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, Loader, ParserTfds, World, create_loader
+from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
 
 FIELDS = ("index", "valid", "label")  # The label is stored in the record, and is its index.
@@ -53,6 +55,9 @@ class Setup:
     def collate(self) -> Callable[[Any], Any]:
         return columns_of
 
+    def make_parser(self) -> Parser:
+        return ParserTfds(**self.arguments, batch_size=self.batch_size)
+
     @property
     def reads(self) -> bool:
         """Whether tensorflow runs in the ranks."""
@@ -69,11 +74,18 @@ class Setup:
 
     def dataset(self, rank: int | None = 0) -> ImageDataset:
         """Returns the dataset of a rank; None: of the one that the environment names."""
-        parser = ParserTfds(**self.arguments, batch_size=self.batch_size)
+        parser = self.make_parser()
         return ImageDataset(parser, fields=FIELDS, world=None if rank is None else World(rank, self.num_replicas))
 
     def loader(self, dataset: ImageDataset) -> "DataLoader[Any]":
         return DataLoader(dataset, self.loader_batch_size, collate_fn=self.collate, **self.of_workers)
+
+
+class MixtureSetup(Setup):
+    """A loader over a mixture of three parts of the dataset, whose weights change within an epoch."""
+
+    def make_parser(self) -> Parser:
+        return mix_numbered(**self.arguments, batch_size=self.batch_size)
 
 
 def make_setup(root: str, mode: str = "index", kind: type[Setup] = Setup, **arguments: Any) -> Setup:

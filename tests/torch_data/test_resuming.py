@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from grids.fleet import Fleet
 
-from torch_data.batched import BatchedSetup, Shade
-from torch_data.resuming import make_setup, run_conformance
+from torch_data.batched import BatchedMixtureSetup, BatchedSetup, Shade
+from torch_data.resuming import MixtureSetup, make_setup, run_conformance
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
@@ -85,7 +85,29 @@ WHOLE_BATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "arguments", "changes", "num_epochs"), [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES])
+MIX = {"kind": MixtureSetup}
+MIX_WHOLE = {"kind": BatchedMixtureSetup, "preprocess": WHOLE["preprocess"]}
+MIXTURES = [
+    case("mixture, no workers", "loader", MIX, {"num_replicas": 3}),
+    case("mixture, other ranks", "uncounted", MIX, {"num_replicas": 2}),
+    case("mixture, workers -> more workers", "plain", MIX | TWO, {"num_workers": 3}),
+    case("mixture, no workers", "stateful", MIX, {}, epochs=2),
+    case("mixture, whole", "uncounted", MIX_WHOLE, {"num_replicas": 2}),
+    case("mixture, concatenation", "uncounted", MIX | EVALUATION, {"num_replicas": 2}),
+    case("mixture, 2x2 -> 1x3", "loader", MIX | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow, epochs=2),
+    case("mixture, persistent", "loader", MIX | PERSISTENT | AHEAD, {"num_workers": 3}, slow, epochs=2),
+    case("mixture, spawn", "loader", MIX | {"num_workers": 1, "method": "spawn"}, {}, slow),
+    case("mixture, repeats", "uncounted", MIX | {"repeats": 2}, {"num_replicas": 2}, slow, epochs=2),
+    case("mixture, dropping", "uncounted", MIX | {"remainder": "drop"}, {"num_replicas": 2}, slow, epochs=2),
+    case("mixture, two workers", "stateful", MIX_WHOLE | TWO, {}, slow),
+    case("mixture, free of workers", "freed", MIX | TWO, {"num_workers": 3}, slow),
+    case("mixture, within a batch", "samples", MIX | {"global_batch": 4, "epoch_size": 9}, {}, slow),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "changes", "num_epochs"), [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES]
+)
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     kind: str, arguments: dict[str, Any], changes: dict[str, Any], num_epochs: int, fleet: Fleet, numbered_root: str
 ) -> None:

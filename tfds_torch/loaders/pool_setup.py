@@ -18,7 +18,7 @@ from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
 from tfds_torch.parsers.error_context import error_context_of
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser import Parser, members_of
 from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
@@ -113,7 +113,7 @@ class PoolSetup:
         options, parser = self.options, self.parser
         transport, slots = self._make_transport()
         method, reason = find_start_method(options.start_method)
-        metrics, output = StageMetrics(options.num_workers), WorkerOutput(options.num_workers)
+        metrics, output = StageMetrics(options.num_workers, members_of(parser)), WorkerOutput(options.num_workers)
         seed = 0 if parser is None else parser.plan(self.rank).seed
         context = PoolContext(self.source, self.rank, seed, metrics, output, slots)
         pool = WorkerPool(context, transport, method)

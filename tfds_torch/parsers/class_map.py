@@ -86,6 +86,17 @@ class ClassMap:
         label = [self._new_label(source, id) if valid else PAD_LABEL for source, id, valid in examples]
         return replace(batch, label=np.array(label, np.int64), features=features if is_text else batch.features)
 
+    def remap_values(self, values: Any, ids: Sequence[str]) -> Any:
+        """Returns the labels of n examples, an array or a list, as new labels: int64 [n] where each has one.
+
+        Raises:
+            ConfigError: an example has a label that is not in the map.
+        """
+        each = zip(values.tolist() if isinstance(values, np.ndarray) else values, ids, strict=True)
+        if (np.ndim(values) == 1 and isinstance(values, np.ndarray)) or isinstance(values[0], str | bytes):
+            return np.array([self._new_label(value, id) for value, id in each], np.int64)
+        return [self._new_value(value, id) for value, id in zip(values, ids, strict=True)]
+
     def _new_value(self, value: Any, example: str) -> Any:
         """Returns a label, an array of labels, or nested lists of them, with new labels."""
         if isinstance(value, list):

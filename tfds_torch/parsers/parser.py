@@ -149,6 +149,12 @@ class Parser(Protocol):
         """Returns a name for every example, in the order of `index`."""
 
 
+def members_of(parser: Parser | None) -> Mapping[str, int]:
+    """Returns member -> its number of examples, where a parser reads a mixture; else nothing."""
+    sizes: Mapping[str, int] = getattr(parser, "member_sizes", {})
+    return sizes
+
+
 def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:
     """Returns the state that a loader over a parser saves at a point in an epoch; num_workers None: unknown."""
     num_readers = None if num_workers is None else max(1, num_workers)

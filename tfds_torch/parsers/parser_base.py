@@ -11,7 +11,7 @@ from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
 from tfds_torch.engines.fields import Content, ImageField
 from tfds_torch.engines.read_mode import find_read_mode
-from tfds_torch.engines.request import ReadContext, ReadRequest
+from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
@@ -25,6 +25,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import Source
 
 
 class ParserBase(SplitDescription):
@@ -78,12 +79,25 @@ class ParserBase(SplitDescription):
             return self._guarded(_move_into_buffers(made_there, context), context)
         content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
         request = ReadRequest(
-            self._source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context
+            self._source_of_run(context),
+            *(plan, epoch, start_batch, content, self.read),
+            in_pieces=in_pieces,
+            context=context,
+            replacing=self._replacing,
         )
         batches = read_in_index_mode(request) if mode == "index" else read_in_stream_mode(request, mode)
         if "label" in content.fields and self._class_map is not None:
             batches = self._class_map.remap(batches)
         return self._guarded(batches, context)
+
+    def _source_of_run(self, context: ReadContext) -> Source:
+        """Returns the source that a run reads from."""
+        return self._source
+
+    @property
+    def _replacing(self) -> tuple[ReplacementRange, ...] | None:
+        """Where damaged examples are replaced; None: as the read options say."""
+        return None
 
     def _guarded(self, batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
         """Returns batches for one thread; a loader's worker, which reads ahead, has no other thread."""
@@ -179,10 +193,15 @@ class ParserBase(SplitDescription):
         keys = find_examples(self._source, self.split, indices_or_ids)
         if epoch is not None:
             check_single_examples(self.dataset_name, self.preprocess)
-            num_keys = max(1, self.repeats) * max(1, self.num_examples)
-            keys = keys + check_integer("epoch", epoch, 0, LARGEST_KEY // num_keys - 1) * num_keys
+            keys = keys + self._first_pass(epoch, keys) * max(1, self.num_examples)
         content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None)
         return decode_examples(self._source, content, self._class_map, self.read, keys, seed=self.seed, context=context)
+
+    def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> int | NDArray[np.int64]:
+        """Returns the first pass of an epoch: one number, or int64 [n] of the examples int64 [n]."""
+        num_passes = max(1, self.repeats)
+        most = LARGEST_KEY // (num_passes * max(1, self.num_examples)) - 1
+        return check_integer("epoch", epoch, 0, most) * num_passes
 
     def encoded_names(self) -> list[str]:
         """Returns the fields of an example as it is stored: image and label first, then the dataset's other ones."""

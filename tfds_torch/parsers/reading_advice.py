@@ -33,9 +33,15 @@ def _describe_repeats(parser: Parser, rank: World) -> str | None:
         plan = parser.plan(rank)
     except ConfigError:  # Reported where the loader is iterated.
         return None
-    num_own, num_slots = plan.num_examples * plan.num_passes, plan.global_batch_size
+    num_own, num_slots = plan.num_own_slots, plan.global_batch_size
     if not plan.is_training or plan.remainder is not Remainder.WRAP or num_own >= num_slots:
         return None
+    if plan.mixture is not None:
+        return (
+            f"{parser.dataset_name} has {num_own} examples in an epoch, fewer than a batch of {num_slots}: the one "
+            f"batch of an epoch is filled with the first examples of the next ones. Use a larger epoch_size, or a "
+            f"smaller batch_size."
+        )
     least, most = num_slots // plan.num_examples, -(-num_slots // plan.num_examples)
     times = f"{least} times" if least == most else f"{least} or {most} times"
     ranks = f" ({rank.num_replicas} ranks x batch_size {plan.batch_size})" if rank.num_replicas > 1 else ""
@@ -46,7 +52,7 @@ def _describe_repeats(parser: Parser, rank: World) -> str | None:
 
 
 def _remedy(plan: EpochPlan) -> str:
-    most = plan.num_examples * plan.num_passes // plan.world.num_replicas
+    most = plan.num_own_slots // plan.world.num_replicas
     if most == 0:
         return "Use a larger split, or fewer ranks."
     return f"Use batch_size={most} or less, or a larger split."

@@ -22,6 +22,7 @@ from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.mixture_order import MixtureOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FileInstruction, Source
@@ -41,6 +42,9 @@ class SplitDescription(ABC):
         image_key: the stored field behind `image`; None: there is none.
         target_key: the stored field behind `label`, or a tuple of several; None: there is none.
     """
+
+    _order: MixtureOrder | None = None
+    """The order of a mixture with weights; None: that of one dataset."""
 
     def __init__(
         self,
@@ -101,6 +105,14 @@ class SplitDescription(ABC):
             ConfigError: it does not exist, or `image` or `label` names nothing suitable.
         """
 
+    def field(self, name: str) -> FieldDecoder:
+        """Returns how a field is decoded: `image`, `label`, or any feature of the dataset.
+
+        Raises:
+            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+        return self._field(name)
+
     @abstractmethod
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored; also one with the name of a metadata field.
@@ -108,6 +120,11 @@ class SplitDescription(ABC):
         Raises:
             ConfigError: it does not exist, or only tensorflow could decode it.
         """
+
+    @property
+    def has_integer_label(self) -> bool:
+        """Whether the field `label` is one integer, as it is stored."""
+        return self._has_integer_target
 
     @property
     @abstractmethod
@@ -299,8 +316,9 @@ class SplitDescription(ABC):
                 repeats=self.repeats,
                 shuffle=self.shuffle,
                 seed=self.seed,
-                blocks=self.read.blocks,
+                blocks=self.read.blocks if self._order is None else None,
                 first_example=first_example,
+                mixture=self._order,
             )
         except ConfigError as error:
             raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None

@@ -16,6 +16,7 @@ from tfds_torch.loaders.pool_setup import make_slots
 from tfds_torch.loaders.transport import PipeTransport
 from tfds_torch.loaders.worker import PoolContext, WorkerBatch
 from tfds_torch.parsers.error_context import error_context_of, name_of
+from tfds_torch.parsers.parser import members_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
@@ -96,7 +97,7 @@ class DatasetSource:
 def _pool_reader(source: DatasetSource, num_workers: int, options: LoaderOptions) -> PoolReader:
     """Starts the workers of a loader, and returns what reads by them."""
     dataset = source.dataset
-    metrics, output = StageMetrics(num_workers), WorkerOutput(num_workers)
+    metrics, output = StageMetrics(num_workers, members_of(dataset.parser)), WorkerOutput(num_workers)
     try:
         slots = make_slots(num_workers, options.prefetch_batches, dataset.parser if dataset.is_batched else None)
     except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
@@ -119,7 +120,7 @@ class OwnReader:
     def __init__(self, source: DatasetSource, timeout_s: float | None) -> None:
         self._source: DatasetSource | None = source
         self._owner = os.getpid()
-        self.metrics = StageMetrics(0)
+        self.metrics = StageMetrics(0, members_of(source.dataset.parser))
         names = error_context_of(source.dataset.parser, "Loader", "multiprocessing_context")
         faults = WorkerFaults(names, self.metrics, WorkerOutput(0), timeout_s, can_import_only=False)
         self._watchdog = None if timeout_s is None else Watchdog(timeout_s, faults.describe_own_stall)

@@ -1,0 +1,534 @@
+"""ParserMixture over tars, a `.beton` file, an image folder and a TFDS dataset: what comes, and of which member."""
+
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conformance import check_resumes
+from conftest import RunPython
+from storage.webdataset.made_tars import write_samples
+from tfds_fixtures import write_numbered
+
+from parsers.resuming import ParserLoader
+from parsers.tar_samples import NUM_CLASSES, SIDE, pixels_of, png, sample_of
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    IndexedImageDataset,
+    ParserBeton,
+    ParserMixture,
+    ParserTfds,
+    ParserWebDataset,
+    ReadOptions,
+    TrainPreprocess,
+    World,
+    create_loader,
+)
+from tfds_torch.engines.batch import Batch
+from tfds_torch.errors import ConfigError, ExampleNotFoundError
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.plan.mixture_order import make_table
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.storage.beton.fields import BetonInt
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.writer import BetonWriter
+
+SIZES = {"tars": 25, "beton": 11, "folder": 7}
+FIRST = {"tars": 0, "beton": 25, "folder": 36}
+WEIGHTS = {"tars": 0.5, "beton": 0.3, "folder": 0.2}
+NUM_EXAMPLES = sum(SIZES.values())
+WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
+FIELDS = ("image", "label", "member")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Members of three formats; example i of the mixture, by `index`, is `sample_of(numbers[i])`."""
+
+    root: Path
+    numbers: list[int]
+
+    def members(self, **arguments: Any) -> dict[str, ParserBase]:
+        return {
+            "tars": ParserWebDataset(str(self.root / "a-{00..01}.tar"), **arguments),
+            "beton": ParserBeton(self.root / "b.beton", **arguments),
+            "folder": ParserTfds(self.root / "folder", "image_folder", "train", **arguments),
+        }
+
+    def mixture(self, weights: Any = WEIGHTS, members: Mapping[str, Any] | None = None, **more: Any) -> ParserMixture:
+        arguments = {"is_training": weights is not None, "batch_size": 6, **more}
+        return ParserMixture(members or self.members(), weights, **arguments)
+
+    def pixels(self, index: Any) -> Any:
+        return np.stack([pixels_of(self.numbers[number]) for number in index])
+
+    def labels(self, index: Any) -> list[int]:
+        return [self.numbers[number] % NUM_CLASSES for number in index]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    root = tmp_path_factory.mktemp("members")
+    write_samples(root / "a-00.tar", map(sample_of, range(13)))
+    write_samples(root / "a-01.tar", map(sample_of, range(13, 25)))
+    fields = {"image": BetonImage("raw"), "label": BetonInt()}
+    with BetonWriter(root / "b.beton", fields, 11) as writer:
+        for number in range(25, 36):
+            writer.add((pixels_of(number), number % NUM_CLASSES), id=f"raw/{number}")
+    for number in range(36, 43):
+        path = root / "folder" / "train" / str(number % NUM_CLASSES) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(pixels_of(number)))
+    made = Files(root, list(range(36)))
+    ids = made.members()["folder"].ids(np.arange(7))  # In TFDS's order.
+    made.numbers.extend(int(Path(one).stem) for one in ids)
+    return made
+
+
+def epoch_of(parser: ParserMixture, epoch: int = 0, **more: Any) -> list[Batch]:
+    return list(parser.batches(World(), epoch, **more))
+
+
+def joined(batches: list[Batch], name: str) -> Any:
+    return np.concatenate([getattr(batch, name) for batch in batches])
+
+
+def global_batches(parser: ParserMixture, num_replicas: int, num_workers: int, epoch: int = 1) -> list[Any]:
+    """Returns index and pixels of every global batch, as the workers of all ranks read them."""
+    found: dict[int, list[Any]] = {}
+    for rank in range(num_replicas):
+        for worker in range(num_workers):
+            for batch in parser.batches(World(rank, num_replicas, worker, num_workers), epoch):
+                found.setdefault(batch.batch, []).append((batch.index.tolist(), np.array(batch.image)))
+    return [
+        ([one for index, _ in found[number] for one in index], np.concatenate([image for _, image in found[number]]))
+        for number in sorted(found)
+    ]
+
+
+# What comes
+
+
+@pytest.mark.parametrize("preprocess", [None, WHOLE])
+@pytest.mark.parametrize("weights", [WEIGHTS, "sizes", None, [(0, WEIGHTS), (17, "sizes")]])
+def test_every_example_is_the_one_that_its_member_stores(files: Files, weights: Any, preprocess: Any) -> None:
+    parser = files.mixture(weights, preprocess=preprocess)
+    for batch in epoch_of(parser, fields=FIELDS):
+        assert (np.stack(batch.image) == files.pixels(batch.index)).all()
+        assert batch.label.tolist() == files.labels(batch.index)
+        names = [parser.member_names[number] for number in batch.features["member"]]
+        assert batch.features["member"].dtype == np.int64
+        for number, name, one in zip(batch.index.tolist(), names, batch.id, strict=True):
+            own = files.members()[name].ids(np.array([number - FIRST[name]]))[0]
+            assert one == f"{name}/{own}"
+
+
+def test_it_is_a_parser_that_is_read_by_number(files: Files) -> None:
+    parser = files.mixture()
+    assert isinstance(parser, Parser)
+    assert (parser.num_examples, len(parser), parser.split) == (NUM_EXAMPLES, NUM_EXAMPLES, "all")
+    assert parser.dataset_name == "mixture(tars + beton + folder)"
+    assert parser.read_mode(World()) == "index"
+    assert set(parser.element_spec.fields) == {"image", "label", "member", "valid", "index", "id"}
+    assert parser.member_names == list(SIZES)
+    assert parser.member_sizes == SIZES
+    assert list(parser.members) == list(SIZES)
+
+
+def test_evaluation_of_a_concatenation_has_every_example_once_in_order(files: Files) -> None:
+    batches = epoch_of(files.mixture(None))
+    assert joined(batches, "index").tolist() == list(range(NUM_EXAMPLES))
+    assert [len(batch) for batch in batches] == [6] * 7 + [1]
+    padded = files.mixture(None, remainder="pad", shuffle=True, batch_size=4)
+    for num_replicas, num_workers in ((1, 3), (3, 2)):
+        came = [
+            batch
+            for rank in range(num_replicas)
+            for worker in range(num_workers)
+            for batch in padded.batches(World(rank, num_replicas, worker, num_workers))
+        ]
+        seen = Counter(joined(came, "index")[joined(came, "valid")].tolist())
+        assert seen == dict.fromkeys(range(NUM_EXAMPLES), 1)
+        assert set(joined(came, "label")[~joined(came, "valid")].tolist()) <= {-100}
+
+
+def test_training_of_a_concatenation_shuffles_over_all_members(files: Files) -> None:
+    parser = files.mixture(None, is_training=True)
+    epochs = [joined(epoch_of(parser, epoch), "index")[:NUM_EXAMPLES].tolist() for epoch in range(2)]
+    assert all(sorted(index) == list(range(NUM_EXAMPLES)) for index in epochs)
+    assert epochs[0] != epochs[1]
+    counts = parser.counts(NUM_EXAMPLES + 20)
+    members = np.searchsorted([25, 36], epochs[1][:20], side="right")
+    assert list(counts.values()) == [
+        size + int((members == number).sum()) for number, size in enumerate(SIZES.values())
+    ]
+    assert files.mixture(None).counts(NUM_EXAMPLES + 30) == {"tars": 50, "beton": 16, "folder": 7}
+
+
+@pytest.mark.parametrize("batch_size", [1, 6, 10])
+def test_every_global_batch_has_within_two_of_each_share_and_every_prefix_within_one(
+    files: Files, batch_size: int
+) -> None:
+    parser = files.mixture(batch_size=batch_size, epoch_size=200)
+    members = np.concatenate([batch.features["member"] for batch in epoch_of(parser, fields=("member",))])
+    prefixes = np.arange(1, len(members) + 1)
+    for number, weight in enumerate(WEIGHTS.values()):
+        assert np.abs(np.cumsum(members == number) - weight * prefixes).max() < 1
+        each = (members.reshape(-1, batch_size) == number).sum(axis=1)
+        assert np.abs(each - weight * batch_size).max() < 2
+
+
+def test_counts_say_what_came_over_epochs_and_segments(files: Files) -> None:
+    parser = files.mixture([(0, WEIGHTS), (40, {"tars": 0, "beton": 1, "folder": 1})], epoch_size=30)
+    came: Counter[str] = Counter()
+    for epoch in range(4):
+        for batch in epoch_of(parser, epoch, fields=("member",)):
+            came.update(parser.member_names[number] for number in batch.features["member"])
+        assert parser.counts(30 * (epoch + 1)) == {name: came[name] for name in SIZES}
+    assert parser.weights == [(0, WEIGHTS), (40, {"tars": 0.0, "beton": 0.5, "folder": 0.5})]
+
+
+def test_every_example_of_a_member_comes_once_in_each_of_its_passes(files: Files) -> None:
+    parser = files.mixture(epoch_size=96)
+    came: dict[int, list[int]] = {number: [] for number in range(3)}
+    for epoch in range(3):
+        for batch in epoch_of(parser, epoch, fields=("member",)):
+            for member, index in zip(batch.features["member"].tolist(), batch.index.tolist(), strict=True):
+                came[member].append(index)
+    for member, (name, size) in enumerate(SIZES.items()):
+        passes = [came[member][start : start + size] for start in range(0, len(came[member]), size)]
+        assert len(passes) > 2
+        for one in passes[:-1]:
+            assert sorted(one) == list(range(FIRST[name], FIRST[name] + size))
+        assert passes[0] != passes[1]
+
+
+@pytest.mark.parametrize(("stop", "size"), [("first_exhausted", 35), ("all_exhausted", 50)])
+def test_an_epoch_ends_with_the_first_member_or_with_the_last_one(files: Files, stop: str, size: int) -> None:
+    parser = files.mixture(stop=stop, batch_size=1)
+    found = epoch_of(parser, fields=("member",))
+    assert len(found) == parser.epoch_size == parser.plan(World()).num_batches
+    counts = parser.counts(parser.epoch_size)
+    exhausted = {name for name, size in SIZES.items() if counts[name] >= size}
+    before = parser.counts(parser.epoch_size - 1)
+    assert exhausted if stop == "first_exhausted" else exhausted == set(SIZES)
+    assert any(before[name] < SIZES[name] == counts[name] for name in SIZES)
+    assert abs(parser.epoch_size - size) <= 3
+
+
+def test_repeats_make_an_epoch_so_many_times_as_long(files: Files) -> None:
+    once, twice = files.mixture(epoch_size=36), files.mixture(epoch_size=36, repeats=2)
+    two_epochs = [joined(epoch_of(once, epoch), "index").tolist() for epoch in (2, 3)]
+    assert joined(epoch_of(twice, 1), "index").tolist() == two_epochs[0] + two_epochs[1]
+
+
+# Worlds and states
+
+
+def test_global_batches_do_not_depend_on_ranks_and_workers_and_neither_do_crops(files: Files) -> None:
+    def read(num_replicas: int, num_workers: int) -> list[Any]:
+        preprocess = TrainPreprocess(size=4, scale=(0.2, 0.9))
+        parser = files.mixture(batch_size=12 // num_replicas, preprocess=preprocess, epoch_size=48)
+        return global_batches(parser, num_replicas, num_workers)
+
+    reference = read(1, 1)
+    for grid in ((1, 3), (2, 1), (3, 2)):
+        for (index, image), (other, pixels) in zip(reference, read(*grid), strict=True):
+            assert index == other
+            assert (image == pixels).all()
+
+
+def test_crops_depend_on_seed_member_pass_and_example_alone(files: Files) -> None:
+    preprocess = TrainPreprocess(size=4, scale=(0.2, 0.9))
+
+    def crops_of(parser: ParserMixture, epoch: int) -> dict[tuple[int, int], Any]:
+        found: dict[tuple[int, int], Any] = {}
+        came = Counter({FIRST[name]: count for name, count in parser.counts(epoch * parser.epoch_size).items()})
+        for batch in epoch_of(parser, epoch, fields=FIELDS):
+            members = batch.features["member"].tolist()
+            for index, member, image in zip(batch.index.tolist(), members, batch.image, strict=True):
+                name = parser.member_names[member]
+                number, came[FIRST[name]] = came[FIRST[name]] // SIZES[name], came[FIRST[name]] + 1
+                found[index, number] = image
+        return found
+
+    one = crops_of(files.mixture(preprocess=preprocess, epoch_size=60), 0)
+    other_weights = crops_of(files.mixture("sizes", preprocess=preprocess, epoch_size=60, batch_size=4), 0)
+    shared = one.keys() & other_weights.keys()
+    assert len(shared) > 20
+    assert all((one[key] == other_weights[key]).all() for key in shared)
+    again = {index for index, number in one if number and (index, 0) in one}
+    assert any((one[index, 0] != one[index, 1]).any() for index in again if (index, 1) in one)
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, [(0, WEIGHTS), (31, "sizes")], None])
+def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(files: Files, weights: Any) -> None:
+    size: dict[str, Any] = {} if weights is None else {"epoch_size": 36}
+    make = partial(ParserLoader, partial(files.mixture, weights, is_training=True, **size))
+    num_batches = 4 if weights is None else 3
+    assert check_resumes(partial(make, (2, 2), 12), partial(make, (1, 3), 12)) == 2 * (1 + 2 * (num_batches + 1))
+
+
+def test_a_pickled_parser_reads_the_same_without_its_table(files: Files) -> None:
+    parser = files.mixture("sizes", preprocess=WHOLE)
+    next(iter(parser.batches()))
+    packed = pickle.dumps(parser)
+    make_table.cache_clear()
+    again = pickle.loads(packed)
+    assert len(packed) < 60_000
+    assert again.fingerprint == parser.fingerprint
+    assert joined(epoch_of(again), "index").tolist() == joined(epoch_of(parser), "index").tolist()
+
+
+def test_the_fingerprint_is_that_of_members_weights_and_schedule(files: Files) -> None:
+    members = files.members()
+    renamed = {name.upper(): parser for name, parser in members.items()}
+    others = [
+        files.mixture(),
+        files.mixture("sizes"),
+        files.mixture(None),
+        files.mixture([(0, WEIGHTS), (10, "sizes")]),
+        files.mixture([(0, WEIGHTS), (11, "sizes")]),
+        files.mixture({name.upper(): weight for name, weight in WEIGHTS.items()}, renamed),
+        files.mixture(WEIGHTS, dict(reversed(members.items()))),
+        files.mixture(members=files.members(read=ReadOptions(block_records=4))),
+    ]
+    fingerprints = [parser.fingerprint for parser in others]
+    assert len(set(fingerprints)) == len(others)
+    assert files.mixture({"tars": 5, "beton": 3, "folder": 2}).fingerprint == fingerprints[0]
+
+
+# Single examples
+
+
+def test_single_examples_are_found_by_number_and_by_id(files: Files) -> None:
+    parser = files.mixture()
+    for number in (0, 24, 25, 36, 42, -1):
+        example = parser[number]
+        index = number % NUM_EXAMPLES
+        assert (example.index, example.label) == (index, files.labels([index])[0])
+        assert (example.image == files.pixels([index])[0]).all()
+        assert parser[example.id].index == index
+        assert parser.source.find(example.id) == index
+    assert [example.index for example in parser[23:27]] == [23, 24, 25, 26]
+    assert (parser["beton/raw/30"].image == pixels_of(30)).all()
+    (example,) = parser.examples_by_index(["beton/raw/30"], ["member", "label"])
+    assert example.features["member"] == 1
+    assert (np.asarray(IndexedImageDataset(parser)[30][0]) == pixels_of(30)).all()
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (43, "there is no example 43: its indices are 0 to 42"),
+        ("raw/30", "ids are <member>/<id in the member>, and the members are tars, beton, folder"),
+        ("betn/raw/30", "Did you mean 'beton'"),
+        ("beton/raw/99", "split 'all', member 'beton': .*there is no example 'raw/99'"),
+    ],
+)
+def test_what_is_not_there_is_named(files: Files, key: Any, message: str) -> None:
+    with pytest.raises(ExampleNotFoundError, match=message):
+        files.mixture()[key]
+
+
+def test_crops_of_single_examples_are_those_of_the_first_pass_of_an_epoch(files: Files) -> None:
+    parser = files.mixture(preprocess=TrainPreprocess(size=4, scale=(0.2, 0.9)), epoch_size=36)
+    start = parser.counts(2 * 36)
+    checked = 0
+    for batch in epoch_of(parser, 2, fields=FIELDS):
+        for number, member, image in zip(
+            batch.index.tolist(), batch.features["member"].tolist(), batch.image, strict=True
+        ):
+            name = parser.member_names[member]
+            if start[name] // SIZES[name] == (start[name] + 1) // SIZES[name]:
+                (example,) = parser.examples_by_index([number], epoch=2)
+                checked += 1
+                start[name] += 1
+                assert (example.image == image).all()
+    assert checked > 10
+
+
+def test_file_names_say_the_member(files: Files) -> None:
+    parser = files.mixture()
+    names = parser.filenames()
+    assert names == list(parser.ids(np.arange(NUM_EXAMPLES)))
+    assert parser.filenames(absolute=True)[-1] == str(files.root / "folder" / names[-1].removeprefix("folder/"))
+    assert parser.filenames(basename=True)[25] == "25"
+
+
+def test_examples_are_handed_over_as_they_are_stored(files: Files) -> None:
+    parser = files.mixture()
+    assert parser.encoded_names()[:2] == ["image", "label"]
+    examples = parser.encoded_examples(np.array([40, 3, 27]), ["image", "label", "member"])
+    assert [example.features.get("member") for example in examples] == [2, 0, 1]
+    assert [example.label for example in examples] == files.labels([40, 3, 27])
+    assert bytes(examples[1].image) == png(pixels_of(3))
+    assert (examples[2].image == pixels_of(27)).all()
+
+
+# Fields of members
+
+
+@pytest.fixture(scope="module")
+def two_kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tars whose samples have texts, JSON, arrays and bytes, and others with only some of them."""
+    root = tmp_path_factory.mktemp("kinds")
+    write_samples(root / "all.tar", map(sample_of, range(6)))
+    some = ("__key__", "png", "cls", "txt", "json", "bin")
+    write_samples(root / "some.tar", [{k: v for k, v in sample_of(n).items() if k in some} for n in range(6, 10)])
+    return root
+
+
+def kinds_of(root: Path, **fields: str) -> ParserMixture:
+    of = {"image": "png", "label": "cls", "text": "txt", "facts": "json", "raw": "bin"}
+    members = {
+        "all": ParserWebDataset(str(root / "all.tar"), of | fields),
+        "some": ParserWebDataset(str(root / "some.tar"), of),
+    }
+    return ParserMixture(members, batch_size=4)
+
+
+def test_other_fields_of_all_members_come_in_the_order_of_the_batch(two_kinds: Path) -> None:
+    parser = kinds_of(two_kinds, vector="npy")
+    assert {"text", "facts", "raw"} <= set(parser.element_spec.fields)
+    assert not parser.has_field("vector")
+    shuffled = ParserMixture(parser.members, batch_size=4, shuffle=True)
+    for batch in shuffled.batches(fields=("text", "facts", "raw")):
+        assert batch.features["text"] == [f"text {number} ä" for number in batch.index]
+        assert batch.features["facts"] == [{"number": number} for number in batch.index]
+        assert batch.features["raw"] == [bytes([number]) for number in batch.index]
+
+
+def test_class_maps_of_the_members_give_common_labels(files: Files, tmp_path: Path) -> None:
+    write_numbered(tmp_path, {"train": (9,)})
+    class_map = {f"{number}.jpg": number % 3 for number in range(9)}
+    words = ParserTfds(tmp_path, "numbered", "train", target_key="file_name", class_map=class_map)
+    numbers = ParserBeton(files.root / "b.beton", class_map={label: 7 + label for label in range(NUM_CLASSES)})
+    members = {"words": words, "numbers": numbers}
+    parser = ParserMixture(members, {"words": 1, "numbers": 1}, is_training=True, batch_size=5)
+    for batch in parser.batches(fields=("label", "member")):
+        assert batch.label.dtype == np.int64
+        expected = [n % 3 if n < 9 else 7 + (n + 16) % NUM_CLASSES for n in batch.index.tolist()]
+        assert batch.label.tolist() == expected
+    assert parser[3].label == 0
+    assert parser.encoded_examples(np.array([14]), ["label"])[0].label == 7
+    members["words"] = words = ParserTfds(
+        *(tmp_path, "numbered", "train"), target_key="file_name", class_map={**class_map, "4.jpg": 8}
+    )
+    words.class_map.entries.pop("2.jpg")
+    with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example numbered-train"):
+        list(ParserMixture(members, batch_size=5).batches(fields=("label",)))
+
+
+def test_class_names_are_those_that_all_members_have(files: Files) -> None:
+    names = [f"class {number}" for number in range(NUM_CLASSES)]
+    tars = ParserWebDataset(str(files.root / "a-{00..01}.tar"), class_names=names)
+    same = ParserMixture({"a": tars, "b": tars.with_read(ReadOptions())}, batch_size=2)
+    assert same.class_names == names
+    assert same.class_to_idx["class 2"] == 2
+    assert files.mixture().class_names is None
+
+
+def test_datasets_of_tfds_mix_with_other_formats(files: Files, tmp_path: Path) -> None:
+    write_numbered(tmp_path, {"train": (4, 0, 5), "test": (3,)})
+    train, test = (ParserTfds(tmp_path, "numbered", split) for split in ("train", "test"))
+    members = {"train": train, "tars": files.members()["tars"].with_read(ReadOptions()), "test": test}
+    with pytest.raises(ValueError, match="Labels mean different things"):
+        ParserMixture({"train": train, "named": _named(files)}, batch_size=2)
+    parser = ParserMixture(
+        members, {"train": 2, "tars": 1, "test": 1}, is_training=True, batch_size=4, preprocess=WHOLE
+    )
+    labels = [*range(9), *(number % NUM_CLASSES for number in range(25)), *range(9, 12)]
+    for batch in parser.batches(fields=FIELDS):
+        assert batch.label.tolist() == [labels[number] for number in batch.index]
+        assert batch.image.shape == (4, SIDE, SIDE, 3)
+
+
+def _named(files: Files) -> ParserWebDataset:
+    names = [f"class {number}" for number in range(NUM_CLASSES)]
+    return ParserWebDataset(str(files.root / "a-{00..01}.tar"), class_names=names)
+
+
+# Threads, blocks and metrics
+
+
+def test_64_members_take_no_more_threads_than_one(files: Files) -> None:
+    def most_threads(num_members: int) -> int:
+        tars = files.members()["tars"]
+        members = {f"m{number}": tars.with_read(ReadOptions()) for number in range(num_members)}
+        weights = dict.fromkeys(members, 1)
+        read = ReadOptions(num_threads=2)
+        parser = ParserMixture(members, weights, is_training=True, batch_size=16, epoch_size=128, read=read)
+        return max(threading.active_count() for _ in parser.batches())
+
+    num_before = threading.active_count()
+    assert most_threads(64) <= num_before + 2
+    assert most_threads(1) <= num_before + 2
+
+
+def test_members_are_read_in_blocks_where_their_parsers_say_so(files: Files) -> None:
+    blocks = ReadOptions(block_records=5, shuffle_buffer=5)
+    members = files.members()
+    members["tars"] = members["tars"].with_read(blocks)
+    parser = files.mixture(members=members, epoch_size=50, batch_size=50)
+    (batch,) = epoch_of(parser, fields=("member",))
+    of_tars = batch.index[batch.features["member"] == 0]
+    assert sorted(of_tars.tolist()) == list(range(25))
+    assert all(len(set((of_tars[start : start + 5] // 5).tolist())) == 1 for start in range(0, 25, 5))
+    alike = files.mixture(None, files.members(read=blocks), is_training=True, batch_size=5)
+    assert alike.plan(World()).blocks == blocks.blocks
+
+
+def test_stats_count_examples_passes_and_seconds_of_reading_by_member(files: Files) -> None:
+    for num_workers in (0, 2):
+        dataset = ImageDataset(files.mixture(epoch_size=60), fields=("label", "member"))
+        with create_loader(dataset, num_workers) as loader:
+            came: Counter[str] = Counter()
+            for _ in range(2):
+                for _, members in loader:
+                    came.update(dataset.parser.member_names[number] for number in members.tolist())
+            stats = loader.stats()
+        assert [one.name for one in stats.members] == list(SIZES)
+        assert {one.name: one.examples for one in stats.members} == dict(came)
+        for one in stats.members:
+            assert one.passes == one.examples / SIZES[one.name]
+            assert 0 < one.read_s < stats.read_s
+        assert stats.to_dict()["members"][1]["name"] == "beton"
+
+
+def test_a_loader_over_one_dataset_has_no_members(files: Files) -> None:
+    dataset = ImageDataset(files.members(batch_size=5)["tars"], fields=("label",))
+    with create_loader(dataset) as loader:
+        list(loader)
+        assert loader.stats().members == ()
+
+
+def test_metrics_of_members_are_kept_apart() -> None:
+    metrics = StageMetrics(2, {"a": 10, "b": 20})
+    for worker in range(2):
+        metrics.bind(worker)
+        metrics.add_member(1, 5, 0.5)
+        metrics.add("read", 1.0)
+    metrics.add_member(0, 3, 0.25)
+    assert metrics.member_totals() == {"a": (3, 0.25), "b": (10, 1.0)}
+    assert metrics.totals()["read"] == 2.0
+
+
+def test_no_other_package_is_imported(files: Files, run_python: RunPython) -> None:
+    code = f"""
+import sys
+from tfds_torch import ParserBeton, ParserMixture, ParserWebDataset
+members = {{"a": ParserWebDataset({str(files.root / "a-00.tar")!r}), "b": ParserBeton({str(files.root / "b.beton")!r})}}
+parser = ParserMixture(members, {{"a": 1, "b": 1}}, is_training=True, batch_size=8)
+print(len(next(parser.batches())), sorted({{"tensorflow", "torch", "tensorflow_datasets"}} & set(sys.modules)))
+"""
+    done = run_python("-c", code)
+    assert (done.stdout, done.stderr) == ("8 []\n", "")

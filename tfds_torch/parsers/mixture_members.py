@@ -1,0 +1,272 @@
+"""The members of a mixture: their names, what they must leave to the mixture, and the fields that all of them have."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FieldSpec
+
+Members = Mapping[str, ParserBase]
+
+_OF_EPOCHS = {
+    "batch_size": None,
+    "is_training": False,
+    "preprocess": None,
+    "remainder": None,
+    "repeats": 0,
+    "seed": 42,
+    "shuffle": False,
+}
+"""What belongs to an epoch -> the value with which a member says nothing of it."""
+
+_OF_MIXTURE = ("mode", "num_threads", "prefetch_batches")
+"""The read options of a mixture; all others are those of each member."""
+
+_MOST_NAMED = 5
+
+
+def check_members(members: object) -> dict[str, ParserBase]:
+    """Returns name -> parser of the members of a mixture, checked one by one.
+
+    Raises:
+        ConfigError: there is none; a name is not a text, is empty, has a "/", or stands there twice; something is not a
+            parser that reads by index; a member is empty.
+    """
+    pairs = list(members.items()) if isinstance(members, Mapping) else members
+    if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not pairs:
+        raise ConfigError(
+            f"ParserMixture: members={quoted(members)} must be a mapping from name to parser, for example "
+            f"{{'bridge': parser_a, 'droid': parser_b}}, with at least one."
+        )
+    found: dict[str, ParserBase] = {}
+    for pair in pairs:
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise ConfigError(f"ParserMixture: {quoted(pair)} must be a pair (name, parser).")
+        name, parser = pair
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ConfigError(
+                f"ParserMixture: the name {quoted(name)} of a member must be a text without '/', and not empty: ids "
+                f"are <member>/<id>."
+            )
+        if name in found:
+            raise ConfigError(f"ParserMixture: two members are called {quoted(name)}: give each a name of its own.")
+        found[name] = _check_parser(name, parser)
+    return found
+
+
+def _check_parser(name: str, parser: object) -> ParserBase:
+    if not isinstance(parser, ParserBase):
+        raise ConfigError(
+            f"ParserMixture: the member {quoted(name)} is {quoted(parser)}, and must be a ParserTfds, a ParserBeton or "
+            f"a ParserWebDataset."
+        )
+    if hasattr(parser, "member_names"):
+        raise ConfigError(
+            f"ParserMixture: the member {quoted(name)} is a mixture itself: give its members to this one, with weights "
+            f"of their own."
+        )
+    if parser.read.mode not in ("auto", "index") or parser.source.obstacle is not None:
+        why = parser.source.obstacle or f"it has ReadOptions(mode={parser.read.mode!r})"
+        remedy = "Copy it to this machine" if parser.source.obstacle else "Use mode 'index' or 'auto'"
+        raise ConfigError(
+            f"ParserMixture: the member {quoted(name)} ({parser.dataset_name}) is read as a stream: {why}. A mixture "
+            f"needs every example by its number, for exact proportions and exact resume. {remedy}."
+        )
+    if not parser.num_examples:
+        raise ConfigError(
+            f"ParserMixture: the member {quoted(name)} ({parser.dataset_name}, split {quoted(parser.split)}) holds no "
+            f"examples: leave it out."
+        )
+    return parser
+
+
+def check_agreement(members: Members, options: ParserOptions) -> None:
+    """Raises ConfigError where a member says otherwise than its mixture of what belongs to an epoch."""
+    of_mixture: dict[str, Any] = {name: getattr(options, name) for name in _OF_EPOCHS}
+    of_mixture["shuffle"] = options.is_training if options.shuffle is None else options.shuffle
+    for member, parser in members.items():
+        for name, default in _OF_EPOCHS.items():
+            value = getattr(parser, name)
+            if name == "repeats" and value <= 1:
+                value = default
+            if value not in (default, of_mixture[name]):
+                _refuse(member, f"{name}={quoted(value)}", f"{name}={quoted(of_mixture[name])}")
+        for name in _OF_MIXTURE[1:]:
+            value, default = getattr(parser.read, name), getattr(ReadOptions(), name)
+            if value not in (default, getattr(options.read, name)):
+                _refuse(member, f"ReadOptions({name}={value})", f"ReadOptions({name}={getattr(options.read, name)})")
+
+
+def _refuse(member: str, theirs: str, ours: str) -> None:
+    raise ConfigError(
+        f"ParserMixture: the member {quoted(member)} has {theirs}, and the mixture {ours}: what belongs to an epoch, "
+        f"and the threads, are the mixture's own. Leave it out of the member, or give both the same."
+    )
+
+
+def check_read_options(read: ReadOptions) -> None:
+    """Raises ConfigError where a mixture is given read options that belong to its members, or a stream mode."""
+    if read.mode not in ("auto", "index"):
+        raise ConfigError(
+            f"ParserMixture: ReadOptions(mode={read.mode!r}) streams whole shards, and a mixture needs every example "
+            f"by its number. Use mode 'index' or 'auto'."
+        )
+    for field in fields(ReadOptions):
+        value = getattr(read, field.name)
+        if field.name not in _OF_MIXTURE and value != field.default:
+            raise ConfigError(
+                f"ParserMixture: ReadOptions({field.name}={value!r}) belongs to a member: give it to the parsers of "
+                f"the members. Those of a mixture are {', '.join(_OF_MIXTURE)}."
+            )
+
+
+def with_common_blocks(read: ReadOptions, members: Members) -> ReadOptions:
+    """Returns the read options of a shuffled concatenation, in blocks where its members have them.
+
+    Raises:
+        ConfigError: the members' blocks differ.
+    """
+    asked = {name: (parser.read.block_records, parser.read.blocks) for name, parser in members.items()}
+    (first, (block_records, blocks)), *others = asked.items()
+    for name, one in others:
+        if one != (block_records, blocks):
+            raise ConfigError(
+                f"ParserMixture: without weights, members are shuffled as one dataset: {quoted(first)} has "
+                f"block_records={block_records}, and {quoted(name)} {one[0]}, or another shuffle_buffer. Give all the "
+                f"same, or weights."
+            )
+    if block_records is None:
+        return read
+    shuffle_buffer = next(iter(members.values())).read.shuffle_buffer
+    return replace(read, block_records=block_records, shuffle_buffer=shuffle_buffer)
+
+
+# Fields
+
+
+class FieldDescription:
+    """What a field of a member is; equal where members' values can stand in one batch.
+
+    Attributes:
+        kind: "image", "text" or "value".
+        spec: of one value: shape and dtype, names -> those of nested values, or None where they vary.
+    """
+
+    def __init__(self, kind: str, spec: Any) -> None:
+        self.kind, self.spec = kind, spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FieldDescription) and (self.kind, self.spec) == (other.kind, other.spec)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        if self.kind == "text":
+            return "a text"
+        if self.kind == "image":
+            return f"an image ({self.spec})"
+        if isinstance(self.spec, tuple):
+            shape, dtype = self.spec
+            return f"{dtype} {list(shape)}"
+        return "of any form" if self.spec is None else quoted(self.spec)
+
+    @property
+    def array(self) -> tuple[tuple[int, ...], Any] | None:
+        """Shape and dtype of numbers that are all of one size; None: it is something else."""
+        if self.kind != "value" or not isinstance(self.spec, tuple):
+            return None
+        shape, dtype = self.spec
+        return None if None in shape or np.dtype(dtype).kind not in "biufc" else (shape, np.dtype(dtype))
+
+
+LABEL = FieldDescription("value", ((), "int64"))
+"""One integer, after the class map."""
+
+
+def describe_field(parser: ParserBase, name: str) -> FieldDescription:
+    """Returns what a field of a member is, after its class map.
+
+    Raises:
+        ConfigError: the member has no such field, or only tensorflow could decode it.
+    """
+    parser.field(name)
+    if name == "image":
+        return FieldDescription("image", f"image_mode={parser.image_mode!r}")
+    if name == "label" and parser.has_integer_label:
+        return LABEL
+    found = parser.encoded_field(name)
+    if name == "label" and parser.class_map is not None and found.kind == "text":
+        return LABEL
+    if found.kind == "text":
+        return FieldDescription("text", None)
+    if found.kind == "image":
+        return FieldDescription("image", f"{np.dtype(found.spec.dtype)}, {found.spec.shape[-1]} channels")
+    return FieldDescription("value", _plain(parser.element_spec.fields.get(name) if found.spec is None else found.spec))
+
+
+def _plain(spec: Any) -> Any:
+    """Returns a spec as plain values that can be compared."""
+    if isinstance(spec, FieldSpec):
+        return tuple(spec.shape), str(np.dtype(spec.dtype))
+    if isinstance(spec, Mapping):
+        return {name: _plain(one) for name, one in spec.items()}
+    return None if spec is None else repr(spec)
+
+
+def describe_common(members: Members, name: str) -> FieldDescription:
+    """Returns what a field is in all members.
+
+    Raises:
+        ConfigError: a member has no such field, or another kind of it; the message names the member.
+    """
+    first: tuple[str, FieldDescription] | None = None
+    for member, parser in members.items():
+        try:
+            found = describe_field(parser, name)
+        except ConfigError as error:
+            raise ConfigError(
+                f"The field {quoted(name)} is not one of all members: {quoted(member)} lacks it. {error}"
+            ) from None
+        if first is not None and found != first[1]:
+            raise ConfigError(
+                f"The field {quoted(name)} is {first[1]} in the member {quoted(first[0])}, and {found} in "
+                f"{quoted(member)}: members must have equal fields. Give the parsers the same keys, image_mode and "
+                f"class_map."
+            )
+        first = first or (member, found)
+    if first is None:
+        raise ConfigError("A mixture without members has no fields.")
+    return first[1]
+
+
+def common_class_names(members: Members) -> list[str] | None:
+    """Returns the names of the labels, where all members have the same; else None.
+
+    Raises:
+        ConfigError: labels mean different things in two members, and neither has a class_map.
+    """
+    own = {name: parser.class_names for name, parser in members.items() if parser.class_map is None}
+    named = {name: names for name, names in own.items() if names is not None}
+    for name, names in named.items():
+        first, wanted = next(iter(named.items()))
+        if names != wanted:
+            number, pair = next(
+                (at, pair)
+                for at, pair in enumerate(zip([*wanted, None], [*names, None], strict=False))
+                if pair[0] != pair[1]
+            )
+            raise ConfigError(
+                f"Labels mean different things: {quoted(first)} has {len(wanted)} classes and {quoted(name)} "
+                f"{len(names)}, and label {number} is {quoted(pair[0])} in {quoted(first)} and {quoted(pair[1])} in "
+                f"{quoted(name)}. Give the parsers a class_map onto common labels, or target_key=None where labels are "
+                f"not needed."
+            )
+    every = [parser.class_names for parser in members.values()]
+    return every[0] if all(names == every[0] for names in every) else None

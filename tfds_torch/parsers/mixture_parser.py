@@ -1,0 +1,411 @@
+"""ParserMixture: several datasets as one, in exact proportions, or one after the other."""
+
+import hashlib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.request import ReadContext, ReplacementRange
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.mixture_members import (
+    LABEL,
+    FieldDescription,
+    check_agreement,
+    check_members,
+    check_read_options,
+    common_class_names,
+    describe_common,
+    with_common_blocks,
+)
+from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MemberField, MixedField, MixtureSource, encoded_key
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
+from tfds_torch.plan.mixture_weights import MOST_SLOTS, make_segments
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FieldSpec, Source
+
+SPLIT = "all"
+"""The split of a mixture, for messages and states: its members have splits of their own."""
+
+_COUNTED_AT_ONCE = 1 << 16
+_MOST_WARNED = 5
+
+Weights = Mapping[str, float] | str
+"""Member -> weight; or "sizes"."""
+
+
+class ParserMixture(ParserBase):
+    """Reads several datasets as one: by weights, with exact proportions, or without weights, one after the other.
+
+    With weights, the first n examples have within 1 of n x weight of each member, whatever n, over epochs; so any
+    global batch has within 2 of its share. Every member goes through its own passes, each in an order of its own (or in
+    blocks, where its parser has `block_records`), every example once in each. What comes does not depend on the number
+    of ranks and workers, and a state goes on anywhere.
+
+    Without weights the members are one dataset, their examples one after the other: evaluation needs that, and training
+    shuffles over all of them.
+
+    Fields are those that all members have, with equal shapes and dtypes, after their class maps; and `member` (int64),
+    which says by its number in `member_names` whose an example is. Its id is `<member>/<id>`. Its `index` counts over
+    all members in their order: the examples of the members before, and its own index.
+
+    Building one reads nothing. Files are opened by each member's parser; threads and buffers are shared. Read options
+    of damage, checksums and blocks are each member's own.
+
+    Args:
+        members: name -> parser; or pairs of these. Parsers that read by index: ParserTfds over local files,
+            ParserBeton, ParserWebDataset. What belongs to an epoch (the arguments from here on) is the mixture's: a
+            member either leaves it out, or has the same.
+        weights: name -> number >= 0; or "sizes", the members' numbers of examples; or a schedule, a list of (n, one of
+            these), from example n of the mixture on, counted from 0. None: a concatenation. Weights that do not fit
+            into a period of 65,536 examples are rounded to 1/65,536; a warning names those that move by more than 1 %.
+        shuffle: whether every pass has an order of its own; None: as `is_training`.
+        is_training: training; evaluation takes no weights.
+        batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
+        repeats: an epoch is so many times as long; 0 and 1 mean once.
+        seed: seed of all orders, >= 0.
+        remainder: as in ParserTfds.
+        preprocess: as in ParserTfds, of all members' images.
+        temperature: T > 0: weights are taken to the power 1/T.
+        epoch_size: examples of an epoch of a mixture with weights; None: as `stop` says.
+        stop: where an epoch ends without `epoch_size`: "first_exhausted", when the first member's pass ends, or
+            "all_exhausted", when every member's first one has. Later epochs are as long.
+        read: `num_threads` and `prefetch_batches`.
+
+    Raises:
+        ConfigError: an argument that cannot work, a member that says otherwise than the mixture, members without a
+            common field, or whose labels mean different things.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, ParserBase] | Sequence[tuple[str, ParserBase]],
+        weights: Weights | Sequence[tuple[int, Weights]] | None = None,
+        shuffle: bool | None = None,
+        is_training: bool = False,
+        batch_size: int | None = None,
+        repeats: int = 0,
+        *,
+        seed: int = 42,
+        remainder: Remainder | str | None = None,
+        preprocess: Preprocess | None = None,
+        temperature: float = 1.0,
+        epoch_size: int | None = None,
+        stop: str = "first_exhausted",
+        read: ReadOptions = ReadOptions(),
+    ) -> None:
+        self._members = parsers = check_members(members)
+        image_mode = next(iter(parsers.values())).image_mode
+        options = ParserOptions(
+            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, None, read
+        )
+        check_read_options(read)
+        check_agreement(parsers, options)
+        self._descriptions: dict[str, FieldDescription] = {}
+        self._decoders: dict[str, FieldDecoder] = {}
+        is_shuffled = is_training if shuffle is None else shuffle
+        if weights is None:
+            _refuse_idle(temperature, epoch_size, stop)
+            options = replace(options, read=with_common_blocks(read, parsers) if is_shuffled else read)
+        else:
+            if not is_training:
+                raise ConfigError(
+                    f"ParserMixture: weights={quoted(weights)} in evaluation would leave examples out, or count them "
+                    f"twice. Leave out weights=: evaluation then has every example of every member exactly once."
+                )
+            seed = check_integer("seed", seed, 0)
+            self._order = self._make_order(weights, temperature, seed, is_shuffled, epoch_size, stop)
+        source = MixtureSource(parsers, self._mean_example_bytes())
+        image_key, target_key = (name if self._is_common(name) else None for name in (IMAGE, "label"))
+        self._class_names = None if target_key is None else common_class_names(parsers)
+        if image_key is target_key is None and not any(map(self._is_common, self._own_names)):
+            raise ConfigError(
+                f"ParserMixture: the members {', '.join(map(quoted, parsers))} have no field in common. "
+                f"{self._why_not_common(IMAGE)}"
+            )
+        super().__init__(source, SPLIT, options, image_key, target_key)
+
+    def _make_order(
+        self, weights: object, temperature: object, seed: int, is_shuffled: bool, epoch_size: int | None, stop: str
+    ) -> MixtureOrder:
+        sizes = self.member_sizes
+        segments, rounded = make_segments(sizes, weights, temperature)
+        if rounded:
+            some = ", ".join(
+                f"{quoted(one.name)}{f' from example {one.start:,} on' if one.start else ''}: {one.asked:.6g} became "
+                f"{one.found:.6g}"
+                for one in rounded[:_MOST_WARNED]
+            )
+            more = f", and {len(rounded) - _MOST_WARNED} more" if len(rounded) > _MOST_WARNED else ""
+            warnings.warn(
+                f"ParserMixture: weights are rounded to 1/65,536, which moves some by more than 1 %: {some}{more}.",
+                UserWarning,
+                stacklevel=4,
+            )
+        members = tuple(
+            MixtureMember(name, size, self._members[name].read.blocks if is_shuffled else None)
+            for name, size in sizes.items()
+        )
+        if epoch_size is not None:
+            if stop != "first_exhausted":
+                raise ConfigError(
+                    f"ParserMixture: epoch_size={quoted(epoch_size)} and stop={quoted(stop)} both say where an epoch "
+                    f"ends: give one of them."
+                )
+            return MixtureOrder(members, segments, epoch_size, seed, is_shuffled)
+        order = MixtureOrder(members, segments, 1, seed, is_shuffled)
+        return replace(order, epoch_size=order.slots_until(stop))
+
+    def _mean_example_bytes(self) -> int:
+        sizes = [parser.mean_example_bytes for parser in self._members.values()]
+        counts = list(self.member_sizes.values()) if self._order is None else self._order.segments[0].counts
+        return sum(size * count for size, count in zip(sizes, counts, strict=True)) // sum(counts)
+
+    # The members
+
+    @property
+    def members(self) -> Mapping[str, ParserBase]:
+        """Name -> parser."""
+        return MappingProxyType(self._members)
+
+    @property
+    def member_names(self) -> list[str]:
+        """The names of the members; the field `member` is a position in this list."""
+        return list(self._members)
+
+    @property
+    def member_sizes(self) -> dict[str, int]:
+        """Name -> number of examples."""
+        return {name: parser.num_examples for name, parser in self._members.items()}
+
+    @property
+    def weights(self) -> list[tuple[int, dict[str, float]]] | None:
+        """The schedule of weights as it is kept: (first example, name -> share), rounded; None: a concatenation."""
+        if self._order is None:
+            return None
+        return [
+            (one.start, {name: n / one.period for name, n in zip(self._members, one.counts, strict=True)})
+            for one in self._order.segments
+        ]
+
+    @property
+    def epoch_size(self) -> int:
+        """Examples of an epoch, without repeats and without what fills its last batch."""
+        return self.num_examples if self._order is None else self._order.epoch_size
+
+    def counts(self, n: int) -> dict[str, int]:
+        """Returns how many of the first n examples of the mixture, over epochs, each member has.
+
+        With weights that takes no longer for a larger n. A shuffled concatenation is counted.
+
+        Raises:
+            ConfigError: n is not an integer in 0..2**62.
+        """
+        n = check_integer("counts: n", n, 0, MOST_SLOTS)
+        if self._order is not None:
+            return dict(zip(self._members, self._order.counts(n).tolist(), strict=True))
+        sizes = np.array(list(self.member_sizes.values()), np.int64)
+        ends, (passes, rest) = np.cumsum(sizes), divmod(n, self.num_examples)
+        counts = passes * sizes
+        if not self.shuffle:
+            counts += np.clip(rest - (ends - sizes), 0, sizes)
+        else:
+            plan = replace(self.plan(World()), repeats=1)
+            for start in range(0, rest, _COUNTED_AT_ONCE):
+                slots = np.arange(start, min(start + _COUNTED_AT_ONCE, rest), dtype=np.int64)
+                index = plan.at_slots(passes, slots).index
+                counts += np.bincount(np.searchsorted(ends, index, side="right"), minlength=len(sizes))
+        return dict(zip(self._members, counts.tolist(), strict=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of the members' names and fingerprints, and of the weights with their schedule."""
+        order = self._order
+        schedule = None
+        if order is not None:
+            schedule = [(one.start, one.counts) for one in order.segments], [one.blocks for one in order.members]
+        identity = ("mixture 1", self._source.identity, schedule)
+        return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+
+    # Fields
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label, where all members have the same; else None."""
+        return None if self._class_names is None else list(self._class_names)
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
+        first = next(iter(self._members.values())).element_spec.fields
+        specs: dict[str, Any] = {name: first[name] for name in self._own_names if self._is_common(name)}
+        if self.image_key is not None:
+            specs[IMAGE] = FieldSpec((None, None, 3), np.uint8)
+        if self.target_key is not None and self._has_integer_target:
+            specs["label"] = FieldSpec((), np.int64)
+        return ElementSpec(dict(sorted(specs.items())) | {MEMBER: FieldSpec((), np.int64)} | METADATA_SPECS)
+
+    @property
+    def _own_names(self) -> list[str]:
+        """The fields of the first member, without those that a batch has anyway."""
+        taken = {*METADATA_SPECS, MEMBER}
+        return [name for name in next(iter(self._members.values())).element_spec.fields if name not in taken]
+
+    def _describe(self, name: str) -> FieldDescription:
+        found = self._descriptions.get(name)
+        if found is None:
+            found = self._descriptions[name] = describe_common(self._members, name)
+        return found
+
+    def _is_common(self, name: str) -> bool:
+        return not self._why_not_common(name)
+
+    def _why_not_common(self, name: str) -> str:
+        try:
+            self._describe(name)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def _field(self, name: str) -> FieldDecoder:
+        if name == MEMBER:
+            return StoredField(MEMBER)
+        found = self._decoders.get(name)
+        if found is None:
+            found = self._decoders[name] = self._make_field(name)
+        return found
+
+    def _make_field(self, name: str) -> FieldDecoder:
+        try:
+            description = self._describe(name)
+        except ConfigError as error:
+            raise ConfigError(f"{self._source.name}: {error}") from None
+        if name == IMAGE:
+            return ImageField(IMAGE, self.image_mode)
+        decoders = [parser.field(name) for parser in self._members.values()]
+        return MixedField(name, self._of_members(name, decoders), description.array)
+
+    def _of_members(self, name: str, decoders: Sequence[FieldDecoder]) -> tuple[MemberField, ...]:
+        parsers = self._members.values()
+        remaps = [
+            _Remap(parser.class_map, parser.source) if name == "label" and parser.class_map is not None else None
+            for parser in parsers
+        ]
+        return tuple(MemberField(*pair) for pair in zip(decoders, remaps, strict=True))
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored; see ParserBase."""
+        if name == MEMBER:
+            return EncodedField(StoredField(MEMBER), "value", FieldSpec((), np.int64))
+        self._field(name)
+        fields = [parser.encoded_field(name) for parser in self._members.values()]
+        array = self._describe(name).array if fields[0].kind == "value" else None
+        decoder = MixedField(encoded_key(name), self._of_members(name, [one.decoder for one in fields]), array)
+        return EncodedField(decoder, fields[0].kind, fields[0].spec)
+
+    def box_fields(self, fields: Sequence[str]) -> list[str]:
+        """Returns those of some fields that are bounding boxes, or have some within them, in any member."""
+        own = [name for name in fields if name != MEMBER]
+        finders = [parser.box_fields for parser in self._members.values() if hasattr(parser, "box_fields")]
+        found = {name for find in finders for name in find(own)}
+        return [name for name in own if name in found]
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`: `<member>/<its name in the member>`.
+
+        Args:
+            basename: whether to leave out folders, and so the member.
+            absolute: whether to prefix the folder of each member's files, in the place of its name.
+        """
+        names = {name: parser.filenames(basename, absolute) for name, parser in self._members.items()}
+        if basename or absolute:
+            return [one for some in names.values() for one in some]
+        return [f"{name}/{one}" for name, some in names.items() for one in some]
+
+    def with_read(self, read: ReadOptions) -> "ParserMixture":
+        """Returns this parser, reading the same examples with another number of threads or of batches ahead.
+
+        Raises:
+            ConfigError: another option is given: it belongs to the members.
+        """
+        check_read_options(read)
+        kept = {name: getattr(self.read, name) for name in ("block_records", "shuffle_buffer")}
+        return super().with_read(replace(read, **kept))
+
+    @property
+    def _folder(self) -> str:
+        raise NotImplementedError  # Members have folders of their own: see `filenames`.
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        return self.class_names
+
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        self._field(name)
+        description = self._describe(name)
+        return str(description), description.kind == "image"
+
+    @property
+    def _has_integer_target(self) -> bool:
+        return self._is_common("label") and self._describe("label") == LABEL
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return [*sorted(name for name in self._own_names if self._is_common(name)), MEMBER]
+
+    # Reading
+
+    def _source_of_run(self, context: ReadContext) -> Source:
+        return cast(MixtureSource, self._source).reporting_to(context.metrics)
+
+    @property
+    def _replacing(self) -> tuple[ReplacementRange, ...]:
+        ranges, start = [], 0
+        for parser in self._members.values():
+            most = parser.read.max_replaced if parser.read.on_error == "replace" else 0
+            ranges.append(ReplacementRange(start, start + parser.num_examples, most))
+            start += parser.num_examples
+        return tuple(ranges)
+
+    def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> int | NDArray[np.int64]:
+        if self._order is None:
+            return super()._first_pass(epoch, index)
+        plan = self.plan(World())
+        counts = self._order.counts(plan.check_epoch(epoch) * plan.num_own_slots)
+        passes = counts // np.array(list(self.member_sizes.values()), np.int64)
+        return passes[np.searchsorted(self._order.offsets, index, side="right") - 1]
+
+
+class _Remap:
+    """Gives the labels of one member new ones."""
+
+    def __init__(self, class_map: ClassMap, source: Source) -> None:
+        self._class_map, self._source = class_map, source
+
+    def __call__(self, values: Any, index: NDArray[np.int64]) -> Any:
+        return self._class_map.remap_values(values, self._source.ids(index))
+
+
+def _refuse_idle(temperature: object, epoch_size: object, stop: object) -> None:
+    """Raises ConfigError for arguments that have no effect without weights."""
+    given = {"temperature": (temperature, 1.0), "epoch_size": (epoch_size, None), "stop": (stop, "first_exhausted")}
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ConfigError(
+                f"ParserMixture: {name}={quoted(value)} has no effect without weights: an epoch of a concatenation has "
+                f"every example of every member. Give weights, for example weights='sizes', or leave it out."
+            )

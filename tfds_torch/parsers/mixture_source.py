@@ -1,0 +1,291 @@
+"""MixtureSource: the examples of several parsers as one Source, and fields that each member decodes in its own way."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.engines.fields import FieldDecoder
+from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
+from tfds_torch.images.decoding import BadImageError
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
+
+MEMBER = "member"
+"""The field that says which member an example is of, int64."""
+
+IMAGE = "image"
+
+_ENCODED = "encoded:"  # Before the name of a field that is handed over as it is stored.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Part:
+    """Those of n examples that one member has.
+
+    Attributes:
+        member: its number.
+        places: int64 [k], where they stand among the n, ascending.
+        index: int64 [k], their numbers in the member.
+        columns: stored field of the member -> k encoded values.
+    """
+
+    member: int
+    places: Int64Array
+    index: Int64Array
+    columns: Columns
+
+    def cut(self, start: int, stop: int) -> "Part":
+        """Returns those of the places start..stop-1, which are counted from `start` on."""
+        first, last = np.searchsorted(self.places, (start, stop)).tolist()
+        columns = {name: values[first:last] for name, values in self.columns.items()}
+        return Part(self.member, self.places[first:last] - start, self.index[first:last], columns)
+
+
+@dataclass(frozen=True)
+class EncodedParts:
+    """A field of n examples, as their members store it."""
+
+    size: int
+    parts: Sequence[Part]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, some: slice) -> "EncodedParts":
+        start, stop, _ = some.indices(self.size)
+        parts = [part.cut(start, stop) for part in self.parts]
+        return EncodedParts(max(0, stop - start), [part for part in parts if len(part.places)])
+
+    def merged(self, values_of: Callable[[Part], Any]) -> Any:
+        """Returns the n values that a function makes of the parts: those of a single part as they are, else a list."""
+        if len(self.parts) == 1:
+            return values_of(self.parts[0])
+        merged: list[Any] = [None] * self.size
+        for part in self.parts:
+            for place, value in zip(part.places.tolist(), values_of(part), strict=True):
+                merged[place] = value
+        return merged
+
+
+@dataclass(frozen=True)
+class MemberField:
+    """How one member decodes a field."""
+
+    decoder: FieldDecoder
+    remap: Callable[[Any, Int64Array], Any] | None = None
+    """Gives labels, and the numbers of their examples in the member, new labels; None: they keep their own."""
+
+    def decode(self, part: Part) -> Any:
+        """Returns the values of a part."""
+        try:
+            values = self.decoder.decode(part.columns)
+        except BadImageError as error:  # Its position is that in the part.
+            raise type(error)(int(part.places[error.position]), error.reason) from None
+        return values if self.remap is None else self.remap(values, part.index)
+
+
+@dataclass(frozen=True)
+class MixedField:
+    """A field that each member decodes in its own way.
+
+    Attributes:
+        key: its name in `MixtureSource.read`.
+        members: by the member's number.
+        array: shape and dtype of one value, where all are of one size: values are an array then; None: a list.
+    """
+
+    key: str
+    members: tuple[MemberField, ...]
+    array: tuple[tuple[int, ...], Any] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,)
+
+    def decode(self, columns: Columns) -> Any:
+        """Returns n values: an array [n, ...] where all are of one size, else a list."""
+        parts: EncodedParts = columns[self.key]
+        if self.array is None:
+            return list(parts.merged(lambda part: self.members[part.member].decode(part)))
+        shape, dtype = self.array
+        values = np.empty((parts.size, *shape), dtype)
+        for part in parts.parts:
+            values[part.places] = self.members[part.member].decode(part)
+        return values
+
+
+def encoded_key(name: str) -> str:
+    """Returns the key under which a field is read as it is stored."""
+    return f"{_ENCODED}{name}"
+
+
+class MixtureSource(ReadByNumber):
+    """The examples of several parsers: those of the first one, then those of the next one.
+
+    Stored fields are the members' fields by name; how they are stored is each member's own. It can be pickled, and
+    used by several threads, as far as the members' sources can.
+
+    Args:
+        parsers: member -> its parser.
+        mean_example_bytes: mean size of an encoded example, as the mixture mixes them.
+        metrics: what the examples and the seconds of reading by member are reported to; None: nothing.
+    """
+
+    def __init__(
+        self, parsers: Mapping[str, ParserBase], mean_example_bytes: int, metrics: StageMetrics | None = None
+    ) -> None:
+        self.parsers, self.mean_example_bytes = dict(parsers), mean_example_bytes
+        self._metrics = metrics
+        self._names = list(parsers)
+        self._sources = [parser.source for parser in parsers.values()]
+        self._offsets = np.cumsum([0, *map(len, self._sources)]).astype(np.int64)
+        self._stored_keys: dict[str, list[tuple[str, ...]]] = {}
+
+    def reporting_to(self, metrics: StageMetrics | None) -> "MixtureSource":
+        """Returns this source, which reports to metrics."""
+        source = MixtureSource(self.parsers, self.mean_example_bytes, metrics)
+        source._stored_keys = self._stored_keys
+        return source
+
+    @property
+    def name(self) -> str:
+        """`mixture(a + b)`."""
+        shown = self._names if len(self._names) <= _MOST_NAMED + 1 else self._names[:_MOST_NAMED]
+        others = [f"{len(self._names) - len(shown)} more"] if len(shown) < len(self._names) else []
+        return f"mixture({' + '.join([*shown, *others])})"
+
+    @property
+    def identity(self) -> object:  # noqa: D102
+        return [(name, parser.fingerprint) for name, parser in self.parsers.items()]
+
+    @property
+    def stamps(self) -> object:  # noqa: D102
+        return [source.stamps for source in self._sources]
+
+    @cached_property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """That of the member's number: all else is stored in each member's own way."""
+        return {MEMBER: FieldSpec((), np.int64)}
+
+    @property
+    def instructions(self) -> Sequence[FileInstruction]:  # noqa: D102
+        return [
+            replace(one, first_index=one.first_index + offset)
+            for source, offset in zip(self._sources, self._offsets.tolist(), strict=False)
+            for one in source.instructions
+        ]
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def check(self, streamed: object = None) -> None:  # noqa: D102
+        for source in self._sources:
+            source.check()
+
+    def close(self) -> None:  # noqa: D102
+        for source in self._sources:
+            source.close()
+
+    # Reading
+
+    def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns fields of examples in the order asked, each as its member stores it.
+
+        Args:
+            index: int64 [n], of examples; one may be asked for twice.
+            fields: `member`: int64 [n]; `image`: n encoded images; any other field that all members have, as
+                EncodedParts.
+
+        Raises:
+            As each member's source.
+        """
+        wanted = [name for name in fields if name != MEMBER]
+        keys = {name: self._stored_keys_of(name) for name in wanted}
+        parts, members = [], self._members_of(index)
+        for member, places in self._by_member(members):
+            own = index[places] - self._offsets[member]
+            asked = list(dict.fromkeys(key for name in wanted for key in keys[name][member]))
+            began_s = time.perf_counter()
+            columns = self._sources[member].read(own, asked) if asked else {}
+            if self._metrics is not None:
+                self._metrics.add_member(member, len(own), time.perf_counter() - began_s)
+            parts.append(Part(member, places, own, columns))
+        encoded = EncodedParts(len(index), parts)
+        columns = dict.fromkeys(wanted, encoded)
+        if IMAGE in wanted:
+            columns[IMAGE] = encoded.merged(lambda part: part.columns[keys[IMAGE][part.member][0]])
+        return columns | ({MEMBER: members} if MEMBER in fields else {})
+
+    def announce(self, index: Int64Array) -> None:  # noqa: D102
+        for member, places in self._by_member(self._members_of(index)):
+            self._sources[member].announce(index[places] - self._offsets[member])
+
+    def undecodable(self, index: int, reason: str) -> CorruptRecordError:  # noqa: D102
+        member = int(self._members_of(np.array([index], np.int64))[0])
+        return self._sources[member].undecodable(index - int(self._offsets[member]), reason)
+
+    def _stored_keys_of(self, name: str) -> list[tuple[str, ...]]:
+        """Returns the stored fields that each member makes a field of."""
+        found = self._stored_keys.get(name)
+        if found is None:
+            encoded = name.removeprefix(_ENCODED) if name.startswith(_ENCODED) else None
+            fields = [
+                parser.field(name) if encoded is None else parser.encoded_field(encoded).decoder
+                for parser in self.parsers.values()
+            ]
+            found = self._stored_keys[name] = [field.keys for field in fields]
+        return found
+
+    def _members_of(self, index: Int64Array) -> Int64Array:
+        """Returns the members of examples, int64 [n]."""
+        outside = (index < 0) | (index >= len(self))
+        if outside.any():
+            raise ExampleNotFoundError(
+                f"{self.name}: there is no example {index[outside][0]}: it has {len(self)} examples."
+            )
+        return np.searchsorted(self._offsets, index, side="right") - 1
+
+    def _by_member(self, members: Int64Array) -> list[tuple[int, Int64Array]]:
+        """Returns each member that is there, and its places, int64 [k], ascending."""
+        order = np.argsort(members, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(members[order])) + 1)
+        return [(int(members[part[0]]), part) for part in parts if len(part)]
+
+    # Names
+
+    def ids(self, index: Int64Array) -> Sequence[str]:
+        """Returns `<member>/<id>` of examples, int64 [n]."""
+        return LazyIds(self._ids_of, index)
+
+    def _ids_of(self, index: Int64Array) -> list[str]:
+        ids = [""] * len(index)
+        for member, places in self._by_member(self._members_of(index)):
+            own = self._sources[member].ids(index[places] - self._offsets[member])
+            for place, one in zip(places.tolist(), own, strict=True):
+                ids[place] = f"{self._names[member]}/{one}"
+        return ids
+
+    def find(self, id: str) -> int:  # noqa: D102
+        name, _, rest = id.partition("/")
+        if name not in self.parsers:
+            known = ", ".join(self._names[:_MOST_NAMED]) + (", ..." if len(self._names) > _MOST_NAMED else "")
+            hint = did_you_mean(name, self._names)
+            raise not_found(self, id, f"ids are <member>/<id in the member>, and the members are {known}.{hint}")
+        member = self._names.index(name)
+        source = self._sources[member]
+        try:
+            return int(self._offsets[member]) + source.find(rest)
+        except ExampleNotFoundError as error:
+            raise ExampleNotFoundError(f"{self.name}, member {quoted(name)}: {error}") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stored_keys": {}, "_metrics": None}
