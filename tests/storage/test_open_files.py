@@ -210,6 +210,21 @@ def test_half_of_the_allowed_files_are_used(run_python: RunPython) -> None:
     assert run_limited(run_python, "print(read_all())") == "32"
 
 
+def test_readers_share_what_the_process_may_open(run_python: RunPython) -> None:
+    body = """
+    readers = [OpenFiles(paths, stamps) for _ in range(3)]
+    for _ in range(3):
+        for number, path in enumerate(paths):
+            for reader in (files, *readers):
+                assert reader.read(number, 0, len(path)) == path.encode()
+    print(num_open() - before <= 32 + 3)
+    for reader in readers:
+        reader.close()
+    print(read_all())
+    """
+    assert run_limited(run_python, body).split() == ["True", "32"]
+
+
 def test_when_others_need_the_files_fewer_are_used(run_python: RunPython) -> None:
     body = """
     for number in range(6):

@@ -90,7 +90,7 @@ class OpenFiles:
     Args:
         paths: local files.
         stamps: size and time that each file must have when it is opened.
-        most: number of files open at a time; default: half of what the process may open.
+        most: number of files open at a time; default: half of what the process may open, which all readers share.
         remedy: what to do about a file that is not there, a sentence.
     """
 
@@ -98,11 +98,14 @@ class OpenFiles:
         self, paths: Sequence[str], stamps: Sequence[Stamp], most: int | None = None, remedy: str = PREPARE_AGAIN
     ) -> None:
         self._paths, self._stamps, self._remedy = paths, stamps, remedy
-        self._most = most or most_open_files()
+        self._most, self._is_sharing = most or most_open_files(), most is None
         self._descriptors: OrderedDict[int, int] = OrderedDict()  # File -> descriptor, the last used at the end.
         self._lock = ProcessLock()
         self._is_advised = False
         self._finalizer = weakref.finalize(self, _close, self._descriptors)
+        if self._is_sharing:
+            with _sharing_lock:
+                _sharing.add(self)
 
     def read(self, file: int, offset: int, size: int) -> bytes:
         """Returns these bytes of a file; fewer only where the file ends.
@@ -157,7 +160,7 @@ class OpenFiles:
     def _open(self, file: int) -> int:
         if not self._finalizer.alive:
             raise ConfigError("The reader was closed: open another one to read on.")
-        while len(self._descriptors) >= self._most:
+        while len(self._descriptors) >= self._most or (self._descriptors and self._is_share_used_up()):
             os.close(self._descriptors.popitem(last=False)[1])
         path = self._paths[file]
         shard_status(path, self._remedy)
@@ -172,6 +175,13 @@ class OpenFiles:
         self._descriptors[file] = descriptor
         return descriptor
 
+    def _is_share_used_up(self) -> bool:
+        """Whether all readers together have as many files open as the process may give them."""
+        if not self._is_sharing:
+            return False
+        with _sharing_lock:
+            return sum(len(reader._descriptors) for reader in _sharing) >= most_open_files()
+
     def _open_or_make_room(self, path: str) -> int:
         flags = os.O_RDONLY
         try:
@@ -184,6 +194,11 @@ class OpenFiles:
         while len(self._descriptors) >= self._most:
             os.close(self._descriptors.popitem(last=False)[1])
         return os.open(path, flags)
+
+
+_sharing: "weakref.WeakSet[OpenFiles]" = weakref.WeakSet()
+"""The readers that share what the process may open: a mixture has many. One file of each may be open beyond that."""
+_sharing_lock = ProcessLock()
 
 
 class MappedFile:
@@ -291,6 +306,6 @@ def _close(descriptors: OrderedDict[int, int]) -> None:
 
 
 def most_open_files() -> int:
-    """Returns how many files one reader may keep open: half of what the process may."""
+    """Returns how many files readers may keep open: half of what the process may."""
     allowed = allowed_files()
     return _MANY_FILES if allowed is None else max(1, allowed // 2)
