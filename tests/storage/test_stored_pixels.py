@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfds_torch.errors import ShardError
-from tfds_torch.storage.stored_pixels import StoredPixels
+from tfds_torch.storage.stored_pixels import MergedPixels, StoredPixels
 
 MEMORY = np.random.default_rng(0).integers(0, 256, 8192, dtype=np.uint8)
 SHAPE = (4, 8, 3)  # 96 bytes.
@@ -57,3 +57,30 @@ def test_a_cut_is_found_before_images_are_copied_and_one_meanwhile_afterwards(lo
         images.copy()
     assert len(looks) == look
     assert (images.copy() == StoredPixels(MEMORY, np.array([0, 96]), SHAPE).copy()).all()
+
+
+@pytest.mark.parametrize("some", [slice(0, 7), slice(2, 5), slice(6, 7), slice(3, 3), slice(None), slice(4, 99)])
+def test_images_of_several_files_are_one_sequence(some: slice) -> None:
+    places = [np.array([1, 3, 6]), np.array([0, 2, 4, 5])]
+    starts = [np.array([0, 96, 5]), np.array([192, 7, 300, 41])]
+    merged = MergedPixels([StoredPixels(MEMORY, one, SHAPE) for one in starts], places)
+    expected = np.empty((7, *SHAPE), np.uint8)
+    for where, first in zip(places, starts, strict=True):
+        expected[where] = StoredPixels(MEMORY, first, SHAPE).copy()
+    images = merged[some]
+    assert len(images) == len(expected[some])
+    assert (images.copy() == expected[some]).all()
+    assert all((ours == theirs).all() for ours, theirs in zip(images, expected[some], strict=True))
+    assert (merged[-1] == expected[-1]).all()
+    assert len(pickle.loads(pickle.dumps(images))) == len(images)
+
+
+def test_a_cut_of_one_of_several_files_is_found() -> None:
+    def check() -> None:
+        raise ShardError("it was cut")
+
+    parts = [StoredPixels(MEMORY, np.array([0]), SHAPE), StoredPixels(MEMORY, np.array([96]), SHAPE, check)]
+    merged = MergedPixels(parts, [np.array([1]), np.array([0])])
+    assert (merged[1] == MEMORY[:96].reshape(SHAPE)).all()
+    with pytest.raises(ShardError, match="it was cut"):
+        merged.copy()

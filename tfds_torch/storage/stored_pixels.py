@@ -88,3 +88,46 @@ class StoredPixels(Sequence[Pixels]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return list, (list(self),)
+
+
+class MergedPixels(StoredPixels):
+    """Images of one size out of several files, as one sequence.
+
+    Args:
+        parts: the images of each file, at least one file.
+        places: for each file, int64 [k], where its images stand in the sequence, ascending.
+    """
+
+    __slots__ = ("_parts", "_places")
+
+    def __init__(self, parts: Sequence[StoredPixels], places: Sequence[NDArray[np.int64]]) -> None:
+        self._parts, self._places, self.shape = parts, places, parts[0].shape
+
+    def __len__(self) -> int:
+        return sum(map(len, self._places))
+
+    @overload
+    def __getitem__(self, place: int) -> Pixels: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "MergedPixels": ...
+
+    def __getitem__(self, place: int | slice) -> "Pixels | MergedPixels":
+        if not isinstance(place, slice):
+            one: Pixels = self[place : place + 1 or None].copy()[0]
+            return one
+        start, stop, _ = place.indices(len(self))
+        parts, places = [], []
+        for part, where in zip(self._parts, self._places, strict=True):
+            first, last = np.searchsorted(where, (start, stop)).tolist()
+            if first < last:
+                parts.append(part[first:last])
+                places.append(where[first:last] - start)
+        return MergedPixels(parts or [self._parts[0][:0]], places or [self._places[0][:0]])
+
+    def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
+        """Copies all images; see StoredPixels."""
+        for part, where in zip(self._parts, self._places, strict=True):
+            copied = np.empty((len(part), *self.shape), np.uint8)
+            part.copy_into(copied, gather)
+            out[where] = copied
