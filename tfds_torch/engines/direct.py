@@ -4,6 +4,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -124,8 +125,10 @@ class _ChunkReader:
         source, metrics = request.source, request.context.metrics
         num_ahead = max(chunk_size, min(_AHEAD_BYTES // max(1, source.mean_example_bytes), _MOST_AHEAD))
         announced, stop = 0, start
+        at_once = 0  # The first chunk is not kept waiting for others.
         while stop < self.num_examples:
-            start, stop = stop, end_of_chunk(stop, self.num_examples, request.plan.batch_size, chunk_size)
+            start, bounds = stop, self._chunk_bounds(stop, chunk_size, at_once)
+            stop, at_once = bounds[-1], min(request.read_at_once, num_ahead)
             began_s = time.perf_counter()
             ahead = min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
@@ -135,10 +138,28 @@ class _ChunkReader:
             with suppress(TfdsTorchError):  # Reading raises it.
                 source.announce(examples_of(keys[max(announced, start) - start :], num_examples))
             announced = ahead
-            chunk = self.read(start, own)
+            read = self._read_chunks(start, own, bounds)
             if metrics is not None:
                 metrics.add("read", time.perf_counter() - began_s)
-            yield chunk
+            yield from read
+
+    def _chunk_bounds(self, start: int, chunk_size: int, at_once: int) -> list[int]:
+        """Returns the ends of the chunks from a position on that are read together: so many examples, or one chunk."""
+        bounds: list[int] = []
+        while not bounds or (bounds[-1] - start < at_once and bounds[-1] < self.num_examples):
+            first = bounds[-1] if bounds else start
+            bounds.append(end_of_chunk(first, self.num_examples, self._request.plan.batch_size, chunk_size))
+        return bounds
+
+    def _read_chunks(self, start: int, keys: Int64Array, bounds: Sequence[int]) -> list[EncodedChunk]:
+        """Returns the chunks between some bounds, read together; one by one where that fails."""
+        whole = self.read(start, keys)
+        if len(bounds) == 1:
+            return [whole]
+        parts = [(first - start, last - start) for first, last in pairwise([start, *bounds])]
+        if whole.error is None:
+            return [whole.cut(*part) for part in parts]
+        return [self.read(start + first, keys[first:last]) for first, last in parts]
 
     def read(self, start: int, keys: Int64Array) -> EncodedChunk:
         """Returns the examples of sample keys, int64 [n], the first one at position `start`."""

@@ -67,6 +67,8 @@ class ReadRequest:
         context: what the run supplies.
         replacing: where damaged examples are replaced, in ascending order, all examples together; None: everywhere or
             nowhere, as the options say.
+        read_at_once: examples that are read at a time, at least, where calls of the source are expensive; 0: those of
+            one chunk.
     """
 
     source: Source
@@ -78,6 +80,7 @@ class ReadRequest:
     in_pieces: bool = False
     context: ReadContext = ReadContext()
     replacing: tuple[ReplacementRange, ...] | None = None
+    read_at_once: int = 0
 
     @cached_property
     def replacement_ranges(self) -> tuple[ReplacementRange, ...]:
