@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mixed_numbers import mix_numbered
 from zygote import forked_instead_of_fresh
 
 from loaders.feeding import Gate, begin, chunks_of, endless, feeder_threads, fetching, in_thread, none_left, rows_of
@@ -400,6 +401,20 @@ def test_a_parser_is_a_source_of_its_fields_in_its_own_order(digits: Path) -> No
     assert np.array_equal(np.concatenate([batch["label"] for batch in found]), labels)
     assert found[0]["image"].shape == (48, 8, 8, 1)
     assert found[0]["id"].tolist() == list(parser.ids(found[0]["index"]))
+
+
+def test_a_mixture_is_a_source_like_any_parser(numbered_root: str) -> None:
+    parser = mix_numbered(numbered_root, batch_size=6)
+    with Feeder() as feeder:
+        feeder.add_source("mixture", parser, ["label", "member", "id"], 6, at_end="cycle")
+        feeder.start()
+        iteration = iter(feeder.batches("mixture"))
+        found = [next(iteration) for _ in range(14)]
+    wanted = [batch for epoch in (0, 1) for batch in parser.batches(World(), epoch, fields=("label", "member"))]
+    for batch, planned in zip(found, wanted, strict=True):
+        assert batch["label"].tolist() == planned.label.tolist()
+        assert batch["member"].tolist() == planned.features["member"].tolist()
+        assert batch["id"].tolist() == list(planned.id)
 
 
 def test_a_parser_reads_the_share_of_its_rank(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Damaged examples of a mixture: each member's own on_error, checksums and limits; errors name the member's file."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from storage.webdataset.made_tars import write_samples
 from tfds_fixtures import record_offsets, shard_files
 
 from parsers.tar_samples import SIDE, pixels_of, png, sample_of
-from tfds_torch import EvalPreprocess, ParserMixture, ParserTfds, ParserWebDataset, ReadOptions, World
+from tfds_torch import EvalPreprocess, ParserBeton, ParserMixture, ParserTfds, ParserWebDataset, ReadOptions, World
 from tfds_torch.errors import CorruptRecordError, ShardError
+from tfds_torch.parsers.error_context import error_context_of
+from tfds_torch.storage.beton.fields import BetonInt
+from tfds_torch.storage.beton.image_field import BetonImage
+from tfds_torch.storage.beton.writer import BetonWriter
 
 SIZE = 12
 REPLACE = ReadOptions(on_error="replace", max_replaced=2)
@@ -108,3 +113,19 @@ def test_a_member_whose_file_is_gone_is_named_before_the_first_batch(tmp_path: P
     (tmp_path / "b.tar").unlink()
     with pytest.raises(ShardError, match=r"b\.tar"):
         next(parser.batches())
+
+
+def test_a_member_that_was_cut_while_it_was_read_is_named(tmp_path: Path) -> None:
+    with BetonWriter(tmp_path / "b.beton", {"image": BetonImage("raw"), "label": BetonInt()}, SIZE) as writer:
+        for number in range(SIZE):
+            writer.add((pixels_of(number), 0))
+    members = {
+        "tars": ParserWebDataset(write_damaged(tmp_path / "a.tar", ())),
+        "beton": ParserBeton(tmp_path / "b.beton"),
+    }
+    context = error_context_of(ParserMixture(members, batch_size=4), "Loader", "multiprocessing_context")
+    assert context.find_cut() is None
+    size = (tmp_path / "b.beton").stat().st_size
+    os.truncate(tmp_path / "b.beton", 100)
+    assert context.find_cut() == f"{tmp_path / 'b.beton'} was cut while it was read: it had {size} bytes and has 100"
+    assert context.find_id(3) == "tars/part/0003"

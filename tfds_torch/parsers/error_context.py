@@ -1,6 +1,7 @@
 """The facts about a parser that error messages of its loader give."""
 
 import os
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -33,6 +34,11 @@ def _find_id(parser: Parser, index: int) -> str:
 
 
 def _find_cut(parser: Parser) -> str | None:
+    members: Mapping[str, Parser] = getattr(parser, "members", {"": parser})
+    return next(filter(None, map(_find_cut_file, members.values())), None)
+
+
+def _find_cut_file(parser: Parser) -> str | None:
     source = getattr(parser, "source", None)
     file = source.file if isinstance(source, CachedSource) else source
     if not isinstance(file, BetonSource):

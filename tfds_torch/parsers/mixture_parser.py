@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import ReadContext, ReplacementRange
+from tfds_torch.engines.request import ReadRequest, ReplacementRange
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.class_map import ClassMap
@@ -43,6 +43,7 @@ SPLIT = "all"
 
 _COUNTED_AT_ONCE = 1 << 16
 _MOST_WARNED = 5
+_OF_EACH_MEMBER = 8  # Examples that are read at a time: single ones take several times as long.
 
 Weights = Mapping[str, float] | str
 """Member -> weight; or "sizes"."""
@@ -369,17 +370,18 @@ class ParserMixture(ParserBase):
 
     # Reading
 
-    def _source_of_run(self, context: ReadContext) -> Source:
-        return cast(MixtureSource, self._source).reporting_to(context.metrics)
-
-    @property
-    def _replacing(self) -> tuple[ReplacementRange, ...]:
+    def _as_read(self, request: ReadRequest) -> ReadRequest:
         ranges, start = [], 0
         for parser in self._members.values():
             most = parser.read.max_replaced if parser.read.on_error == "replace" else 0
             ranges.append(ReplacementRange(start, start + parser.num_examples, most))
             start += parser.num_examples
-        return tuple(ranges)
+        return replace(
+            request,
+            source=cast(MixtureSource, self._source).reporting_to(request.context.metrics),
+            replacing=tuple(ranges),
+            read_at_once=_OF_EACH_MEMBER * len(self._members),
+        )
 
     def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> int | NDArray[np.int64]:
         if self._order is None:

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
+from tfds_torch.storage.stored_pixels import MergedPixels, StoredPixels
 
 MEMBER = "member"
 """The field that says which member an example is of, int64."""
@@ -25,6 +27,7 @@ IMAGE = "image"
 
 _ENCODED = "encoded:"  # Before the name of a field that is handed over as it is stored.
 _MOST_NAMED = 3
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,25 @@ class EncodedParts:
         return EncodedParts(max(0, stop - start), [part for part in parts if len(part.places)])
 
     def merged(self, values_of: Callable[[Part], Any]) -> Any:
-        """Returns the n values that a function makes of the parts: those of a single part as they are, else a list."""
-        if len(self.parts) == 1:
-            return values_of(self.parts[0])
+        """Returns the n values that a function makes of the parts.
+
+        Those of a single part come as they are; arrays of one dtype and size become one array; images that are stored
+        as pixels of one size stay so; else it is a list.
+        """
+        values = [values_of(part) for part in self.parts]
+        if len(values) == 1:
+            return values[0]
+        places = [part.places for part in self.parts]
+        if values and all(isinstance(one, StoredPixels) and one.shape == values[0].shape for one in values):
+            return MergedPixels(values, places)
+        kinds = {(one.dtype, one.shape[1:]) if isinstance(one, np.ndarray) else None for one in values}
+        if len(kinds) == 1 and None not in kinds:
+            array = np.empty((self.size, *values[0].shape[1:]), values[0].dtype)
+            array[np.concatenate(places)] = np.concatenate(values)
+            return array
         merged: list[Any] = [None] * self.size
-        for part in self.parts:
-            for place, value in zip(part.places.tolist(), values_of(part), strict=True):
-                merged[place] = value
+        for place, value in zip(np.concatenate([*places, _NONE]).tolist(), chain.from_iterable(values), strict=True):
+            merged[place] = value
         return merged
 
 
@@ -113,14 +128,27 @@ class MixedField:
 
     def decode(self, columns: Columns) -> Any:
         """Returns n values: an array [n, ...] where all are of one size, else a list."""
-        parts: EncodedParts = columns[self.key]
+        stored = columns[self.key]
+        if isinstance(stored, EncodedParts):
+            values = stored.merged(lambda part: self.members[part.member].decode(part))
+        else:  # All members store it alike.
+            decoder = self.members[0].decoder
+            values = decoder.decode({decoder.keys[0]: stored})
         if self.array is None:
-            return list(parts.merged(lambda part: self.members[part.member].decode(part)))
+            return list(values)
         shape, dtype = self.array
-        values = np.empty((parts.size, *shape), dtype)
-        for part in parts.parts:
-            values[part.places] = self.members[part.member].decode(part)
-        return values
+        return np.asarray(values, dtype).reshape(len(values), *shape)
+
+
+class _StoredFields(NamedTuple):
+    """What the members make a field of: by member, their stored fields; and whether all store it alike, in one."""
+
+    keys: list[tuple[str, ...]]
+    is_alike: bool
+
+    def column_of(self, part: Part) -> Any:
+        """Returns the encoded values of a part, where each member has one stored field."""
+        return part.columns[self.keys[part.member][0]]
 
 
 def encoded_key(name: str) -> str:
@@ -148,12 +176,12 @@ class MixtureSource(ReadByNumber):
         self._names = list(parsers)
         self._sources = [parser.source for parser in parsers.values()]
         self._offsets = np.cumsum([0, *map(len, self._sources)]).astype(np.int64)
-        self._stored_keys: dict[str, list[tuple[str, ...]]] = {}
+        self._stored: dict[str, _StoredFields] = {}
 
     def reporting_to(self, metrics: StageMetrics | None) -> "MixtureSource":
         """Returns this source, which reports to metrics."""
         source = MixtureSource(self.parsers, self.mean_example_bytes, metrics)
-        source._stored_keys = self._stored_keys
+        source._stored = self._stored
         return source
 
     @property
@@ -202,28 +230,29 @@ class MixtureSource(ReadByNumber):
 
         Args:
             index: int64 [n], of examples; one may be asked for twice.
-            fields: `member`: int64 [n]; `image`: n encoded images; any other field that all members have, as
-                EncodedParts.
+            fields: `member`: int64 [n]; `image`: n encoded images; any other field that all members have: n encoded
+                values where all of them store it alike, else EncodedParts.
 
         Raises:
             As each member's source.
         """
         wanted = [name for name in fields if name != MEMBER]
-        keys = {name: self._stored_keys_of(name) for name in wanted}
+        stored = {name: self._stored_fields(name) for name in wanted}
         parts, members = [], self._members_of(index)
         for member, places in self._by_member(members):
             own = index[places] - self._offsets[member]
-            asked = list(dict.fromkeys(key for name in wanted for key in keys[name][member]))
+            asked = list(dict.fromkeys(key for name in wanted for key in stored[name].keys[member]))
             began_s = time.perf_counter()
             columns = self._sources[member].read(own, asked) if asked else {}
-            if self._metrics is not None:
+            if self._metrics is not None and len(own):
                 self._metrics.add_member(member, len(own), time.perf_counter() - began_s)
             parts.append(Part(member, places, own, columns))
         encoded = EncodedParts(len(index), parts)
-        columns = dict.fromkeys(wanted, encoded)
-        if IMAGE in wanted:
-            columns[IMAGE] = encoded.merged(lambda part: part.columns[keys[IMAGE][part.member][0]])
-        return columns | ({MEMBER: members} if MEMBER in fields else {})
+        found: dict[str, Any] = {MEMBER: members} if MEMBER in fields else {}
+        for name in wanted:
+            is_one_column = stored[name].is_alike or name == IMAGE
+            found[name] = encoded.merged(stored[name].column_of) if is_one_column else encoded
+        return found
 
     def announce(self, index: Int64Array) -> None:  # noqa: D102
         for member, places in self._by_member(self._members_of(index)):
@@ -233,17 +262,21 @@ class MixtureSource(ReadByNumber):
         member = int(self._members_of(np.array([index], np.int64))[0])
         return self._sources[member].undecodable(index - int(self._offsets[member]), reason)
 
-    def _stored_keys_of(self, name: str) -> list[tuple[str, ...]]:
-        """Returns the stored fields that each member makes a field of."""
-        found = self._stored_keys.get(name)
+    def _stored_fields(self, name: str) -> "_StoredFields":
+        """Returns what each member makes a field of."""
+        found = self._stored.get(name)
         if found is None:
-            encoded = name.removeprefix(_ENCODED) if name.startswith(_ENCODED) else None
-            fields = [
-                parser.field(name) if encoded is None else parser.encoded_field(encoded).decoder
-                for parser in self.parsers.values()
-            ]
-            found = self._stored_keys[name] = [field.keys for field in fields]
+            found = self._stored[name] = self._find_stored_fields(name)
         return found
+
+    def _find_stored_fields(self, name: str) -> "_StoredFields":
+        is_encoded, own = name.startswith(_ENCODED), name.removeprefix(_ENCODED)
+        parsers = self.parsers.values()
+        decoders = [parser.encoded_field(own).decoder if is_encoded else parser.field(own) for parser in parsers]
+        has_class_map = own == "label" and any(parser.class_map is not None for parser in parsers)
+        first = decoders[0]
+        is_alike = not has_class_map and len(first.keys) == 1 and all(decoder == first for decoder in decoders)
+        return _StoredFields([decoder.keys for decoder in decoders], is_alike)
 
     def _members_of(self, index: Int64Array) -> Int64Array:
         """Returns the members of examples, int64 [n]."""
@@ -255,7 +288,9 @@ class MixtureSource(ReadByNumber):
         return np.searchsorted(self._offsets, index, side="right") - 1
 
     def _by_member(self, members: Int64Array) -> list[tuple[int, Int64Array]]:
-        """Returns each member that is there, and its places, int64 [k], ascending."""
+        """Returns each member that is there, and its places, int64 [k], ascending; of no examples, every member."""
+        if not len(members):
+            return [(member, members) for member in range(len(self._sources))]
         order = np.argsort(members, kind="stable")
         parts = np.split(order, np.flatnonzero(np.diff(members[order])) + 1)
         return [(int(members[part[0]]), part) for part in parts if len(part)]
@@ -288,4 +323,4 @@ class MixtureSource(ReadByNumber):
             raise ExampleNotFoundError(f"{self.name}, member {quoted(name)}: {error}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stored_keys": {}, "_metrics": None}
+        return {**self.__dict__, "_stored": {}, "_metrics": None}

@@ -11,7 +11,7 @@ from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
 from tfds_torch.engines.fields import Content, ImageField
 from tfds_torch.engines.read_mode import find_read_mode
-from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
+from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
@@ -25,7 +25,6 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.source import Source
 
 
 class ParserBase(SplitDescription):
@@ -79,25 +78,17 @@ class ParserBase(SplitDescription):
             return self._guarded(_move_into_buffers(made_there, context), context)
         content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
         request = ReadRequest(
-            self._source_of_run(context),
-            *(plan, epoch, start_batch, content, self.read),
-            in_pieces=in_pieces,
-            context=context,
-            replacing=self._replacing,
+            self._source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context
         )
+        request = self._as_read(request)
         batches = read_in_index_mode(request) if mode == "index" else read_in_stream_mode(request, mode)
         if "label" in content.fields and self._class_map is not None:
             batches = self._class_map.remap(batches)
         return self._guarded(batches, context)
 
-    def _source_of_run(self, context: ReadContext) -> Source:
-        """Returns the source that a run reads from."""
-        return self._source
-
-    @property
-    def _replacing(self) -> tuple[ReplacementRange, ...] | None:
-        """Where damaged examples are replaced; None: as the read options say."""
-        return None
+    def _as_read(self, request: ReadRequest) -> ReadRequest:
+        """Returns a request as this kind of parser reads it."""
+        return request
 
     def _guarded(self, batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
         """Returns batches for one thread; a loader's worker, which reads ahead, has no other thread."""
