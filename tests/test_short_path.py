@@ -17,6 +17,7 @@ from tfds_torch import (
     ImageDataset,
     MultiLoader,
     ParserBeton,
+    ParserMixture,
     ParserTfds,
     ReadOptions,
     TrainPreprocess,
@@ -67,6 +68,13 @@ def load_here(root: Path, _: Path) -> Iterable[Any]:
     return load(open_parser(root, "index"), 0)
 
 
+def load_mixture(root: Path, _: Path) -> Iterable[Any]:
+    members = {split: ParserTfds(root, "pictures", split) for split in ("train[:50%]", "train[50%:]")}
+    weights = dict.fromkeys(members, 1)
+    parser = ParserMixture(members, weights, is_training=True, batch_size=BATCH_SIZE, preprocess=PREPROCESS)
+    return load(parser, NUM_WORKERS)
+
+
 def load_beton(root: Path, folder: Path) -> Iterable[Any]:
     path = folder / "pictures.beton"
     export_dataset(open_parser(root, "index"), path, format="beton")
@@ -84,6 +92,7 @@ def load_stream(root: Path, _: Path) -> Iterable[Any]:
         pytest.param(load_index, NUM_WORKERS, 27, id="Loader"),
         pytest.param(load_multi, NUM_WORKERS, 26, id="MultiLoader"),
         pytest.param(load_here, 0, 22, id="no workers"),
+        pytest.param(load_mixture, NUM_WORKERS, 27, id="mixture"),
         pytest.param(load_beton, NUM_WORKERS, 26, id="beton"),
         pytest.param(load_stream, NUM_WORKERS, 24, id="stream", marks=pytest.mark.slow),  # Workers import tensorflow.
     ],

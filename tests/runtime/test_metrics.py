@@ -13,7 +13,16 @@ import pytest
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime import metrics as runtime_metrics
-from tfds_torch.runtime.metrics import STAGES, EpochTimer, EpochTimes, LoaderStats, StageMetrics, WorkerStats
+from tfds_torch.runtime.metrics import (
+    STAGES,
+    EpochTimer,
+    EpochTimes,
+    LoaderMetrics,
+    LoaderStats,
+    MemberStats,
+    StageMetrics,
+    WorkerStats,
+)
 
 
 def report(metrics: StageMetrics, worker: int) -> None:
@@ -230,3 +239,28 @@ def test_no_batch_is_held_while_the_next_one_is_made(clock: Clock) -> None:
     for batch in EpochTimer().time(batches()):
         del batch
     assert held == [0, 0, 0]
+
+
+def test_members_of_a_mixture_are_counted_over_all_pools_and_travel_to_workers() -> None:
+    loader, members = LoaderMetrics(), {"a": 10, "b": 4}
+    assert loader.stats().members == ()
+    for _ in range(2):  # Two pools, one after the other.
+        metrics = StageMetrics(1, members)
+        loader.use(metrics)
+        process = multiprocessing.get_context("fork").Process(target=report_members, args=(metrics,))
+        process.start()
+        process.join()
+        metrics.add_member(1, 2, 0.25)
+    found = loader.stats()
+    assert found.members == (MemberStats("a", 6, 0.6, 1.0), MemberStats("b", 4, 1.0, 0.5))
+    assert str(found).endswith("; passes: a 0.60, b 1.00")
+    assert found.to_dict()["members"][0] == {"name": "a", "examples": 6, "passes": 0.6, "read_s": 1.0}
+    assert pickle.loads(pickle.dumps(metrics)).member_totals() == {"a": (0, 0.0), "b": (0, 0.0)}
+    many = LoaderMetrics()
+    many.use(StageMetrics(0, {f"m{number}": 1 for number in range(10)}))
+    assert str(many.stats()).endswith("m7 0.00 and 2 more members")
+
+
+def report_members(metrics: StageMetrics) -> None:
+    metrics.bind(0)
+    metrics.add_member(0, 3, 0.5)

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.feed_metrics import FeederStats, FetcherStats, SourceStats
-from tfds_torch.runtime.metrics import LoaderStats, WorkerStats
+from tfds_torch.runtime.metrics import LoaderStats, MemberStats, WorkerStats
 from tfds_torch.runtime.prometheus_text import StatsCollector, prometheus_text
 
 WORKERS = (FetcherStats(3, 4, 40, 1.5, 0.25), FetcherStats(5, 6, 60, 2.5, 0.5))
@@ -46,6 +46,7 @@ LOADER = LoaderStats(
     consumer_s=0.9,
     replaced=1,
     workers=(WorkerStats(0, 123, 3, 12, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),),
+    members=(MemberStats("droid", 9, 0.25, 0.0625),),
 )
 
 
@@ -87,6 +88,8 @@ def test_a_loaders_figures_are_told_by_stage_and_worker() -> None:
     for tenths, stage in enumerate(stages, 1):
         assert found[key("loader_stage_seconds_total", loader="loader", stage=stage)] == pytest.approx(tenths / 10)
     assert found[key("loader_worker_examples_total", loader="loader", worker="0")] == 12
+    assert found[key("loader_member_examples_total", loader="loader", member="droid")] == 9
+    assert found[key("loader_member_read_seconds_total", loader="loader", member="droid")] == 0.0625
     assert found[key("loader_worker_stage_seconds_total", loader="loader", worker="0", stage="collate")] == 0.5
 
 

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mixed_numbers import mix_numbered
 
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
-from tfds_torch.torch_data.rank_check import find_differences
+from tfds_torch.torch_data.rank_check import _describe, find_differences
 from torch_data import scenarios
 
 EXPECTED = {
@@ -51,6 +53,14 @@ def facts(**changes: object) -> dict[str, object]:
 def test_values_are_reported_with_all_their_ranks() -> None:
     ranks = [facts(seed=seed, rank=rank) for rank, seed in enumerate((1, 2, 1))]
     assert find_differences(ranks) == ["seed is 1 on ranks 0, 2, 2 on rank 1"]
+
+
+def test_mixtures_of_other_weights_or_epoch_sizes_are_told_apart(numbered_root: str) -> None:
+    parsers = [mix_numbered(numbered_root, batch_size=4, epoch_size=size) for size in (42, 42, 40)]
+    ranks = [_describe(parser, partial(World, rank, 3)) for rank, parser in enumerate(parsers)]
+    assert find_differences(ranks) == ["epoch_size is 42 on ranks 0, 1, 40 on rank 2"]
+    ranks[1] = _describe(mix_numbered(numbered_root, batch_size=4, weights="sizes"), partial(World, 1, 3))
+    assert find_differences(ranks[:2])[0].startswith("fingerprint is '")
 
 
 def test_several_processes_may_share_a_rank_of_the_data() -> None:

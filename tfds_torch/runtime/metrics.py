@@ -21,6 +21,7 @@ STAGES = (*WORKER_STAGES, "device_copy")
 _PID, _NUM_BEGUN, _READING, _IS_DONE, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
 _STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, 8)}
 _ROW = 8 + len(STAGES)
+_MOST_SHOWN = 8  # Members in a line of text.
 _PER_MEMBER = 2  # Examples and seconds of reading, after the stages.
 T = TypeVar("T")
 
@@ -113,15 +114,18 @@ class LoaderStats:
         return asdict(self) | {"workers": workers, "members": members}
 
     def __str__(self) -> str:
-        replaced = f"; {self.replaced} damaged examples replaced" if self.replaced else ""
-        decoder = f"; JPEG by {self.jpeg_decoder}" if self.jpeg_decoder else ""
-        return (
+        text = (
             f"{self.batches} batches, {self.examples} examples, {self.examples_per_s:.0f} examples/s; seconds: "
             f"waiting {self.waiting_s:.2f}, loop {self.consumer_s:.2f}, fetch {self.fetch_s:.2f} (read "
             f"{self.read_s:.2f}, decode {self.decode_s:.2f}, transform {self.transform_s:.2f}), collate "
             f"{self.collate_s:.2f}, hand-over {self.hand_over_s:.2f}, device copy {self.device_copy_s:.2f}"
-            f"{replaced}{decoder}"
         )
+        if self.replaced:
+            text += f"; {self.replaced} damaged examples replaced"
+        if self.members:
+            text += f"; passes: {', '.join(f'{one.name} {one.passes:.2f}' for one in self.members[:_MOST_SHOWN])}"
+            text += f" and {len(self.members) - _MOST_SHOWN} more members" * (len(self.members) > _MOST_SHOWN)
+        return text + (f"; JPEG by {self.jpeg_decoder}" if self.jpeg_decoder else "")
 
 
 class StageMetrics:

@@ -26,6 +26,8 @@ _COUNTERS = {
     "loader_examples": "Examples delivered to the training loop.",
     "loader_replaced": "Damaged examples that others took the place of.",
     "loader_stage_seconds": "Time by stage, all processes together; waiting and consumer: of the training loop.",
+    "loader_member_examples": "Examples read of a member of a mixture.",
+    "loader_member_read_seconds": "Reading the examples of a member of a mixture, all processes together.",
     "loader_worker_examples": "Examples that a worker made.",
     "loader_worker_stage_seconds": "Time of a worker, by stage.",
 }
@@ -109,6 +111,9 @@ def _samples_of_loader(stats: LoaderStats) -> Iterator[tuple[str, dict[str, str]
     yield "loader_replaced", {}, stats.replaced
     for stage in (*STAGES, "waiting", "consumer"):
         yield "loader_stage_seconds", {"stage": stage}, getattr(stats, f"{stage}_s")
+    for member in stats.members:
+        yield "loader_member_examples", {"member": member.name}, member.examples
+        yield "loader_member_read_seconds", {"member": member.name}, member.read_s
     for worker in stats.workers:
         of_worker = {"worker": str(worker.worker)}
         yield "loader_worker_examples", of_worker, worker.examples
