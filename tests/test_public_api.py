@@ -157,6 +157,29 @@ def test_parser_web_dataset_has_the_designed_parameters() -> None:
     assert set(of_beton) - set(keyword_only) == {"image_key", "target_key", "handlers"}
 
 
+def test_parser_mixture_has_the_designed_parameters() -> None:
+    assert list(defaults(tfds_torch.ParserMixture, POSITIONAL).items()) == [
+        ("members", EMPTY),
+        ("weights", None),
+        ("shuffle", None),
+        ("is_training", False),
+        ("batch_size", None),
+        ("repeats", 0),
+    ]
+    assert defaults(tfds_torch.ParserMixture, KEYWORD_ONLY) == {
+        "seed": 42,
+        "remainder": None,
+        "preprocess": None,
+        "temperature": 1.0,
+        "epoch_size": None,
+        "stop": "first_exhausted",
+        "read": tfds_torch.ReadOptions(),
+    }
+    assert list(defaults(tfds_torch.ParserMixture.counts, POSITIONAL)) == ["n"]
+    for name in ("members", "member_names", "member_sizes", "weights", "epoch_size", "fingerprint", "class_names"):
+        assert isinstance(inspect.getattr_static(tfds_torch.ParserMixture, name), property)
+
+
 def test_the_rest_of_parser_tfds_is_keyword_only() -> None:
     expected = {
         "seed": 42,

@@ -1,17 +1,14 @@
-"""The members of a mixture: their names, what they must leave to the mixture, and the fields that all of them have."""
+"""The members of a mixture: their names, and what they must leave to the mixture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
-
-import numpy as np
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.source import FieldSpec
 
 Members = Mapping[str, ParserBase]
 
@@ -146,127 +143,3 @@ def with_common_blocks(read: ReadOptions, members: Members) -> ReadOptions:
         return read
     shuffle_buffer = next(iter(members.values())).read.shuffle_buffer
     return replace(read, block_records=block_records, shuffle_buffer=shuffle_buffer)
-
-
-# Fields
-
-
-class FieldDescription:
-    """What a field of a member is; equal where members' values can stand in one batch.
-
-    Attributes:
-        kind: "image", "text" or "value".
-        spec: of one value: shape and dtype, names -> those of nested values, or None where they vary.
-    """
-
-    def __init__(self, kind: str, spec: Any) -> None:
-        self.kind, self.spec = kind, spec
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FieldDescription) and (self.kind, self.spec) == (other.kind, other.spec)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __str__(self) -> str:
-        if self.kind == "text":
-            return "a text"
-        if self.kind == "image":
-            return f"an image ({self.spec})"
-        if isinstance(self.spec, tuple):
-            shape, dtype = self.spec
-            return f"{dtype} {list(shape)}"
-        return "of any form" if self.spec is None else quoted(self.spec)
-
-    @property
-    def array(self) -> tuple[tuple[int, ...], Any] | None:
-        """Shape and dtype of numbers that are all of one size; None: it is something else."""
-        if self.kind != "value" or not isinstance(self.spec, tuple):
-            return None
-        shape, dtype = self.spec
-        return None if None in shape or np.dtype(dtype).kind not in "biufc" else (shape, np.dtype(dtype))
-
-
-LABEL = FieldDescription("value", ((), "int64"))
-"""One integer, after the class map."""
-
-
-def describe_field(parser: ParserBase, name: str) -> FieldDescription:
-    """Returns what a field of a member is, after its class map.
-
-    Raises:
-        ConfigError: the member has no such field, or only tensorflow could decode it.
-    """
-    parser.field(name)
-    if name == "image":
-        return FieldDescription("image", f"image_mode={parser.image_mode!r}")
-    if name == "label" and parser.has_integer_label:
-        return LABEL
-    found = parser.encoded_field(name)
-    if name == "label" and parser.class_map is not None and found.kind == "text":
-        return LABEL
-    if found.kind == "text":
-        return FieldDescription("text", None)
-    if found.kind == "image":
-        return FieldDescription("image", f"{np.dtype(found.spec.dtype)}, {found.spec.shape[-1]} channels")
-    return FieldDescription("value", _plain(parser.element_spec.fields.get(name) if found.spec is None else found.spec))
-
-
-def _plain(spec: Any) -> Any:
-    """Returns a spec as plain values that can be compared."""
-    if isinstance(spec, FieldSpec):
-        return tuple(spec.shape), str(np.dtype(spec.dtype))
-    if isinstance(spec, Mapping):
-        return {name: _plain(one) for name, one in spec.items()}
-    return None if spec is None else repr(spec)
-
-
-def describe_common(members: Members, name: str) -> FieldDescription:
-    """Returns what a field is in all members.
-
-    Raises:
-        ConfigError: a member has no such field, or another kind of it; the message names the member.
-    """
-    first: tuple[str, FieldDescription] | None = None
-    for member, parser in members.items():
-        try:
-            found = describe_field(parser, name)
-        except ConfigError as error:
-            raise ConfigError(
-                f"The field {quoted(name)} is not one of all members: {quoted(member)} lacks it. {error}"
-            ) from None
-        if first is not None and found != first[1]:
-            raise ConfigError(
-                f"The field {quoted(name)} is {first[1]} in the member {quoted(first[0])}, and {found} in "
-                f"{quoted(member)}: members must have equal fields. Give the parsers the same keys, image_mode and "
-                f"class_map."
-            )
-        first = first or (member, found)
-    if first is None:
-        raise ConfigError("A mixture without members has no fields.")
-    return first[1]
-
-
-def common_class_names(members: Members) -> list[str] | None:
-    """Returns the names of the labels, where all members have the same; else None.
-
-    Raises:
-        ConfigError: labels mean different things in two members, and neither has a class_map.
-    """
-    own = {name: parser.class_names for name, parser in members.items() if parser.class_map is None}
-    named = {name: names for name, names in own.items() if names is not None}
-    for name, names in named.items():
-        first, wanted = next(iter(named.items()))
-        if names != wanted:
-            number, pair = next(
-                (at, pair)
-                for at, pair in enumerate(zip([*wanted, None], [*names, None], strict=False))
-                if pair[0] != pair[1]
-            )
-            raise ConfigError(
-                f"Labels mean different things: {quoted(first)} has {len(wanted)} classes and {quoted(name)} "
-                f"{len(names)}, and label {number} is {quoted(pair[0])} in {quoted(first)} and {quoted(pair[1])} in "
-                f"{quoted(name)}. Give the parsers a class_map onto common labels, or target_key=None where labels are "
-                f"not needed."
-            )
-    every = [parser.class_names for parser in members.values()]
-    return every[0] if all(names == every[0] for names in every) else None

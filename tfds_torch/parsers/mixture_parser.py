@@ -5,29 +5,25 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadRequest, ReplacementRange
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.mixture_fields import LABEL_NAME, MixtureFields, common_class_names
 from tfds_torch.parsers.mixture_members import (
-    LABEL,
-    FieldDescription,
     check_agreement,
     check_members,
     check_read_options,
-    common_class_names,
-    describe_common,
     with_common_blocks,
 )
-from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MemberField, MixedField, MixtureSource, encoded_key
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource
+from tfds_torch.parsers.parser import ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.plan.arguments import check_integer
@@ -36,7 +32,6 @@ from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
 from tfds_torch.plan.mixture_weights import MOST_SLOTS, make_segments
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.source import FieldSpec, Source
 
 SPLIT = "all"
 """The split of a mixture, for messages and states: its members have splits of their own."""
@@ -116,8 +111,6 @@ class ParserMixture(ParserBase):
         )
         check_read_options(read)
         check_agreement(parsers, options)
-        self._descriptions: dict[str, FieldDescription] = {}
-        self._decoders: dict[str, FieldDecoder] = {}
         is_shuffled = is_training if shuffle is None else shuffle
         if weights is None:
             _refuse_idle(temperature, epoch_size, stop)
@@ -131,13 +124,10 @@ class ParserMixture(ParserBase):
             seed = check_integer("seed", seed, 0)
             self._order = self._make_order(weights, temperature, seed, is_shuffled, epoch_size, stop)
         source = MixtureSource(parsers, self._mean_example_bytes())
-        image_key, target_key = (name if self._is_common(name) else None for name in (IMAGE, "label"))
+        self._fields = MixtureFields(parsers, source.name)
+        self._fields.check()
+        image_key, target_key = (name if self._fields.has(name) else None for name in (IMAGE, LABEL_NAME))
         self._class_names = None if target_key is None else common_class_names(parsers)
-        if image_key is target_key is None and not any(map(self._is_common, self._own_names)):
-            raise ConfigError(
-                f"ParserMixture: the members {', '.join(map(quoted, parsers))} have no field in common. "
-                f"{self._why_not_common(IMAGE)}"
-            )
         super().__init__(source, SPLIT, options, image_key, target_key)
 
     def _make_order(
@@ -252,71 +242,14 @@ class ParserMixture(ParserBase):
     @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
-        first = next(iter(self._members.values())).element_spec.fields
-        specs: dict[str, Any] = {name: first[name] for name in self._own_names if self._is_common(name)}
-        if self.image_key is not None:
-            specs[IMAGE] = FieldSpec((None, None, 3), np.uint8)
-        if self.target_key is not None and self._has_integer_target:
-            specs["label"] = FieldSpec((), np.int64)
-        return ElementSpec(dict(sorted(specs.items())) | {MEMBER: FieldSpec((), np.int64)} | METADATA_SPECS)
-
-    @property
-    def _own_names(self) -> list[str]:
-        """The fields of the first member, without those that a batch has anyway."""
-        taken = {*METADATA_SPECS, MEMBER}
-        return [name for name in next(iter(self._members.values())).element_spec.fields if name not in taken]
-
-    def _describe(self, name: str) -> FieldDescription:
-        found = self._descriptions.get(name)
-        if found is None:
-            found = self._descriptions[name] = describe_common(self._members, name)
-        return found
-
-    def _is_common(self, name: str) -> bool:
-        return not self._why_not_common(name)
-
-    def _why_not_common(self, name: str) -> str:
-        try:
-            self._describe(name)
-        except ConfigError as error:
-            return str(error)
-        return ""
+        return self._fields.element_spec
 
     def _field(self, name: str) -> FieldDecoder:
-        if name == MEMBER:
-            return StoredField(MEMBER)
-        found = self._decoders.get(name)
-        if found is None:
-            found = self._decoders[name] = self._make_field(name)
-        return found
-
-    def _make_field(self, name: str) -> FieldDecoder:
-        try:
-            description = self._describe(name)
-        except ConfigError as error:
-            raise ConfigError(f"{self._source.name}: {error}") from None
-        if name == IMAGE:
-            return ImageField(IMAGE, self.image_mode)
-        decoders = [parser.field(name) for parser in self._members.values()]
-        return MixedField(name, self._of_members(name, decoders), description.array)
-
-    def _of_members(self, name: str, decoders: Sequence[FieldDecoder]) -> tuple[MemberField, ...]:
-        parsers = self._members.values()
-        remaps = [
-            _Remap(parser.class_map, parser.source) if name == "label" and parser.class_map is not None else None
-            for parser in parsers
-        ]
-        return tuple(MemberField(*pair) for pair in zip(decoders, remaps, strict=True))
+        return self._fields.field(name)
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored; see ParserBase."""
-        if name == MEMBER:
-            return EncodedField(StoredField(MEMBER), "value", FieldSpec((), np.int64))
-        self._field(name)
-        fields = [parser.encoded_field(name) for parser in self._members.values()]
-        array = self._describe(name).array if fields[0].kind == "value" else None
-        decoder = MixedField(encoded_key(name), self._of_members(name, [one.decoder for one in fields]), array)
-        return EncodedField(decoder, fields[0].kind, fields[0].spec)
+        return self._fields.encoded_field(name)
 
     def box_fields(self, fields: Sequence[str]) -> list[str]:
         """Returns those of some fields that are bounding boxes, or have some within them, in any member."""
@@ -356,17 +289,16 @@ class ParserMixture(ParserBase):
         return self.class_names
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
-        self._field(name)
-        description = self._describe(name)
+        description = self._fields.describe(name)
         return str(description), description.kind == "image"
 
     @property
     def _has_integer_target(self) -> bool:
-        return self._is_common("label") and self._describe("label") == LABEL
+        return self._fields.has_integer_label
 
     @property
     def _all_fields(self) -> Sequence[str]:
-        return [*sorted(name for name in self._own_names if self._is_common(name)), MEMBER]
+        return [*sorted(self._fields.names), MEMBER]
 
     # Reading
 
@@ -390,16 +322,6 @@ class ParserMixture(ParserBase):
         counts = self._order.counts(plan.check_epoch(epoch) * plan.num_own_slots)
         passes = counts // np.array(list(self.member_sizes.values()), np.int64)
         return passes[np.searchsorted(self._order.offsets, index, side="right") - 1]
-
-
-class _Remap:
-    """Gives the labels of one member new ones."""
-
-    def __init__(self, class_map: ClassMap, source: Source) -> None:
-        self._class_map, self._source = class_map, source
-
-    def __call__(self, values: Any, index: NDArray[np.int64]) -> Any:
-        return self._class_map.remap_values(values, self._source.ids(index))
 
 
 def _refuse_idle(temperature: object, epoch_size: object, stop: object) -> None:

@@ -1,0 +1,256 @@
+"""The fields that all members of a mixture have, and how each member decodes them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.mixture_members import Members
+from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MemberField, MixedField, encoded_key
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FieldSpec, Source
+
+LABEL_NAME = "label"
+_OF_BATCHES = {*METADATA_SPECS, MEMBER}
+
+
+class FieldDescription:
+    """What a field of a member is; equal where members' values can stand in one batch.
+
+    Attributes:
+        kind: "image", "text" or "value".
+        spec: of one value: shape and dtype, names -> those of nested values, or None where they vary.
+    """
+
+    def __init__(self, kind: str, spec: Any) -> None:
+        self.kind, self.spec = kind, spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FieldDescription) and (self.kind, self.spec) == (other.kind, other.spec)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        if self.kind == "text":
+            return "a text"
+        if self.kind == "image":
+            return f"an image ({self.spec})"
+        if isinstance(self.spec, tuple):
+            shape, dtype = self.spec
+            return f"{dtype} {list(shape)}"
+        return "of any form" if self.spec is None else quoted(self.spec)
+
+    @property
+    def array(self) -> tuple[tuple[int, ...], Any] | None:
+        """Shape and dtype of numbers that are all of one size; None: it is something else."""
+        if self.kind != "value" or not isinstance(self.spec, tuple):
+            return None
+        shape, dtype = self.spec
+        return None if None in shape or np.dtype(dtype).kind not in "biufc" else (shape, np.dtype(dtype))
+
+
+LABEL = FieldDescription("value", ((), "int64"))
+"""One integer, after the class map."""
+
+
+class MixtureFields:
+    """The fields of a mixture. It can be pickled; what was found out once is kept.
+
+    Args:
+        members: name -> parser.
+        name: of the mixture, for messages.
+    """
+
+    def __init__(self, members: Members, name: str) -> None:
+        self._members, self._name = members, name
+        self._found: dict[str, FieldDescription | str] = {}  # Field -> what it is, or why it is none of all members.
+        self._decoders: dict[str, FieldDecoder] = {}
+
+    def describe(self, name: str) -> FieldDescription:
+        """Returns what a field is in all members.
+
+        Raises:
+            ConfigError: a member has no such field, or another kind of it; the message names the member.
+        """
+        found = self._look_at(name)
+        if isinstance(found, str):
+            raise ConfigError(f"{self._name}: {found}")
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether all members have a field, and of one kind."""
+        return not isinstance(self._look_at(name), str)
+
+    @property
+    def has_integer_label(self) -> bool:
+        """Whether `label` is one integer in all members, after their class maps."""
+        return self._look_at(LABEL_NAME) == LABEL
+
+    @property
+    def names(self) -> list[str]:
+        """The fields that all members have as they store them, without those that a batch has anyway."""
+        return [name for name in self._first.element_spec.fields if name not in _OF_BATCHES and self.has(name)]
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
+        stored = self._first.element_spec.fields
+        specs: dict[str, Any] = {name: stored[name] for name in self.names}
+        if self.has(IMAGE):
+            specs[IMAGE] = FieldSpec((None, None, 3), np.uint8)
+        if self.has_integer_label:
+            specs[LABEL_NAME] = FieldSpec((), np.int64)
+        return ElementSpec(dict(sorted(specs.items())) | {MEMBER: FieldSpec((), np.int64)} | METADATA_SPECS)
+
+    def check(self) -> None:
+        """Raises ConfigError where the members have no field in common."""
+        if self.has(IMAGE) or self.has(LABEL_NAME) or self.names:
+            return
+        members = ", ".join(map(quoted, self._members))
+        raise ConfigError(f"ParserMixture: the members {members} have no field in common. {self._look_at(IMAGE)}")
+
+    def field(self, name: str) -> FieldDecoder:
+        """Returns how a field is decoded.
+
+        Raises:
+            ConfigError: not all members have it.
+        """
+        if name not in self._decoders:
+            self._decoders[name] = self._make_field(name)
+        return self._decoders[name]
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored; see ParserBase."""
+        if name == MEMBER:
+            return EncodedField(StoredField(MEMBER), "value", FieldSpec((), np.int64))
+        description = self.describe(name)
+        fields = [parser.encoded_field(name) for parser in self._members.values()]
+        array = description.array if fields[0].kind == "value" else None
+        decoder = MixedField(encoded_key(name), self._of_members(name, [one.decoder for one in fields]), array)
+        return EncodedField(decoder, fields[0].kind, fields[0].spec)
+
+    @property
+    def _first(self) -> ParserBase:
+        return next(iter(self._members.values()))
+
+    def _look_at(self, name: str) -> "FieldDescription | str":
+        if name not in self._found:
+            try:
+                self._found[name] = describe_common(self._members, name)
+            except ConfigError as error:
+                self._found[name] = str(error)
+        return self._found[name]
+
+    def _make_field(self, name: str) -> FieldDecoder:
+        if name == MEMBER:
+            return StoredField(MEMBER)
+        description = self.describe(name)
+        if name == IMAGE:
+            return ImageField(IMAGE, self._first.image_mode)
+        decoders = [parser.field(name) for parser in self._members.values()]
+        return MixedField(name, self._of_members(name, decoders), description.array)
+
+    def _of_members(self, name: str, decoders: Sequence[FieldDecoder]) -> tuple[MemberField, ...]:
+        fields = []
+        for parser, decoder in zip(self._members.values(), decoders, strict=True):
+            class_map = parser.class_map if name == LABEL_NAME else None
+            fields.append(MemberField(decoder, None if class_map is None else _Remap(class_map, parser.source)))
+        return tuple(fields)
+
+
+class _Remap:
+    """Gives the labels of one member new ones."""
+
+    def __init__(self, class_map: ClassMap, source: Source) -> None:
+        self._class_map, self._source = class_map, source
+
+    def __call__(self, values: Any, index: Int64Array) -> Any:
+        return self._class_map.remap_values(values, self._source.ids(index))
+
+
+def describe_field(parser: ParserBase, name: str) -> FieldDescription:
+    """Returns what a field of a member is, after its class map.
+
+    Raises:
+        ConfigError: the member has no such field, or only tensorflow could decode it.
+    """
+    parser.field(name)
+    if name == "image":
+        return FieldDescription("image", f"image_mode={parser.image_mode!r}")
+    if name == "label" and parser.has_integer_label:
+        return LABEL
+    found = parser.encoded_field(name)
+    if name == "label" and parser.class_map is not None and found.kind == "text":
+        return LABEL
+    if found.kind == "text":
+        return FieldDescription("text", None)
+    if found.kind == "image":
+        return FieldDescription("image", f"{np.dtype(found.spec.dtype)}, {found.spec.shape[-1]} channels")
+    return FieldDescription("value", _plain(parser.element_spec.fields.get(name) if found.spec is None else found.spec))
+
+
+def _plain(spec: Any) -> Any:
+    """Returns a spec as plain values that can be compared."""
+    if isinstance(spec, FieldSpec):
+        return tuple(spec.shape), str(np.dtype(spec.dtype))
+    if isinstance(spec, Mapping):
+        return {name: _plain(one) for name, one in spec.items()}
+    return None if spec is None else repr(spec)
+
+
+def describe_common(members: Members, name: str) -> FieldDescription:
+    """Returns what a field is in all members.
+
+    Raises:
+        ConfigError: a member has no such field, or another kind of it; the message names the member.
+    """
+    first: tuple[str, FieldDescription] | None = None
+    for member, parser in members.items():
+        try:
+            found = describe_field(parser, name)
+        except ConfigError as error:
+            raise ConfigError(
+                f"The field {quoted(name)} is not one of all members: {quoted(member)} lacks it. {error}"
+            ) from None
+        if first is not None and found != first[1]:
+            raise ConfigError(
+                f"The field {quoted(name)} is {first[1]} in the member {quoted(first[0])}, and {found} in "
+                f"{quoted(member)}: members must have equal fields. Give the parsers the same keys, image_mode and "
+                f"class_map."
+            )
+        first = first or (member, found)
+    if first is None:
+        raise ConfigError("A mixture without members has no fields.")
+    return first[1]
+
+
+def common_class_names(members: Members) -> list[str] | None:
+    """Returns the names of the labels, where all members have the same; else None.
+
+    Raises:
+        ConfigError: labels mean different things in two members, and neither has a class_map.
+    """
+    own = {name: parser.class_names for name, parser in members.items() if parser.class_map is None}
+    named = {name: names for name, names in own.items() if names is not None}
+    for name, names in named.items():
+        first, wanted = next(iter(named.items()))
+        if names != wanted:
+            number, pair = next(
+                (at, pair)
+                for at, pair in enumerate(zip([*wanted, None], [*names, None], strict=False))
+                if pair[0] != pair[1]
+            )
+            raise ConfigError(
+                f"Labels mean different things: {quoted(first)} has {len(wanted)} classes and {quoted(name)} "
+                f"{len(names)}, and label {number} is {quoted(pair[0])} in {quoted(first)} and {quoted(pair[1])} in "
+                f"{quoted(name)}. Give the parsers a class_map onto common labels, or target_key=None where labels are "
+                f"not needed."
+            )
+    every = [parser.class_names for parser in members.values()]
+    return every[0] if all(names == every[0] for names in every) else None
