@@ -236,8 +236,8 @@ def common_class_names(members: Members) -> list[str] | None:
     Raises:
         ConfigError: labels mean different things in two members, and neither has a class_map.
     """
-    own = {name: parser.class_names for name, parser in members.items() if parser.class_map is None}
-    named = {name: names for name, names in own.items() if names is not None}
+    every = {name: parser.class_names for name, parser in members.items()}
+    named = {name: names for name, names in every.items() if names is not None and members[name].class_map is None}
     for name, names in named.items():
         first, wanted = next(iter(named.items()))
         if names != wanted:
@@ -252,5 +252,5 @@ def common_class_names(members: Members) -> list[str] | None:
                 f"{quoted(name)}. Give the parsers a class_map onto common labels, or target_key=None where labels are "
                 f"not needed."
             )
-    every = [parser.class_names for parser in members.values()]
-    return every[0] if all(names == every[0] for names in every) else None
+    first_names, *others = every.values()
+    return first_names if all(names == first_names for names in others) else None

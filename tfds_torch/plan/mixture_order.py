@@ -246,10 +246,11 @@ class MixtureOrder:
 
     def _positions(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Returns the member of each slot, and its number among all of that member's slots."""
-        if len(self.segments) == 1:
-            return self._positions_in(0, slots)
-        member, position = np.empty_like(slots), np.empty_like(slots)
         numbers = np.searchsorted(self._starts, slots, side="right") - 1
+        first, last = int(numbers.min(initial=len(self.segments) - 1)), int(numbers.max(initial=0))
+        if first >= last:
+            return self._positions_in(last, slots)
+        member, position = np.empty_like(slots), np.empty_like(slots)
         for number in unique(numbers).values.tolist():
             here = numbers == number
             member[here], position[here] = self._positions_in(number, slots[here])

@@ -168,7 +168,8 @@ def _as_number(value: Any) -> Fraction | None:
 
 def _shares(weights: Mapping[str, Fraction], power: Fraction) -> dict[str, Fraction]:
     """Returns member -> weight ** power, divided by their sum."""
-    powers = {name: _to_power(one, power, max(weights.values())) for name, one in weights.items()}
+    largest = max(weights.values())
+    powers = {name: _to_power(one, power, largest) for name, one in weights.items()}
     total = sum(powers.values())
     return {name: one / total for name, one in powers.items()}
 

@@ -135,11 +135,17 @@ def orders_at(positions: Int64Array, which: Int64Array, passes: Sequence[Shuffle
         examples[is_sorted] = np.concatenate(orders)[starts[which[is_sorted]] + positions[is_sorted]]
     others = np.flatnonzero(~is_sorted)
     if others.size:
-        keys = np.array([_round_keys(_name_of_order(*one)) for one in passes]).T  # uint64 [rounds, orders]
-        sides = np.array([_sides(one.num_examples) for one in passes], np.uint64).T  # uint64 [2, orders]
         here = which[others]
-        examples[others] = _walk(positions[others], sizes[here], sides[:, here], keys[:, here])
+        networks = np.array([_network(one) for one in passes]).T[:, here]  # uint64 [2 + rounds, n]
+        examples[others] = _walk(positions[others], sizes[here], networks[:2], networks[2:])
     return examples
+
+
+@lru_cache(maxsize=4096)
+def _network(one: ShuffledPass) -> UInt64Array:
+    """Returns the sides and the round keys of an order's Feistel network, uint64 [2 + rounds]."""
+    keys = _round_keys(_name_of_order(*one))
+    return np.concatenate([np.array(_sides(one.num_examples), np.uint64), keys])
 
 
 def _name_of_order(num_examples: int, seed: int, pass_number: int) -> str:
@@ -253,7 +259,6 @@ def _walk(positions: Int64Array, sizes: Int64Array, sides: UInt64Array, keys: UI
     return values.astype(np.int64)
 
 
-@lru_cache(maxsize=4096)
 def _round_keys(key: str) -> UInt64Array:
     digest = hashlib.blake2b(f"tfds_torch {key}".encode(), digest_size=8 * _NUM_ROUNDS).digest()
     return np.frombuffer(digest, "<u8").astype(np.uint64)
