@@ -67,6 +67,20 @@ def test_another_members_damage_is_an_error_all_the_same(tmp_path: Path) -> None
         list(parser.batches())
 
 
+@pytest.mark.parametrize("damaged", [0, 5, 11])
+def test_another_image_that_is_damaged_is_named(tmp_path: Path, damaged: int) -> None:
+    for name, number in (("a", -1), ("b", damaged)):
+        samples = [sample_of(number) for number in range(SIZE)]
+        if number >= 0:
+            samples[number]["seg.png"] = b"no image"
+        write_samples(tmp_path / f"{name}.tar", samples)
+    fields = {"image": "png", "mask": "seg.png"}
+    members = {name: ParserWebDataset(str(tmp_path / f"{name}.tar"), fields) for name in ("a", "b")}
+    parser = ParserMixture(members, {"a": 1, "b": 1}, is_training=True, batch_size=24)
+    with pytest.raises(CorruptRecordError, match=rf"b\.tar: sample 'part/{damaged:04d}' \(index {damaged}\) cannot"):
+        list(parser.batches(fields=("image", "mask")))
+
+
 def test_every_member_has_its_own_limit(tmp_path: Path) -> None:
     damaged = {"a": (0, 1), "b": (3, 4, 5)}
     more = ReadOptions(on_error="replace", max_replaced=3)

@@ -4,10 +4,12 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -472,6 +474,22 @@ def test_64_members_take_no_more_threads_than_one(files: Files) -> None:
     num_before = threading.active_count()
     assert most_threads(64) <= num_before + 2
     assert most_threads(1) <= num_before + 2
+
+
+def test_what_will_be_read_is_announced_to_each_member_by_its_own_numbers(files: Files) -> None:
+    parser = files.mixture(epoch_size=48, batch_size=8)
+    announced: dict[str, set[int]] = {name: set() for name in SIZES}
+    with ExitStack() as stack:
+        for name, member in parser.members.items():
+            note = partial(_note, announced[name])
+            stack.enter_context(mock.patch.object(type(member.source), "announce", note))
+        came = joined(epoch_of(parser, fields=("label",)), "index").tolist()
+    for name, size in SIZES.items():
+        assert announced[name] == {number - FIRST[name] for number in came if 0 <= number - FIRST[name] < size}
+
+
+def _note(seen: set[int], index: Any) -> None:
+    seen.update(index.tolist())
 
 
 def test_members_are_read_in_blocks_where_their_parsers_say_so(files: Files) -> None:

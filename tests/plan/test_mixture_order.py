@@ -158,6 +158,15 @@ def test_a_member_has_its_orders_whatever_the_other_members_are() -> None:
     assert passes_of_b(mixture({"b": 50}, {"b": 1}, seed=7), 0) != alone
 
 
+def test_members_of_one_size_have_different_orders() -> None:
+    order = mixture({"a": 200, "b": 200}, {"a": 1, "b": 1})
+    passes: dict[int, list[int]] = {0: [], 1: []}
+    for member, _, example in row_of(order, 0, 400):
+        passes[member].append(example)
+    assert passes[0] != passes[1]
+    assert sorted(passes[0]) == sorted(passes[1])
+
+
 @given(st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 99), st.integers(0, 9)), min_size=1, max_size=6))
 def test_several_orders_at_once_are_those_of_each(passes: list[tuple[int, int, int]]) -> None:
     orders = [ShuffledPass(*one) for one in passes]
