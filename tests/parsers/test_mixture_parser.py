@@ -34,7 +34,10 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.fields import ImageField
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
+from tfds_torch.images.decoding import BadImageError
+from tfds_torch.parsers.mixture_source import EncodedParts, MemberField, MixedField, Part
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.mixture_order import make_table
@@ -428,6 +431,38 @@ def test_class_maps_of_the_members_give_common_labels(files: Files, tmp_path: Pa
     words.class_map.entries.pop("2.jpg")
     with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example numbered-train"):
         list(ParserMixture(members, batch_size=5).batches(fields=("label",)))
+
+
+@pytest.mark.parametrize("mapped", [("a",), ("b",), ("a", "b")])
+def test_a_class_map_holds_where_all_members_store_labels_alike(files: Files, mapped: tuple[str, ...]) -> None:
+    class_map = {label: label + 100 for label in range(NUM_CLASSES)}
+    members = {
+        name: ParserWebDataset(str(files.root / "a-00.tar"), class_map=class_map if name in mapped else None)
+        for name in ("a", "b")
+    }
+    for batch in ParserMixture(members, batch_size=8, shuffle=True).batches(fields=("label",)):
+        own = [("a", number) if number < 13 else ("b", number - 13) for number in batch.index.tolist()]
+        assert batch.label.tolist() == [number % NUM_CLASSES + 100 * (name in mapped) for name, number in own]
+
+
+def test_files_are_those_of_all_members_in_the_order_of_index(files: Files) -> None:
+    found = files.mixture().files
+    starts = [one.first_index for one in found]
+    assert starts == np.cumsum([0, *(one.take for one in found)])[:-1].tolist()
+    assert len({one.path for one in found}) == 4
+
+
+def test_positions_of_damaged_images_are_those_in_the_chunk() -> None:
+    fields = tuple(MemberField(ImageField(key)) for key in ("x", "y"))
+    good = png(pixels_of(0))
+    parts = [
+        Part(0, np.array([1, 2]), np.array([0, 1]), {"x": [good, good]}),
+        Part(1, np.array([0, 3]), np.array([5, 6]), {"y": [good, b"no image"]}),
+    ]
+    with pytest.raises(BadImageError) as caught:
+        MixedField("mask", fields).decode({"mask": EncodedParts(4, parts)})
+    assert caught.value.position == 3
+    assert len(MixedField("mask", fields).decode({"mask": EncodedParts(4, parts)[:3]})) == 3
 
 
 def test_class_names_are_those_that_all_members_have(files: Files) -> None:

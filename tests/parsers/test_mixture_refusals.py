@@ -265,6 +265,13 @@ def test_members_whose_fields_differ_are_named(make: Make) -> None:
         parser.with_preprocess(EvalPreprocess(size=8))
 
 
+def test_other_images_of_different_channels_are_refused(make: Make) -> None:
+    fields = {"image": "png", "label": "cls", "mask": "seg.png"}
+    parser = ParserMixture({"a": make(fields=fields), "b": make(fields=fields, image_mode="L")}, batch_size=2)
+    with pytest.raises(ConfigError, match=r"'mask' is an image \(uint8, 3 channels\) in the member 'a', and .*1 chan"):
+        parser.check_fields(["mask"])
+
+
 def test_labels_of_different_meaning_are_refused_without_a_class_map(make: Make) -> None:
     names = [f"class {number}" for number in range(NUM_CLASSES)]
     other = [*names[:3], "zebra", names[4]]

@@ -4,6 +4,7 @@ import pickle
 from collections import Counter
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan import mixture_order
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder, make_table
-from tfds_torch.plan.mixture_weights import Segment, make_segments
+from tfds_torch.plan.mixture_weights import MOST_SLOTS, Segment, make_segments
 from tfds_torch.plan.order import ShuffledPass, order_at, orders_at
 from tfds_torch.plan.world import World
 
@@ -236,6 +237,17 @@ def test_sample_keys_beyond_64_bits_are_refused() -> None:
     assert 13 <= plan.last_epoch <= 15
     last = plan.batch(plan.last_epoch, plan.num_batches - 1)
     assert int(last.pass_number.max()) * order.num_examples + order.num_examples < 2**63
+
+
+@settings(max_examples=200)
+@given(mixtures(max_examples=6), st.integers(3, 40))
+def test_as_many_slots_are_keyed_as_passes_fit(order: MixtureOrder, most_passes: int) -> None:
+    with mock.patch.object(mixture_order, "LARGEST_KEY", most_passes * order.num_examples + order.num_examples // 2):
+        num_keyed = order.num_keyed
+    found = order.at(np.arange(min(num_keyed, 5000), dtype=np.int64))
+    assert int(found.pass_number.max(initial=0)) < most_passes
+    beyond = order.at(np.arange(num_keyed, num_keyed + 300, dtype=np.int64)).pass_number
+    assert num_keyed == MOST_SLOTS or int(beyond.max()) >= most_passes
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,21 @@ def test_rounded_shares_are_within_one_slot_of_what_was_asked(weights: list[floa
     assert [one.name for one in rounded] == moved
 
 
+def test_what_is_left_over_goes_to_the_largest_remainders_and_no_weight_is_lost() -> None:
+    sizes = dict.fromkeys("abc", 1)
+    weights = {"a": Fraction(3 * 65_536 + 9, 10), "b": Fraction(3 * 65_536 + 2, 10), "c": Fraction(4 * 65_536 - 11, 10)}
+    ((segment,), _) = make_segments(sizes, weights)
+    rest = [65_536 * weight / sum(weights.values()) for weight in weights.values()]
+    by_remainder = sorted(range(3), key=lambda one: rest[one] - int(rest[one]), reverse=True)
+    num_over = 65_536 - sum(map(int, rest))
+    assert list(segment.counts) == [int(one) + (number in by_remainder[:num_over]) for number, one in enumerate(rest)]
+    small = {f"m{number}": 0.6 for number in range(100)}
+    sizes = dict.fromkeys([*small, "large"], 1)
+    ((segment,), rounded) = make_segments(sizes, {**small, "large": 65_536 - 60})
+    assert segment.counts == (*(1,) * 100, 65_436)
+    assert [one.name for one in rounded] == list(small)
+
+
 def test_a_weight_that_rounding_moves_by_more_than_a_percent_is_reported() -> None:
     _, rounded = make_segments(SIZES, [(0, "sizes"), (10, {"a": 1, "b": 1e-5, "c": 0.000_123})])
     assert [(one.name, one.start) for one in rounded] == [("b", 10)]

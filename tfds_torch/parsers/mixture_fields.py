@@ -7,6 +7,7 @@ import numpy as np
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.mixture_members import Members
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MemberField, MixedField, encoded_key
@@ -180,8 +181,8 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
     Raises:
         ConfigError: the member has no such field, or only tensorflow could decode it.
     """
-    parser.field(name)
-    if name == "image":
+    decoder = parser.field(name)
+    if name == IMAGE:
         return FieldDescription("image", f"image_mode={parser.image_mode!r}")
     if name == "label" and parser.has_integer_label:
         return LABEL
@@ -191,7 +192,10 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
     if found.kind == "text":
         return FieldDescription("text", None)
     if found.kind == "image":
-        return FieldDescription("image", f"{np.dtype(found.spec.dtype)}, {found.spec.shape[-1]} channels")
+        num_channels = CHANNELS[decoder.mode] if isinstance(decoder, ImageField) else 0
+        return FieldDescription(
+            "image", f"{np.dtype(found.spec.dtype)}, {num_channels or found.spec.shape[-1]} channels"
+        )
     return FieldDescription("value", _plain(parser.element_spec.fields.get(name) if found.spec is None else found.spec))
 
 

@@ -20,7 +20,7 @@ from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_nam
 from tfds_torch.parsers.parser_options import check_single_examples
 from tfds_torch.parsers.split_description import SplitDescription
 from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.epoch import LARGEST_KEY
+from tfds_torch.plan.order import LARGEST_KEY
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
 from tfds_torch.plan.mixture_order import MixtureOrder
-from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at, unique
+from tfds_torch.plan.order import LARGEST_KEY, BlockShuffle, Int64Array, block_order_at, order_at, unique
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
@@ -25,8 +25,6 @@ PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
 
 MOST_EPOCHS = 2**62
-LARGEST_KEY = 2**63 - 1
-"""The largest sample key that int64 holds."""
 
 
 class Remainder(StrEnum):

@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
 from tfds_torch.plan.mixture_weights import MOST_SLOTS, Segment
-from tfds_torch.plan.order import BlockShuffle, Int64Array, ShuffledPass, block_order_at, order_at, orders_at, unique
+from tfds_torch.plan.order import (
+    LARGEST_KEY,
+    BlockShuffle,
+    Int64Array,
+    ShuffledPass,
+    block_order_at,
+    order_at,
+    orders_at,
+    unique,
+)
 from tfds_torch.runtime.printable import quoted
 
 STOPS = ("first_exhausted", "all_exhausted")
@@ -196,7 +205,7 @@ class MixtureOrder:
     @cached_property
     def num_keyed(self) -> int:
         """How many slots have sample keys, `pass_number * num_examples + index`, that fit into int64; at least."""
-        most_passes = (2**63 - 1) // self.num_examples
+        most_passes = LARGEST_KEY // self.num_examples
         found = MOST_SLOTS
         for number, member in enumerate(self.members):
             before = 0  # An upper bound, for which no table is needed.

@@ -34,6 +34,9 @@ Int64Array = NDArray[np.int64]
 UInt64Array = NDArray[np.uint64]
 Keys = TypeVar("Keys", int, Int64Array)
 
+LARGEST_KEY = 2**63 - 1
+"""The largest sample key that int64 holds."""
+
 _NUM_ROUNDS = 8
 _LARGEST_SORTED = 4096
 
