@@ -168,7 +168,7 @@ def test_read_options_of_members_are_refused_of_the_mixture(read: ReadOptions, m
         ({"a": 1}, "there is none for 'b'"),
         ({"a": 1, "b": 1, "c": 1}, "'c' is not a member"),
         ([(0, EVEN), (0, EVEN)], "the schedule is out of order"),
-        ([(3, EVEN)], "the schedule begins at slot 3"),
+        ([(3, EVEN)], "the schedule begins at example 3"),
         ("even", "weights='even' must be a mapping"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_weight_of_zero_is_a_segment_without_the_member(make: Make) -> None:
     assert members[:2] == [[0] * 4] * 2
     assert sorted(members[2] + members[3]) == [0] * 4 + [1] * 4
     message = refusal({"a": make(), "b": make()}, {"a": 1, "b": 0}, **TRAINING, stop="all_exhausted")
-    assert "the pass of 'b' never ends, because its weight is 0 from some slot on" in message
+    assert "the pass of 'b' never ends, because its weight is 0 from some example on" in message
 
 
 def test_a_weight_that_is_rounded_is_said(make: Make) -> None:

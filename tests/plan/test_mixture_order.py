@@ -207,7 +207,7 @@ def test_an_epoch_ends_where_the_first_member_or_every_one_is_exhausted(order: M
     assert ends.keys() | endless == set(range(len(order.members)))
     assert order.slots_until("first_exhausted") == min(ends.values())
     if endless:
-        with pytest.raises(ConfigError, match="never ends, because its weight is 0 from some slot on"):
+        with pytest.raises(ConfigError, match="never ends, because its weight is 0 from some example on"):
             order.slots_until("all_exhausted")
     else:
         assert order.slots_until("all_exhausted") == max(ends.values())

@@ -118,17 +118,17 @@ def entry(**more: Any) -> dict[str, Any]:
         (3, "weights=3 must be a mapping from member to number, 'sizes', or a list"),
         ([], r"weights=\[\] has no segment"),
         ([(0, 3)], "weights=3 must be a mapping"),
-        ([(0, entry()), (10, entry(a=-1))], "weights from slot 10 on: -1 of 'a' must be a finite number"),
+        ([(0, entry()), (10, entry(a=-1))], "weights from example 10 on: -1 of 'a' must be a finite number"),
         ([entry()], "entry 0 of the schedule is .* must be a pair"),
         ([(0, entry()), 5], "entry 1 of the schedule is 5, and must be a pair"),
-        ([(5, entry())], "the schedule begins at slot 5: give weights for slot 0 first"),
+        ([(5, entry())], "the schedule begins at example 5: give weights for example 0 first"),
         (
             [(0, entry()), (9, entry()), (4, entry())],
-            "out of order: entry 2 begins at slot 4, and the one before it at",
+            "out of order: entry 2 begins at example 4, and the one before it at",
         ),
-        ([(0, entry()), (0, entry())], "out of order: entry 1 begins at slot 0"),
-        ([(0.5, entry())], r"the first slot of entry 0=0\.5 must be an integer"),
-        ([(-1, entry())], "the first slot of entry 0=-1 must be an integer"),
+        ([(0, entry()), (0, entry())], "out of order: entry 1 begins at example 0"),
+        ([(0.5, entry())], r"the first example of entry 0=0\.5 must be an integer"),
+        ([(-1, entry())], "the first example of entry 0=-1 must be an integer"),
     ],
 )
 def test_weights_that_cannot_be_kept_are_refused(weights: Any, message: str) -> None:

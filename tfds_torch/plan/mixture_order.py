@@ -187,7 +187,7 @@ class MixtureOrder:
 
         Raises:
             ConfigError: `stop` is neither "first_exhausted" nor "all_exhausted"; or a member never comes to its end,
-                because its weight is 0 from some slot on.
+                because its weight is 0 from some example on.
         """
         check_choice("stop", stop, STOPS)
         ends = {member.name: self._end_of_pass(number) for number, member in enumerate(self.members)}
@@ -195,7 +195,7 @@ class MixtureOrder:
         if stop == "all_exhausted" and endless:
             raise ConfigError(
                 f"stop='all_exhausted': the pass of {', '.join(map(quoted, endless))} never ends, because its weight "
-                f"is 0 from some slot on. Give it a weight in the last segment, or the mixture an epoch_size."
+                f"is 0 from some example on. Give it a weight in the last segment, or the mixture an epoch_size."
             )
         found = [end for end in ends.values() if end is not None]
         if not found:

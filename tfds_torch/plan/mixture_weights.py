@@ -61,7 +61,7 @@ def make_segments(
 
     Args:
         sizes: member -> its number of examples, > 0.
-        weights: member -> number >= 0; or "sizes"; or a list of (first slot, one of these), from slot 0 on.
+        weights: member -> number >= 0; or "sizes"; or a list of (first example, one of these), from example 0 on.
         temperature: T > 0; weights are taken to the power 1/T.
 
     Raises:
@@ -71,7 +71,7 @@ def make_segments(
     power = _inverse(temperature)
     segments, rounded = [], []
     for start, one in _check_schedule(weights):
-        where = f" from slot {start:,} on" if start else ""
+        where = f" from example {start:,} on" if start else ""
         shares = _shares(_check_weights(one, sizes, where), power)
         counts = _round(shares, where)
         period = sum(counts.values())
@@ -97,7 +97,7 @@ def _inverse(temperature: object) -> Fraction:
 def _check_schedule(weights: object) -> list[tuple[int, object]]:
     if isinstance(weights, str | Mapping):
         return [(0, weights)]
-    advice = "a mapping from member to number, 'sizes', or a list of (first slot, one of these)"
+    advice = "a mapping from member to number, 'sizes', or a list of (first example, one of these)"
     if not isinstance(weights, Sequence):
         raise ConfigError(f"weights={quoted(weights)} must be {advice}, or None for a concatenation.")
     if not weights:
@@ -106,16 +106,16 @@ def _check_schedule(weights: object) -> list[tuple[int, object]]:
     for number, entry in enumerate(weights):
         if isinstance(entry, str | Mapping) or not isinstance(entry, Sequence) or len(entry) != 2:
             raise ConfigError(
-                f"weights: entry {number} of the schedule is {quoted(entry)}, and must be a pair (first slot, "
-                f"weights), for example (2_000_000, {{'a': 0.5, 'b': 0.5}})."
+                f"weights: entry {number} of the schedule is {quoted(entry)}, and must be a pair "
+                f"(first example, weights), such as (2_000_000, {{'a': 0.5, 'b': 0.5}})."
             )
-        start = check_integer(f"weights: the first slot of entry {number}", entry[0], 0, MOST_SLOTS)
+        start = check_integer(f"weights: the first example of entry {number}", entry[0], 0, MOST_SLOTS)
         if not schedule and start:
-            raise ConfigError(f"weights: the schedule begins at slot {start:,}: give weights for slot 0 first.")
+            raise ConfigError(f"weights: the schedule begins at example {start:,}: give weights for example 0 first.")
         if schedule and start <= schedule[-1][0]:
             raise ConfigError(
-                f"weights: the schedule is out of order: entry {number} begins at slot {start:,}, and the one before "
-                f"it at slot {schedule[-1][0]:,}. Give segments in ascending order, each its own first slot."
+                f"weights: the schedule is out of order: entry {number} begins at example {start:,}, and the one "
+                f"before it at example {schedule[-1][0]:,}. Give segments in ascending order, each its own first example."
             )
         schedule.append((start, entry[1]))
     return schedule
