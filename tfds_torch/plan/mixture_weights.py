@@ -115,7 +115,7 @@ def _check_schedule(weights: object) -> list[tuple[int, object]]:
         if schedule and start <= schedule[-1][0]:
             raise ConfigError(
                 f"weights: the schedule is out of order: entry {number} begins at example {start:,}, and the one "
-                f"before it at example {schedule[-1][0]:,}. Give segments in ascending order, each its own first example."
+                f"before it at example {schedule[-1][0]:,}. Give segments in ascending order."
             )
         schedule.append((start, entry[1]))
     return schedule
