@@ -115,6 +115,7 @@ def test_a_member_on_an_object_store_is_refused_with_the_reason(numbered: Make) 
         ({"preprocess": EvalPreprocess(size=8), "batch_size": 4}, "has preprocess=EvalPreprocess(size=8"),
         ({"read": ReadOptions(num_threads=3)}, "has ReadOptions(num_threads=3), and the mixture ReadOptions(num_th"),
         ({"read": ReadOptions(prefetch_batches=3)}, "has ReadOptions(prefetch_batches=3), and the mixture"),
+        ({"read": ReadOptions(jpeg_decoder="pillow")}, "has ReadOptions(jpeg_decoder=pillow), and the mixture"),
     ],
 )
 def test_a_member_that_says_otherwise_is_named(theirs: dict[str, Any], message: str, make: Make) -> None:

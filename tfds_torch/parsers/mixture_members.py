@@ -23,7 +23,7 @@ _OF_EPOCHS = {
 }
 """What belongs to an epoch -> the value with which a member says nothing of it."""
 
-_OF_MIXTURE = ("mode", "num_threads", "prefetch_batches")
+_OF_MIXTURE = ("mode", "num_threads", "prefetch_batches", "jpeg_decoder")
 """The read options of a mixture; all others are those of each member."""
 
 _MOST_NAMED = 5

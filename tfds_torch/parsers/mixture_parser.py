@@ -80,7 +80,7 @@ class ParserMixture(ParserBase):
         epoch_size: examples of an epoch of a mixture with weights; None: as `stop` says.
         stop: where an epoch ends without `epoch_size`: "first_exhausted", when the first member's pass ends, or
             "all_exhausted", when every member's first one has. Later epochs are as long.
-        read: `num_threads` and `prefetch_batches`.
+        read: `num_threads`, `prefetch_batches` and `jpeg_decoder`.
 
     Raises:
         ConfigError: an argument that cannot work, a member that says otherwise than the mixture, members without a
