@@ -16,7 +16,7 @@ from encoded_images import HAS_TURBOJPEG, photograph, save
 
 from tfds_torch import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import jpeg, simplejpeg, turbojpeg
+from tfds_torch.images.decoders import jpeg, simplejpeg, turbojpeg, turbojpeg_library
 from tfds_torch.images.decoders.turbojpeg import Found, Handle, check_pixels
 from tfds_torch.images.decoders.turbojpeg_library import Library, NotUsableError
 from tfds_torch.images.headers import read_header
@@ -71,8 +71,22 @@ def test_a_library_that_cannot_be_loaded_is_passed_over(prefix: Path, caplog: py
 
 
 def test_a_library_without_the_functions_is_not_used() -> None:
-    with pytest.raises(NotUsableError, match=r"^lacks tj3Decompress8: it is older than version 3$"):
+    with pytest.raises(NotUsableError, match=r"^lacks tj3Decompress8$"):
         Library(library_of_mathematics())
+
+
+def test_a_library_of_version_2_is_passed_over_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    functions = type("Functions", (), {"tjDecompress2": None})()
+    monkeypatch.setattr(turbojpeg_library.ctypes, "PyDLL", lambda name: functions)
+    monkeypatch.setattr(turbojpeg_library.ctypes, "CDLL", lambda name: functions)
+    monkeypatch.setattr(turbojpeg, "candidates", lambda: iter(["libturbojpeg.so.0"]))
+    assert turbojpeg.find() == Found(None, (), ("libturbojpeg.so.0 is of version 2",))
+    jpeg.warn_of_problems()
+    assert caplog.messages == []
+    with pytest.raises(ConfigError, match=r"on this machine \(libturbojpeg\.so\.0 is of version 2\)\."):
+        ReadOptions(jpeg_decoder="turbojpeg")
 
 
 @needs_turbojpeg
@@ -95,7 +109,7 @@ def test_a_library_that_cannot_decode_is_not_used(monkeypatch: pytest.MonkeyPatc
 def test_what_cannot_be_used_is_said_once_and_simplejpeg_reads(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    problem = "/usr/lib/libturbojpeg.so.0 lacks tj3Decompress8: it is older than version 3"
+    problem = "/usr/lib/libturbojpeg.so.0 lacks tj3Set"
     monkeypatch.setattr(turbojpeg, "find", lambda: Found(None, (problem,)))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

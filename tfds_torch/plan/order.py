@@ -131,7 +131,7 @@ def orders_at(positions: Int64Array, which: Int64Array, passes: Sequence[Shuffle
     examples = np.empty_like(positions)
     if is_sorted.any():
         orders = [
-            _sorted_order(one.num_examples, _name_of_order(*one)) if size <= _LARGEST_SORTED else np.empty(0, np.int64)
+            _kept_order(one.num_examples, _name_of_order(*one)) if size <= _LARGEST_SORTED else np.empty(0, np.int64)
             for one, size in zip(passes, sizes.tolist(), strict=True)
         ]
         starts = np.cumsum([0, *map(len, orders)])
@@ -235,10 +235,14 @@ def _permute(positions: Int64Array, size: int, key: str) -> Int64Array:
     return _walk(positions, np.array([size]), sides, _round_keys(key)[:, None])
 
 
-@lru_cache(maxsize=256)  # Of 32 KB at most: slices of one order follow each other.
 def _sorted_order(size: int, key: str) -> Int64Array:
     hashes = hash_with_key(np.arange(size, dtype=np.uint64), _round_keys(key)[0])
-    order = np.argsort(hashes, kind="stable").astype(np.int64)
+    return np.argsort(hashes, kind="stable").astype(np.int64)
+
+
+@lru_cache(maxsize=256)  # Of 32 KB at most: every slice of a mixture has some examples of many orders.
+def _kept_order(size: int, key: str) -> Int64Array:
+    order = _sorted_order(size, key)
     order.setflags(write=False)
     return order
 

@@ -54,7 +54,7 @@ def check(choice: str) -> None:
     """Raises ConfigError where this machine does not have what was chosen."""
     found = turbojpeg.find() if choice == "turbojpeg" else None
     if found is not None and found.library is None:
-        problems = "; ".join(found.problems)
+        problems = "; ".join(found.problems + found.too_old)
         raise ConfigError(
             f"jpeg_decoder='turbojpeg': there is no libturbojpeg of version 3 or later on this machine"
             f"{f' ({problems})' if problems else ''}. pip install 'tfds-torch[fast-jpeg]' brings one, as do conda and "
@@ -66,7 +66,7 @@ def check(choice: str) -> None:
 
 @cache
 def warn_of_problems() -> None:
-    """Logs a warning, once a process, where a libturbojpeg was found and none can be used."""
+    """Logs a warning, once a process, where a libturbojpeg of version 3 was found and none can be used."""
     found = turbojpeg.find()
     if found.library is None and found.problems:
         _logger.warning(

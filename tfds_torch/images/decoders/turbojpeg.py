@@ -27,6 +27,7 @@ from tfds_torch.images.decoders.turbojpeg_library import (
     NotUsableError,
     Region,
     ScalingFactor,
+    TooOldError,
     candidates,
 )
 from tfds_torch.images.headers import Header
@@ -91,25 +92,32 @@ class Handle:
 
 
 class Found(NamedTuple):
-    """The library of this machine, None: there is none; and what is wrong with those that were found before it."""
+    """The library of this machine, None: there is none.
+
+    Attributes:
+        problems: what is wrong with those that were found before it.
+        too_old: those that are of version 2.
+    """
 
     library: Library | None
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    too_old: tuple[str, ...] = ()
 
 
 @cache
 def find() -> Found:
     """Returns the first library that can be used. Looked for once a process."""
     problems: list[str] = []
+    too_old: list[str] = []
     for name in candidates():
         try:
             library = Library(name)
             check_pixels(library)
         except NotUsableError as error:
-            problems.append(f"{name} {error}")
+            (too_old if isinstance(error, TooOldError) else problems).append(f"{name} {error}")
         else:
-            return Found(library, tuple(problems))
-    return Found(None, tuple(problems))
+            return Found(library, tuple(problems), tuple(too_old))
+    return Found(None, tuple(problems), tuple(too_old))
 
 
 def check_pixels(library: Library) -> None:

@@ -42,6 +42,10 @@ class NotUsableError(Exception):
     """A library cannot be used; the message is a clause that says why."""
 
 
+class TooOldError(NotUsableError):
+    """A library of version 2, as many systems have it: nothing is wrong with it."""
+
+
 class Library:
     """A libturbojpeg.
 
@@ -53,6 +57,7 @@ class Library:
         decompress: tj3Decompress8, which lets go of the lock.
 
     Raises:
+        TooOldError: it is of version 2.
         NotUsableError: it cannot be loaded, or lacks a function.
     """
 
@@ -64,7 +69,9 @@ class Library:
         except OSError as error:
             raise NotUsableError(f"cannot be loaded ({error})") from None
         except AttributeError:
-            raise NotUsableError("lacks tj3Decompress8: it is older than version 3") from None
+            if hasattr(self.functions, "tjDecompress2"):
+                raise TooOldError("is of version 2") from None
+            raise NotUsableError("lacks tj3Decompress8") from None
         self.decompress.argtypes = [c_void_p, c_char_p, c_size_t, c_void_p, c_int, c_int]
         for function, (result, *arguments) in {
             "tj3Init": (c_void_p, c_int),
