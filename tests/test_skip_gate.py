@@ -53,6 +53,10 @@ def test_named_skips_and_expected_failures_pass(checkout: Path) -> None:
     assert code == 0, output
 
 
+def test_a_reason_may_be_named_for_all_tests(checkout: Path) -> None:
+    assert run_pytest(checkout, SKIPS, allowed="*: no luck")[0] == 0
+
+
 def test_a_named_skip_with_another_reason_fails_the_run(checkout: Path) -> None:
     allowed = "tests/test_mark.py::test_it: no GPU"
     assert run_pytest(checkout, {"mark": SKIPS["mark"]}, allowed)[0] == 1
