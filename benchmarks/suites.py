@@ -15,6 +15,7 @@ from benchmarks.tables import COMPETITORS, Table
 from benchmarks.targets import RELATIONS, Target, judge
 from benchmarks.task import PEERS, SINGLE_PEERS, Peer, Run, Settings, ShowProgress
 from tfds_torch import demo
+from tfds_torch.images.decoders import jpeg
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def run(suite: Suite, settings: Settings, command: str, show_progress: ShowProgr
         date=date,
         took_s=round(time.monotonic() - began_s, 1),
         machine=found_machine,
-        versions=machine.describe_versions(distributions) | asked.versions,
+        versions=machine.describe_versions(distributions) | asked.versions | {"JPEG decoded by": jpeg.describe("auto")},
         settings=asdict(settings) | {"num_shards": settings.num_shards},
         tables=tables,
         targets=judge(suite.targets, tables),

@@ -157,14 +157,14 @@ PEERS = _by_name(
     Peer(OURS_IN_PROCESS, "tfds_torch, no workers", _FUSED, distributions=_OURS_NEEDS, changes={"num_workers": 0}),
     Peer(
         OURS_SIMPLEJPEG,
-        "tfds_torch, simplejpeg",
+        "tfds_torch without libturbojpeg 3",
         _FUSED,
         distributions=_OURS_NEEDS,
         changes={"read": _BY_SIMPLEJPEG},
     ),
     Peer(
         OURS_0_SIMPLEJPEG,
-        "tfds_torch, simplejpeg, no workers",
+        "tfds_torch without libturbojpeg 3, no workers",
         _FUSED,
         distributions=_OURS_NEEDS,
         changes={"num_workers": 0, "read": _BY_SIMPLEJPEG},

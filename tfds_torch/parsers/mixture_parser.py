@@ -47,10 +47,10 @@ Weights = Mapping[str, float] | str
 class ParserMixture(ParserBase):
     """Reads several datasets as one: by weights, with exact proportions, or without weights, one after the other.
 
-    With weights, the first n examples have within 1 of n x weight of each member, whatever n, over epochs; so any
-    global batch has within 2 of its share. Every member goes through its own passes, each in an order of its own (or in
-    blocks, where its parser has `block_records`), every example once in each. What comes does not depend on the number
-    of ranks and workers, and a state goes on anywhere.
+    With weights, the first n examples (of each part of a schedule) have within 1 of n x weight of each member, whatever
+    n, over epochs; so any global batch has within 2 of its share. Every member goes through its own passes, each in an
+    order of its own (or in blocks, where its parser has `block_records`), every example once in each. What comes does
+    not depend on the number of ranks and workers, and a state goes on anywhere.
 
     Without weights the members are one dataset, their examples one after the other: evaluation needs that, and training
     shuffles over all of them.
