@@ -106,13 +106,15 @@ class ZmqTransport:
             try:
                 frames = self._sockets[worker].recv_multipart(self._zmq.NOBLOCK, copy=False)
             except self._zmq.Again:
-                for _ in range(self._monitors[worker].num_refused()):
-                    self._reject(worker, "a connection that broke the protocol, or sent a frame that is too large")
-                return None
+                frames = None  # A Ctrl-C while refusals are counted has not this error behind it.
             except self._zmq.ZMQError:
                 if self._sockets[worker].closed:
                     raise EOFError from None
                 raise
+            if frames is None:
+                for _ in range(self._monitors[worker].num_refused()):
+                    self._reject(worker, "a connection that broke the protocol, or sent a frame that is too large")
+                return None
             try:
                 numbers, content = _open(self._keys[worker], [frame.buffer for frame in frames])
             except ProtocolError as reason:
