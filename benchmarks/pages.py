@@ -107,6 +107,7 @@ SIDE_BY_SIDE = (
     _time("first batch of a later epoch, whole batches (`memory`)", "memory", "first_batch_s"),
     _time("first batch of a later epoch, single examples (`start`)", "start", "first_batch_s"),
 )
+_OWN = (OURS, OURS_SIMPLEJPEG)
 _OTHERS = {
     OURS_SIMPLEJPEG: "without libturbojpeg 3",
     TIMM: "timm",
@@ -154,7 +155,6 @@ def side_by_side(reports: Reports) -> list[str]:
     return table_lines(["", "tfds_torch", *_OTHERS.values()], rows)
 
 
-_OWN = (OURS, OURS_SIMPLEJPEG)
 TABLES: Mapping[str, tuple[str, Callable[[Reports], list[str]]]] = {
     "speed": ("README.md", speed_table),
     "side by side": ("docs/comparison.md", side_by_side),
@@ -209,8 +209,7 @@ def draw_charts(reports: Reports, folder: Path) -> list[Path]:
     report = _report(reports, "jpeg")
     table = report.table(COMPETITORS)
     speeds = {
-        name: table.spread(name, "examples_per_s")
-        for name in (OURS, OURS_SIMPLEJPEG, FFCV, DALI, WEBDATASET, GRAIN, TIMM, LIMIT)
+        name: table.spread(name, "examples_per_s") for name in (*_OWN, FFCV, DALI, WEBDATASET, GRAIN, TIMM, LIMIT)
     }
     medians = {name: spread.median for name, spread in speeds.items() if isinstance(spread, Spread)}
     absent = [name for name in speeds if name not in medians]
