@@ -183,7 +183,7 @@ def test_each_thread_has_a_handle_which_ends_with_it(monkeypatch: pytest.MonkeyP
 
     def decode_two() -> None:
         for _ in range(2):
-            turbojpeg.decode(image, header, "RGB", (0, 0, 8, 8), 1, None)
+            turbojpeg.decode(image, header, "RGB", (slice(0, 8), slice(0, 8)), 1, None)
 
     threads = [threading.Thread(target=decode_two) for _ in range(3)]
     for thread in threads:

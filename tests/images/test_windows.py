@@ -72,7 +72,7 @@ OF_A_PIECE = {name for name in IMAGES if name.startswith("progressive")}
 
 def whole_by_pillow(image: bytes, header: Header, mode: str, shrink: int) -> NDArray[np.uint8]:
     size = (-(-header.height // shrink), -(-header.width // shrink))
-    return pillow.decode(image, header, mode, (0, 0, *size), shrink, None)
+    return pillow.decode(image, header, mode, (slice(0, size[0]), slice(0, size[1])), shrink, None)
 
 
 @pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
@@ -90,7 +90,7 @@ def test_any_window_has_the_pixels_of_the_whole_image(
 ) -> None:
     image, decoder = ENCODERS[name](pixels(height, width)), ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
     header = decoder.read_header(image)
-    shrink = shrink if decoder.shrinks(header) else 1
+    shrink = shrink if header.is_shrinkable else 1
     whole = whole_by_pillow(image, header, mode, shrink)
     rows, columns = whole.shape[:2]
     top, left = int(part[0] * (rows - 1)), int(part[1] * (columns - 1))
@@ -124,7 +124,7 @@ def test_simplejpeg_leaves_out_rows_below(name: str) -> None:
     image = IMAGES[name]
     header = read_header(image)
     assert header is not None
-    found = decoder_of_simplejpeg.decode(image, header, "RGB", (0, 0, 100, WIDTH), 1, None)
+    found = decoder_of_simplejpeg.decode(image, header, "RGB", (slice(0, 100), slice(0, WIDTH)), 1, None)
     assert found is not None
     assert found.shape == (100, WIDTH, 3)
     assert found.base is not None
@@ -150,7 +150,7 @@ def test_turbojpeg_decodes_little_more_than_the_window(
     image = IMAGES[name]
     header = read_header(image)
     assert header is not None
-    found = turbojpeg.decode(image, header, "RGB", (200, 101, 50, 60), 1, None)
+    found = turbojpeg.decode(image, header, "RGB", (slice(200, 250), slice(101, 161)), 1, None)
     assert found is not None
     begin = (101 - 2) // columns * columns
     assert decoded == [(54, 163 - begin, 3)]
@@ -181,7 +181,7 @@ def test_an_image_after_a_flawed_one_is_decoded_by_turbojpeg_again() -> None:
     header = read_header(image)
     assert header is not None
     flawed = image[:300] + bytes(64) + image[364:]
-    window = (0, 0, HEIGHT, WIDTH)
+    window = slice(0, HEIGHT), slice(0, WIDTH)
     assert turbojpeg.decode(flawed, header, "RGB", window, 1, None) is None
     assert turbojpeg.decode(image, header, "RGB", window, 1, None) is not None
 

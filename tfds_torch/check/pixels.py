@@ -109,7 +109,7 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
     if preprocess is None:
         return _distance(came, np.asarray(image).reshape(image.height, image.width, -1), must_be_equal=True)
     decoder = ImageDecoder("RGB", preprocess.max_pixels)
-    shrinkable = np.array([decoder.shrinks(decoder.read_header(encoded))])
+    shrinkable = np.array([decoder.read_header(encoded).is_shrinkable])
     sizes = np.array([[image.height, image.width]], np.int64)
     crop = preprocess.crop_parameters(sizes, np.array([key], np.int64), seed, shrinkable)
     wanted = _cut(image, crop, height_and_width(preprocess.size), preprocess.fill)

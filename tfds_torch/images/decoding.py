@@ -13,7 +13,6 @@ from tfds_torch.images.decoders.decoder import (
     ImageDecodeError,
     Pixels,
     Window,
-    cut,
 )
 from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, Header, ImageFormat, read_header
 
@@ -112,10 +111,6 @@ class ImageDecoder:
         """Returns the number of channels of the pixels of an image with this header."""
         return NUM_CHANNELS[self._mode_of(header)]
 
-    def shrinks(self, header: Header) -> bool:
-        """Whether an image with this header can be downsized by 2, 4 or 8 while it is decoded, which is faster."""
-        return header.format != ImageFormat.PIXELS and self._decoders(header)[0].shrinks(header)
-
     def decode(
         self, image: EncodedImage, header: Header, window: Sequence[int] | None = None, shrink: int = 1
     ) -> Pixels:
@@ -125,20 +120,21 @@ class ImageDecoder:
             image: encoded.
             header: of the image, from `read_header`.
             window: top, left, height, width, in pixels of the shrunk image; None: all of it.
-            shrink: by what it is downsized: 1, or 2, 4 or 8 where `shrinks` says so. Sizes are rounded up.
+            shrink: by what it is downsized: 1, or 2, 4 or 8 where `header.is_shrinkable`. Sizes are rounded up.
 
         Raises:
             ImageDecodeError: it cannot be decoded, or only in part, or to another size than in its header.
             ValueError: the window is not inside the image, or the image cannot be shrunk.
         """
-        if shrink > 1 and not self.shrinks(header):
+        if shrink > 1 and not header.is_shrinkable:
             raise ValueError(f"A {header.format.name} cannot be shrunk by {shrink} while it is decoded.")
         mode = self._mode_of(header)
         shape = (-(-header.height // shrink), -(-header.width // shrink), NUM_CHANNELS[mode])
         top, left, height, width = (0, 0, *shape[:2]) if window is None else window
         if min(top, left) < 0 or top + height > shape[0] or left + width > shape[1]:
             raise ValueError(f"The window {top, left, height, width} is not inside an image of {_words(shape)}.")
-        pixels = self._decode(image, header, mode, (top, left, height, width), shrink, None)
+        inside = slice(top, top + height), slice(left, left + width)
+        pixels = self._decode(image, header, mode, inside, shrink, None)
         if pixels.shape != (height, width, shape[2]):
             raise ImageDecodeError(
                 f"It decodes to {_words(pixels.shape)}, and its header promises {_words((height, width, shape[2]))}."
@@ -158,13 +154,13 @@ class ImageDecoder:
             raise ImageDecodeError(f"It has {_words(shape)}, and there is room for {_words(out.shape)}.")
         if not out.flags["C_CONTIGUOUS"]:
             raise ValueError(f"The memory to decode to is not contiguous: its strides are {out.strides}.")
-        self._decode(image, header, mode, (0, 0, *shape[:2]), 1, out)
+        self._decode(image, header, mode, (slice(0, shape[0]), slice(0, shape[1])), 1, out)
 
     def _decode(
         self, image: EncodedImage, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None
     ) -> Pixels:
         if isinstance(image, np.ndarray):
-            return cut(raw.convert(image, mode, out), window)
+            return raw.convert(image, mode, out)[window]
         for decoder in self._decoders(header):
             pixels = decoder.decode(image, header, mode, window, shrink, out)
             if pixels is not None:

@@ -71,8 +71,8 @@ class Header(NamedTuple):
         return self.format == ImageFormat.JPEG and self.channels in (1, 3) and self.bit_depth == 8
 
     @property
-    def is_shrinkable_jpeg(self) -> bool:
-        """Whether it can be downsized while it is decoded: the same, whatever decodes it."""
+    def is_shrinkable(self) -> bool:
+        """Whether every decoder can downsize it by 2, 4 or 8 while it decodes, which is faster: most JPEG."""
         return self.is_plain_jpeg and min(self.height, self.width) >= _LEAST_SHRUNK_SIDE
 
 

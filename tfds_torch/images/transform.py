@@ -156,7 +156,7 @@ class ImageTransform:
                 shrinkable = np.zeros(len(images), np.bool_)
             else:
                 sizes = np.array([(header.height, header.width) for header in headers], np.int64)
-                shrinkable = np.array([self._decoder.shrinks(header) for header in headers])
+                shrinkable = np.array([header.is_shrinkable for header in headers])
             parameters = preprocess.crop_parameters(sizes, keys, self._seed, shrinkable)
             if self._map is None and parameters.keep_all(sizes, size):
                 self._copy(images, headers, rows)

@@ -14,13 +14,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tfds_torch.images.decoders.decoder import (
-    ImageDecodeError,
-    Pixels,
-    Window,
-    cut,
-    describe_pillow_error,
-)
+from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, Window, describe_pillow_error
 from tfds_torch.images.headers import Header, ImageFormat
 
 
@@ -38,11 +32,6 @@ _FILES: Mapping[ImageFormat, type[ImageFile]] = {
 }
 
 
-def shrinks(header: Header) -> bool:
-    """Whether an image with this header can be downsized while it is decoded."""
-    return header.is_shrinkable_jpeg
-
-
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
     """Returns a window of any image but a PNG; of an animation, of the first frame.
 
@@ -57,7 +46,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
         raise ImageDecodeError(describe_pillow_error(error)) from error
     pixels = decoded if decoded.ndim == 3 else decoded[..., None]
     if out is None:
-        return cut(pixels, window)
+        return pixels[window]
     if out.shape != pixels.shape:
         raise ImageDecodeError(f"It decodes to {pixels.shape}, and there is room for {out.shape}.")
     out[...] = pixels

@@ -1,6 +1,6 @@
 """Small PNG of 8 bits that needs no conversion, by kornia-rs: Pillow's pixels, in a third of Pillow's time."""
 
-from tfds_torch.images.decoders.decoder import Pixels, Window, cut
+from tfds_torch.images.decoders.decoder import Pixels, Window
 from tfds_torch.images.headers import Header
 
 try:
@@ -18,11 +18,6 @@ _KINDS = {"L": (b"\x08\x00", "mono"), "RGB": (b"\x08\x02", "rgb"), "RGBA": (b"\x
 _END = b"\0\0\0\0IEND\xaeB`\x82"  # The last chunk. kornia-rs takes files that lack some of it.
 
 
-def shrinks(header: Header) -> bool:
-    """Whether an image with this header can be downsized while it is decoded."""
-    return False
-
-
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
     """Returns a window of a small PNG of 8 bits whose channels are those of the mode; None for any other."""
     kind, name = _KINDS.get(mode, (None, ""))
@@ -35,6 +30,6 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
     except Exception:  # kornia-rs raises nothing more special.
         return None
     if out is None:
-        return cut(pixels, window)
+        return pixels[window]
     out[...] = pixels
     return out

@@ -25,7 +25,6 @@ from tfds_torch.images.decoders.decoder import (
     ImageDecodeError,
     Pixels,
     Window,
-    cut,
     describe_pillow_error,
 )
 from tfds_torch.images.headers import Header
@@ -50,11 +49,6 @@ _MOST_IN_A_ROW = 2**20  # Pixels; a longer row is decoded in parts.
 _PIECE_BYTES = 2**16  # zlib copies what it has not read yet.
 
 
-def shrinks(header: Header) -> bool:
-    """Whether an image with this header can be downsized while it is decoded."""
-    return False
-
-
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
     """Returns a window of any PNG, of which all rows are decoded, so that damage is found whatever the window.
 
@@ -74,7 +68,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
         raise ImageDecodeError(f"It decodes to {shape}, and there is room for {out.shape}.")
     pixels = np.empty(shape, np.uint8) if out is None else out
     _decode_passes(image, pixels_at, _Layout.of(image, mode), pixels)
-    return cut(pixels, window)
+    return pixels[window]
 
 
 def decode_grey_16(image: bytes, header: Header) -> NDArray[np.uint16]:

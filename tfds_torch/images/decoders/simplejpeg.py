@@ -12,9 +12,8 @@ import struct
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window, cut
+from tfds_torch.images.decoders.decoder import JPEG_END, NUM_CHANNELS, Pixels, Window, to_gray
 from tfds_torch.images.headers import Header
 
 try:
@@ -25,32 +24,22 @@ else:
     decode_jpeg = simplejpeg.decode_jpeg
 
 _COLOR_SPACES = {"L": "GRAY", "RGB": "RGB", "RGBA": "RGBA"}
-_END = b"\xff\xd9"  # A cut file lacks it: then all rows are decoded, and the flaw is reported.
 _ROWS_BELOW = 16  # Two blocks: colours are interpolated with those of the next row of blocks.
 _LEAST_LEFT_OUT = 16  # Rows: copying the file has to be worth it.
 _pack_height = struct.Struct(">H").pack_into
 
 
-def shrinks(header: Header) -> bool:
-    """Whether an image with this header can be downsized while it is decoded."""
-    return header.is_shrinkable_jpeg
-
-
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
-    """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it.
-
-    Grey images of coloured ones are made as Pillow's `convert("L")` makes them. The Y channel would be faster by a
-    third, and differs from that by up to 15 grey levels where colours are clipped.
-    """
+    """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it."""
     if decode_jpeg is None or not header.is_plain_jpeg:
         return None
-    to_gray = mode == "L" and header.channels == 3
-    stored = "RGB" if to_gray else mode
-    height = _rows_to_decode(image, header, window[0] + window[2], shrink)
+    is_converted = mode == "L" and header.channels == 3
+    stored = "RGB" if is_converted else mode
+    height = _rows_to_decode(image, header, window[0].stop, shrink)
     is_cut = height < header.height
     size = (-(-height // shrink), -(-header.width // shrink))
     # libjpeg-turbo reads the header a second time: it gets no more memory than the first reading allows.
-    buffer = np.empty((*size, NUM_CHANNELS[stored]), np.uint8) if out is None or to_gray else out
+    buffer = np.empty((*size, NUM_CHANNELS[stored]), np.uint8) if out is None or is_converted else out
     least_height, least_width = size if shrink > 1 else (0, 0)
     try:
         pixels: Pixels = decode_jpeg(
@@ -66,19 +55,18 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
         return None
     if pixels.shape[:2] != size:
         return None
-    if not to_gray:
-        return cut(pixels, window)
-    gray = Image.frombuffer("RGB", size[::-1], pixels, "raw", "RGB", 0, 1).convert("L")
-    if out is None:
-        return cut(np.array(gray)[..., None], window)
-    out[..., 0] = np.asarray(gray)
-    return out
+    if is_converted:
+        pixels = to_gray(pixels)
+        if out is not None:
+            out[...] = pixels
+            return out
+    return pixels[window]
 
 
 def _rows_to_decode(image: bytes, header: Header, num_rows: int, shrink: int) -> int:
     """Returns how many rows of the stored image to decode: all, unless leaving some out is sure to change nothing."""
     height = (num_rows + _ROWS_BELOW) * shrink
-    if height > header.height - _LEAST_LEFT_OUT or not header.height_at or not image.endswith(_END):
+    if height > header.height - _LEAST_LEFT_OUT or not header.height_at or not image.endswith(JPEG_END):
         return header.height
     return height
 

@@ -13,9 +13,8 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
-from tfds_torch.images.decoders.decoder import NUM_CHANNELS, Pixels, Window
+from tfds_torch.images.decoders.decoder import JPEG_END, NUM_CHANNELS, Pixels, Window, to_gray
 from tfds_torch.images.decoders.turbojpeg_library import (
     DECOMPRESS,
     HEIGHT,
@@ -32,7 +31,6 @@ from tfds_torch.images.decoders.turbojpeg_library import (
 )
 from tfds_torch.images.headers import Header
 
-_END = b"\xff\xd9"  # A cut file lacks it: then all of it is decoded, and the flaw is reported.
 _MARGIN = 2
 """Pixels around a window: colours are stored for every second pixel, and are mixed with those of their neighbours."""
 _BLOCK_WIDTHS = {0: 8, 1: 16, 2: 16, 3: 8, 4: 8, 5: 32}
@@ -132,35 +130,27 @@ def check_pixels(library: Library) -> None:
             raise NotUsableError("decodes other pixels of a small JPEG than Pillow does")
 
 
-def shrinks(header: Header) -> bool:
-    """Whether an image with this header can be downsized while it is decoded."""
-    return header.is_shrinkable_jpeg
-
-
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
-    """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it.
-
-    Grey images of coloured ones are made as Pillow's `convert("L")` makes them.
-    """
+    """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it."""
     library = find().library
     if library is None or not header.is_plain_jpeg:
         return None
     handle: Handle | None = getattr(_of_thread, "handle", None)
     if handle is None:
         handle = _of_thread.handle = Handle(library)
-    to_gray = mode == "L" and header.channels == 3
-    decoded = _decode(handle, image, header, "RGB" if to_gray else mode, window, shrink, None if to_gray else out)
+    is_converted = mode == "L" and header.channels == 3
+    stored, into = ("RGB", None) if is_converted else (mode, out)
+    decoded = _decode(handle, image, header, stored, window, shrink, into)
     if decoded is None:
         _of_thread.handle = None  # After one flawed image, version 2.1.92 calls every one flawed.
         return None
-    pixels, (top, left, height, width) = decoded
-    if to_gray:
-        gray = Image.frombuffer("RGB", pixels.shape[1::-1], pixels, "raw", "RGB", 0, 1).convert("L")
-        pixels = np.array(gray)[..., None]
+    pixels, window = decoded
+    if is_converted:
+        pixels = to_gray(pixels)
         if out is not None:
             out[...] = pixels
             return out
-    return pixels[top : top + height, left : left + width]
+    return pixels[window]
 
 
 def _decode(
@@ -169,20 +159,22 @@ def _decode(
     """Returns a region of an image, and where in it the window lies; None: the library finds a flaw."""
     if handle.read_header(image) or (handle.get(HEIGHT), handle.get(WIDTH)) != (header.height, header.width):
         return None
-    top, left, height, width = window
+    rows, columns = window
     first_row = first_column = 0
     num_rows, num_columns = -(-header.height // shrink), -(-header.width // shrink)
     step = _BLOCK_WIDTHS.get(handle.get(SUBSAMPLING))
-    if out is not None or step is None or not image.endswith(_END):
+    if out is not None or step is None or not image.endswith(JPEG_END):
         failed = handle.select(shrink, Region(0, 0, 0, 0))
     else:
-        first_row, first_column = max(0, top - _MARGIN), max(0, left - _MARGIN) * shrink // step * step // shrink
-        num_rows = min(num_rows, top + height + _MARGIN) - first_row
-        num_columns = min(num_columns, left + width + _MARGIN) - first_column
+        first_row = max(0, rows.start - _MARGIN)
+        first_column = max(0, columns.start - _MARGIN) * shrink // step * step // shrink
+        num_rows = min(num_rows, rows.stop + _MARGIN) - first_row
+        num_columns = min(num_columns, columns.stop + _MARGIN) - first_column
         failed = handle.select(shrink, Region(first_column, first_row, num_columns, num_rows))
     if failed:
         return None
     pixels = np.empty((num_rows, num_columns, NUM_CHANNELS[mode]), np.uint8) if out is None else out
     if handle.decode(image, pixels, mode):
         return None
-    return pixels, (top - first_row, left - first_column, height, width)
+    rows = slice(rows.start - first_row, rows.stop - first_row)
+    return pixels, (rows, slice(columns.start - first_column, columns.stop - first_column))
