@@ -104,6 +104,11 @@ class ReadOptions:
         return self.num_threads or max(1, min(_MAX_THREADS, cores_of_rank) // num_workers)
 
     @property
+    def most_replaced(self) -> int:
+        """How many damaged examples a worker may replace in an epoch; 0: the first one is an error."""
+        return self.max_replaced if self.on_error == "replace" else 0
+
+    @property
     def blocks(self) -> BlockShuffle | None:
         """The blocks of a shuffled order in mode `index`; None: there are none."""
         if self.block_records is None:

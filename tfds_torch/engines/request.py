@@ -87,8 +87,7 @@ class ReadRequest:
         """Where damaged examples are replaced, and how many of them."""
         if self.replacing is not None:
             return self.replacing
-        most = self.options.max_replaced if self.options.on_error == "replace" else 0
-        return (ReplacementRange(0, self.plan.num_examples, most),)
+        return (ReplacementRange(0, self.plan.num_examples, self.options.most_replaced),)
 
     @cached_property
     def num_threads(self) -> int:

@@ -1,6 +1,7 @@
 """The fields that all members of a mixture have, and how each member decodes them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ LABEL_NAME = "label"
 _OF_BATCHES = {*METADATA_SPECS, MEMBER}
 
 
+@dataclass(frozen=True)
 class FieldDescription:
     """What a field of a member is; equal where members' values can stand in one batch.
 
@@ -29,13 +31,8 @@ class FieldDescription:
         spec: of one value: shape and dtype, names -> those of nested values, or None where they vary.
     """
 
-    def __init__(self, kind: str, spec: Any) -> None:
-        self.kind, self.spec = kind, spec
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FieldDescription) and (self.kind, self.spec) == (other.kind, other.spec)
-
-    __hash__ = None  # type: ignore[assignment]
+    kind: str
+    spec: Any
 
     def __str__(self) -> str:
         if self.kind == "text":
@@ -184,10 +181,10 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
     decoder = parser.field(name)
     if name == IMAGE:
         return FieldDescription("image", f"image_mode={parser.image_mode!r}")
-    if name == "label" and parser.has_integer_label:
+    if name == LABEL_NAME and parser.has_integer_label:
         return LABEL
     found = parser.encoded_field(name)
-    if name == "label" and parser.class_map is not None and found.kind == "text":
+    if name == LABEL_NAME and parser.class_map is not None and found.kind == "text":
         return LABEL
     if found.kind == "text":
         return FieldDescription("text", None)

@@ -305,8 +305,7 @@ class ParserMixture(ParserBase):
     def _as_read(self, request: ReadRequest) -> ReadRequest:
         ranges, start = [], 0
         for parser in self._members.values():
-            most = parser.read.max_replaced if parser.read.on_error == "replace" else 0
-            ranges.append(ReplacementRange(start, start + parser.num_examples, most))
+            ranges.append(ReplacementRange(start, start + parser.num_examples, parser.read.most_replaced))
             start += parser.num_examples
         return replace(
             request,

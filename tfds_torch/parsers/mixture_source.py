@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,6 +168,9 @@ class MixtureSource(ReadByNumber):
         metrics: what the examples and the seconds of reading by member are reported to; None: nothing.
     """
 
+    specs: Mapping[str, FieldSpec] = MappingProxyType({MEMBER: FieldSpec((), np.int64)})
+    """That of the member's number: all else is stored in each member's own way."""
+
     def __init__(
         self, parsers: Mapping[str, ParserBase], mean_example_bytes: int, metrics: StageMetrics | None = None
     ) -> None:
@@ -198,11 +201,6 @@ class MixtureSource(ReadByNumber):
     @property
     def stamps(self) -> object:  # noqa: D102
         return [source.stamps for source in self._sources]
-
-    @cached_property
-    def specs(self) -> Mapping[str, FieldSpec]:
-        """That of the member's number: all else is stored in each member's own way."""
-        return {MEMBER: FieldSpec((), np.int64)}
 
     @property
     def instructions(self) -> Sequence[FileInstruction]:  # noqa: D102
