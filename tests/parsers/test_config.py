@@ -93,7 +93,11 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
         *({"cat": 1, "dog": 0}, read, PREPROCESS, 6),
     )
     default = Config("x")
-    assert all(getattr(config, field.name) != getattr(default, field.name) for field in fields(Config))
+    assert all(
+        getattr(config, field.name) != getattr(default, field.name)
+        for field in fields(Config)
+        if field.name != "mixture"
+    )
     assert all(getattr(read, field.name) != getattr(default.read, field.name) for field in fields(ReadOptions))
     plain = TrainPreprocess(224)
     assert all(getattr(PREPROCESS, field.name) != getattr(plain, field.name) for field in fields(TrainPreprocess))
@@ -298,7 +302,7 @@ def test_every_number_has_a_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", " does not say which dataset it is about: it needs a line such as name = 'cifar10'."),
+        ("", " does not say which dataset it is about: it needs a line such as name = 'cifar10', or"),
         ("a =", " is not valid TOML: Invalid value"),
         ("name = 'x'\nname = 'y'", " is not valid TOML: Cannot overwrite a value"),
         ("a = " + "[" * 3000, " is nested too deeply."),
@@ -340,13 +344,15 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 
 
 def test_the_recipes_are_there() -> None:
-    assert [path.stem for path in CONFIGS] == ["cifar10", "digits", "imagenet2012_eval", "imagenet2012_train"]
+    assert [path.stem for path in CONFIGS] == [
+        *("cifar10", "digits", "digits_mixture", "imagenet2012_eval", "imagenet2012_train")
+    ]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_recipe_can_be_read_and_its_header_tells_command_and_outcome(path: Path) -> None:
     config = load_config(path)
-    assert path.stem.startswith(config.name)
+    assert path.stem.startswith(config.name) or config.mixture
     assert config.batch_size is not None
     header = path.read_text().partition("\n\n")[0]
     command = f"# Command:   python -m tfds_torch.check --config configs/{path.name}"
@@ -354,7 +360,7 @@ def test_a_recipe_can_be_read_and_its_header_tells_command_and_outcome(path: Pat
         assert line in header
     assert "examples/s" not in header, "a figure that no report holds"
     kind = TrainPreprocess if config.is_training else EvalPreprocess
-    assert isinstance(config.preprocess, kind) or config.name == "digits"
+    assert isinstance(config.preprocess, kind) or path.stem.startswith("digits")
 
 
 def test_the_digits_recipe_reads_the_digits(demo_digits: Path) -> None:

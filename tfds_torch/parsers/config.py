@@ -5,44 +5,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.class_map import check_entries
+from tfds_torch.parsers.config_values import check_keys, checked, shown
+from tfds_torch.parsers.mixture_config import MEMBER_KEYS, MIXTURE, TOP_KEYS, MixtureConfig, make_mixture
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 _MAX_FILE_BYTES = 64 * 2**10
-_BOUNDS = {
-    "batch_size": (1, 2**16),
-    "repeats": (0, 10_000),
-    "seed": (0, 2**63 - 1),
-    "num_workers": (0, 1024),
-    "num_threads": (1, 1024),
-    "cycle_length": (1, 4096),
-    "read_buffer_bytes": (1, 2**30),
-    "shuffle_buffer": (1, 10**8),
-    "prefetch_batches": (1, 1024),
-    "ram_budget_bytes": (1, 2**40),
-    "block_records": (1, 10**8),
-    "max_replaced": (1, 10**8),
-    "size": (1, 2**14),
-    "crop_padding": (0, 2**14),
-    "fill": (0, 255),
-    "max_pixels": (1, 2**40),
-}
-_SHOWN_TYPES = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    dict: "a table of labels by class name",
-}
 _PREPROCESSES: dict[str, Any] = {"train": TrainPreprocess, "eval": EvalPreprocess}
 
 
@@ -54,6 +30,8 @@ class Config:
     `kind = "train"` or `"eval"` and the fields of TrainPreprocess or EvalPreprocess, and `num_workers` stands in the
     table `[loader]`; the other keys stand at the top. A key that is left out has the default of ParserTfds.
 
+    A mixture has a table [[mixture]] for each dataset (see MemberConfig), and the keys of MixtureConfig at the top.
+
     Attributes:
         name: the dataset, `name`, `name/config`, `name:version` or `name/config:version`.
         split: a TFDS split expression; None: `train`.
@@ -63,14 +41,15 @@ class Config:
         repeats: passes over the split in one epoch.
         seed: seed of the order.
         remainder: `wrap`, `drop`, `pad` or `keep`; None: the usual one.
-        image_key: feature that holds the image.
-        target_key: feature that holds the target; several, in the file a list of strings.
+        image_key: feature that holds the image; None, in the file false: there is none.
+        target_key: feature that holds the target; several, in the file a list of strings; None, in the file false.
         image_mode: `RGB`, `L` or `RGBA`.
         class_map: new labels for the target: in the file a table of labels by class name, or the path of a `.txt` or
             `.pkl` file, seen from the folder of the config and without `..`.
         read: how examples are read.
         preprocess: what is done to images while they are decoded; None: they come as they are stored.
         num_workers: loader processes of a rank.
+        mixture: the datasets that are mixed, each with its own name, split, keys and class map; None: one is read.
     """
 
     name: str
@@ -88,6 +67,7 @@ class Config:
     read: ReadOptions = ReadOptions()
     preprocess: Preprocess | None = None
     num_workers: int = 2
+    mixture: MixtureConfig | None = None
 
     def make_parser(
         self,
@@ -96,7 +76,7 @@ class Config:
         download: bool = False,
         cache: DecodedCache | None = None,
     ) -> ParserTfds:
-        """Returns the parser that reads it.
+        """Returns the parser that reads the dataset of TFDS that `name` and `split` name.
 
         Args:
             root: TFDS data directory; None: TFDS's default.
@@ -107,7 +87,8 @@ class Config:
             ConfigError: values that cannot work together, or not with this dataset.
             DatasetNotFoundError: the dataset is not prepared under `root`.
         """
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "num_workers"}
+        others = ("num_workers", "mixture")
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
         given["split"] = "train" if self.split is None else self.split
         return ParserTfds(root, download=download, cache=cache, **given)
 
@@ -125,35 +106,75 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     source = f"The config {quoted(os.fspath(path))}"
     content = _parse(_read(Path(path), source), source)
-    has_preprocess = "preprocess" in content
-    tables: dict[str, Mapping[str, Any]] = {"read": {}, "loader": {}, "preprocess": {}}
-    for name in tables:
-        table = content.pop(name, {})
-        if not isinstance(table, dict):
-            raise ConfigError(
-                f"{source}: {name} = {quoted(table)} must be a table: a line [{name}], and its keys below it."
-            )
-        tables[name] = table
-    keys = {name: set(get_type_hints(owner)) for name, owner in (("", Config), ("read", ReadOptions))}
-    keys["loader"] = {"num_workers"}
-    keys["preprocess"] = {"kind"}.union(*map(get_type_hints, _PREPROCESSES.values()))
-    keys[""] -= {"read", "num_workers", "preprocess"}
-    for name, table in {"": content, **tables}.items():
-        _check_keys(source, name, table, keys)
-    top = _checked(source, "", content, Config) | _checked(source, "loader", tables["loader"], Config)
-    read = _checked(source, "read", tables["read"], ReadOptions)
+    is_mixture, has_preprocess = "mixture" in content, "preprocess" in content
+    read, loader, preprocess = (_take_table(source, content, name) for name in ("read", "loader", "preprocess"))
+    entries, schedule = (_take_tables(source, content, name) for name in ("mixture", "schedule"))
+    homes = _homes(is_mixture)
+    for name, table in (("", content), ("[read]", read), ("[loader]", loader), ("[preprocess]", preprocess)):
+        check_keys(source, name, table, homes)
+    for entry in entries:
+        check_keys(source, MIXTURE, entry, homes)
+        check_keys(source, "[read]", _take_table(source, dict(entry), "read", "mixture.read"), homes)
+
+    def find_class_map(value: object, where: str) -> Any:
+        if isinstance(value, dict):
+            check_entries(value, where)
+            return value
+        return _resolve(str(value), Path(path), source)
+
+    mixed = {key: content.pop(key) for key in TOP_KEYS & content.keys()}
+    top = checked(source, "", content, Config) | checked(source, "[loader]", loader, Config)
     if has_preprocess:
-        top["preprocess"] = _make_preprocess(source, tables["preprocess"])
-    if isinstance(top.get("class_map"), dict):
-        check_entries(top["class_map"], f"{source}: class_map")
-    elif "class_map" in top:
-        top["class_map"] = _resolve(top["class_map"], Path(path), source)
-    if "name" not in top:
-        raise ConfigError(f"{source} does not say which dataset it is about: it needs a line such as name = 'cifar10'.")
+        top["preprocess"] = _make_preprocess(source, preprocess)
+    if "class_map" in top:
+        top["class_map"] = find_class_map(top["class_map"], f"{source}: class_map")
+    if is_mixture:
+        mixture = make_mixture(source, mixed, entries, schedule, find_class_map)
+        top |= {"name": "mixture", "mixture": mixture}
+    elif schedule:
+        raise ConfigError(f"{source}: [[schedule]] is that of a mixture: give its datasets, each below {MIXTURE}.")
+    elif "name" not in top:
+        raise ConfigError(
+            f"{source} does not say which dataset it is about: it needs a line such as name = 'cifar10', or the "
+            f"datasets of a mixture, each below {MIXTURE}."
+        )
+    options = checked(source, "[read]", read, ReadOptions)
     try:
-        return Config(**top, read=ReadOptions(**read))
+        return Config(**top, read=ReadOptions(**options))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _homes(is_mixture: bool) -> dict[str, set[str]]:
+    """Returns the tables of a file and their keys; of a mixture, what says which dataset is read is each member's."""
+    top = set(get_type_hints(Config)) - {"num_workers"}
+    homes = {"": top | {"loader", "schedule"}, "[read]": set(get_type_hints(ReadOptions)), "[loader]": {"num_workers"}}
+    homes["[preprocess]"] = {"kind"}.union(*map(get_type_hints, _PREPROCESSES.values()))
+    if is_mixture:
+        homes[""] = homes[""] - MEMBER_KEYS | TOP_KEYS
+        homes[MIXTURE] = {*MEMBER_KEYS, "read"}
+    return homes
+
+
+def _take_table(source: str, content: dict[str, Any], name: str, shown_name: str = "") -> dict[str, Any]:
+    """Takes a table out of the content of a file; an empty one where there is none."""
+    table, shown_name = content.pop(name, {}), shown_name or name
+    if not isinstance(table, dict):
+        raise ConfigError(
+            f"{source}: {shown_name} = {quoted(table)} must be a table: a line [{shown_name}], and its keys below it."
+        )
+    return table
+
+
+def _take_tables(source: str, content: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Takes the tables of a list out of the content of a file."""
+    is_given, tables = name in content, content.pop(name, [])
+    is_list = isinstance(tables, list) and all(isinstance(one, dict) for one in tables)
+    if not is_list or (is_given and not tables):
+        raise ConfigError(
+            f"{source}: {name} = {shown(tables)} must be a list of tables: a line [[{name}]] before the keys of each."
+        )
+    return list(tables)
 
 
 def _make_preprocess(source: str, table: Mapping[str, Any]) -> Preprocess:
@@ -163,7 +184,7 @@ def _make_preprocess(source: str, table: Mapping[str, Any]) -> Preprocess:
     if kind is None:
         raise ConfigError(f"{where} does not say what it is for: it needs a line kind = {kinds}.")
     if not isinstance(kind, str) or kind not in _PREPROCESSES:
-        raise ConfigError(f"{where} kind = {_shown(kind)} must be {kinds}.{did_you_mean(kind, _PREPROCESSES)}")
+        raise ConfigError(f"{where} kind = {shown(kind)} must be {kinds}.{did_you_mean(kind, _PREPROCESSES)}")
     owner = _PREPROCESSES[kind]
     strange = next((key for key in given if key not in get_type_hints(owner)), None)
     if strange is not None:
@@ -173,7 +194,7 @@ def _make_preprocess(source: str, table: Mapping[str, Any]) -> Preprocess:
         )
     if "size" not in given:
         raise ConfigError(f"{where} needs size: the pixels of a side, or [height, width].")
-    values = _checked(source, "preprocess", given, owner)
+    values = checked(source, "[preprocess]", given, owner)
     try:
         return owner(**values)  # type: ignore[no-any-return]
     except ConfigError as error:
@@ -183,7 +204,7 @@ def _make_preprocess(source: str, table: Mapping[str, Any]) -> Preprocess:
 def _resolve(name: str, config: Path, source: str) -> str:
     """Returns the path of a file that a config names: it lies in the config's folder, or in one below."""
     if ".." in Path(name).parts:
-        raise ConfigError(f"{source}: class_map = {_shown(name)} leads out of the config's folder by '..'.")
+        raise ConfigError(f"{source}: class_map = {shown(name)} leads out of the config's folder by '..'.")
     return os.fspath(config.parent / Path(name).expanduser())
 
 
@@ -213,57 +234,3 @@ def _parse(content: bytes, source: str) -> dict[str, Any]:
         raise ConfigError(f"{source} is not valid TOML: {error}.") from None
     except RecursionError:
         raise ConfigError(f"{source} is nested too deeply.") from None
-
-
-def _check_keys(source: str, table: str, given: Mapping[str, Any], keys: Mapping[str, set[str]]) -> None:
-    known = keys[table] if table else keys[table] | (keys.keys() - {""})
-    for key in given:
-        if key in known:
-            continue
-        where = f" in [{table}]" if table else ""
-        elsewhere = [f"[{other}]" if other else "the top of the file" for other in keys if key in keys[other]]
-        hint = f" It belongs to {elsewhere[0]}." if elsewhere else did_you_mean(key, known)
-        raise ConfigError(
-            f"{source}: unknown key {quoted(key)}{where}.{hint} The keys{where} are: {', '.join(sorted(known))}."
-        )
-
-
-def _checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> dict[str, Any]:
-    """Returns the given values, each of the type that its field has in `owner`, and within its bounds.
-
-    A list is a tuple there, which cannot be changed in a Config.
-    """
-    hints = get_type_hints(owner)
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    for key, value in values.items():
-        kinds = get_args(hints[key]) if isinstance(hints[key], UnionType) else (hints[key],)
-        shown = " ".join(filter(None, (f"[{table}]" if table else "", key)))
-        if not any(_is_of(value, kind) for kind in kinds):
-            wanted = " or ".join(filter(None, map(_describe, kinds)))
-            raise ConfigError(f"{source}: {shown} = {_shown(given[key])} must be {wanted}.")
-        least, most = _BOUNDS.get(key, (None, None))
-        numbers = value if isinstance(value, tuple) else (value,)
-        if least is not None and not all(least <= number <= most for number in numbers):
-            raise ConfigError(f"{source}: {shown} = {_shown(given[key])} must be in {least}..{most}.")
-    return values
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value is of the type that a hint names: not by isinstance, because a boolean is not a number."""
-    if get_origin(kind) is tuple:
-        return type(value) is tuple and all(_is_of(item, get_args(kind)[0]) for item in value)
-    if kind is float:
-        return type(value) in (int, float)
-    return type(value) is (get_origin(kind) or kind)
-
-
-def _describe(kind: Any) -> str:
-    """Returns what a file may hold for a hint; empty where it cannot hold any."""
-    if get_origin(kind) is tuple:
-        return f"a list of {_SHOWN_TYPES[get_args(kind)[0]].split()[-1]}s"
-    return _SHOWN_TYPES.get(get_origin(kind) or kind, "")
-
-
-def _shown(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
