@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from numbered_fixtures import numbered_root
 
 from check.machine import NUM_PHOTOS, NUM_SHARDS, PLANTED_CHECK, Checked, Checker, FakeCheck, Machine, Reported, cut
 from tfds_torch import demo
+
+__all__ = ["numbered_root"]
 
 
 @pytest.fixture(scope="session")

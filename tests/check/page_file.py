@@ -7,7 +7,7 @@ from pathlib import Path
 
 VOID = {"meta", "link", "img"}
 ALLOWED_TAGS = """
-html head meta title link style body main header footer section nav div p h1 h2 h3 b strong bdi code a
+html head meta title link style body main header footer section nav div p h1 h2 h3 b i strong bdi code a
 svg path ul li table thead tbody tr th td details summary figure figcaption img
 """
 

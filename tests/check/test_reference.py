@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature, shard_files
 
 from tfds_torch.check.reference import choose_examples, ids_of, read_sample
-from tfds_torch.check.tfds_reader import ask_tfds, digest, find_image_key
+from tfds_torch.check.tfds_reader import Question, ask_tfds, digest, find_image_key
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.runtime import subprocess_call
@@ -68,7 +68,7 @@ def read_samples(reads: Sequence[tuple[str, str, str, str | None]], damaged: str
 
     found = []
     with pytest.raises(ShardError, match=r"TFDS's own reader cannot read split 'train' of .*1\.0\.0: .*Error: "):
-        ask_tfds(damaged, "train", [0, 40], "image")
+        ask_tfds([Question(damaged, "train", [0, 40], "image")])
     for root, name, split, image_key in reads:
         parser = ParserTfds(root, name, split, image_key=image_key)
         indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)

@@ -120,14 +120,14 @@ def _shards(facts: AdviceInput) -> Iterator[str]:
 def _remainder(facts: AdviceInput) -> Iterator[str]:
     plan = facts.plan
     wasted = _num_wasted(plan)
-    if not plan.num_examples or wasted <= _LARGE_REMAINDER * plan.num_examples * plan.num_passes:
+    if not plan.num_examples or wasted <= _LARGE_REMAINDER * plan.num_own_slots:
         return
     what = {
         Remainder.DROP: "examples are dropped from",
-        Remainder.WRAP: "examples of the next pass fill up",
+        Remainder.WRAP: f"examples of the next {'pass' if plan.mixture is None else 'epoch'} fill up",
         Remainder.PAD: "padded examples fill up",
     }[plan.remainder]
-    share = wasted / (plan.num_examples * plan.num_passes)
+    share = wasted / plan.num_own_slots
     yield f"batch_size {plan.batch_size}: {wasted:,} {what} every epoch ({share:.0%} of it).{_better_batch_size(plan)}"
 
 
@@ -147,7 +147,7 @@ def _num_wasted(plan: EpochPlan) -> int:
     """Returns how many examples an epoch computes too many, or leaves out."""
     if plan.remainder is Remainder.KEEP:
         return 0
-    return abs(plan.num_batches * plan.global_batch_size - plan.num_examples * plan.num_passes)
+    return abs(plan.num_batches * plan.global_batch_size - plan.num_own_slots)
 
 
 def _workers(facts: AdviceInput) -> Iterator[str]:

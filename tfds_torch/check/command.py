@@ -44,6 +44,7 @@ from tfds_torch.check.reference import (
     CheckedParser,
     ComparedExample,
     choose_examples,
+    datasets_of,
     judge_tfds,
     place_of,
     read_sample,
@@ -138,7 +139,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     num_workers, num_replicas = settings.config.num_workers, settings.num_replicas
     findings.parser, findings.num_workers = parser, num_workers
     findings.is_torchrun = settings.is_torchrun
-    findings.is_fake = demo.is_fake(place_of(parser))
+    findings.is_fake = any(demo.is_fake(place_of(one)) for one in datasets_of(parser).values())
     expected = findings.expected = expect(parser, num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
     findings.pipelines = count_pipelines(parser, expected)
@@ -238,7 +239,7 @@ def _judge_sample(findings: Findings, ledger: Ledger, parser: CheckedParser, sam
     else:
         encoded = {one.index: one.theirs.image for one in sample if one.theirs.image is not None}
         names = {index: expected.ids[index] for index in encoded}
-        judged.append(judge_pixels(ledger.pixels, encoded, names, parser.preprocess, expected.plan))
+        judged.append(judge_pixels(ledger.pixels, encoded, names, parser.preprocess, expected.plan, ledger.passes))
     findings.promises = [*findings.promises, *(one for one in judged if isinstance(one, Promise))]
     findings.not_judged = [one for one in judged if isinstance(one, NotJudged)]
 

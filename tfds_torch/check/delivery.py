@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from tfds_torch.check.content import ImageSizes
-from tfds_torch.check.reference import CheckedParser
+from tfds_torch.check.reference import CheckedParser, SingleParser, datasets_of, parts_of
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.config import Config
@@ -95,6 +95,11 @@ def describe(preprocess: Preprocess) -> str:
 
 def read_sizes(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[int, int]]:
     """Returns (width, height) of the images of some examples, as far as Pillow can tell."""
+    parts = parts_of(parser, indices)
+    return [size for name, _, own in parts for size in _read_sizes(datasets_of(parser)[name], own)]
+
+
+def _read_sizes(parser: SingleParser, indices: Sequence[int]) -> list[tuple[int, int]]:
     source, key = parser.source, parser.image_key
     if source.obstacle is not None or key is None or key not in source.specs or not parser.has_field("image"):
         return []

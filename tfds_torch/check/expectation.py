@@ -1,13 +1,14 @@
 """What must come of a reading: by the ids that were promised, and by the plan of every rank."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.check.expected_ids import ExpectedIds
 from tfds_torch.check.reference import CheckedParser, ids_of
+from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder, pipeline_counts
 from tfds_torch.plan.world import World
 
@@ -34,6 +35,7 @@ class Expectation:
         mode: the read mode, `index`, `files` or `examples`.
         ids: the split's ids by index.
         share: (rank, epoch) -> what that rank is to receive; worked out anew for every call.
+        members: of a mixture, name -> number of examples, in their order; else empty.
         num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
         num_repeated: examples of an epoch that uneven files repeat in mode `files`; else 0.
     """
@@ -43,6 +45,7 @@ class Expectation:
     ids: ExpectedIds
     num_epochs: int
     share: Callable[[int, int], Share]
+    members: Mapping[str, int] = field(default_factory=dict)
     num_unread: int = 0
     num_repeated: int = 0
 
@@ -92,6 +95,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
         return Expectation(
             *(plan, mode, ids, num_epochs),
             lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
+            parser.member_sizes if isinstance(parser, ParserMixture) else {},
         )
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):

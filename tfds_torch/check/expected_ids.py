@@ -7,8 +7,8 @@ import bisect
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -41,6 +41,19 @@ class ExpectedIds:
     def __init__(self, runs: Sequence[IdRun]) -> None:
         self._runs = [run for run in runs if run.length]
         self._starts = list(accumulate((run.length for run in self._runs), initial=0))
+
+    @classmethod
+    def of_members(cls, members: Mapping[str, "ExpectedIds"]) -> "ExpectedIds":
+        """Returns the ids of a mixture, `<member>/<id>`: those of each member, one after the other."""
+        return cls(
+            [
+                replace(run, file=f"{name}/{run.file}")
+                if run.names is None
+                else replace(run, names=[f"{name}/{id}" for id in run.names])
+                for name, ids in members.items()
+                for run in ids._runs
+            ]
+        )
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -1,4 +1,7 @@
-"""Numbers as a reader is shown them. Pure."""
+"""Numbers and tables as a reader is shown them. Pure."""
+
+Rows = tuple[list[str], list[list[str]]]
+"""Headings of a table, and its rows."""
 
 
 def plural(number: int, noun: str) -> str:

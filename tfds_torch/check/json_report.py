@@ -12,18 +12,22 @@ ended it, is null or empty.
     is_interrupted  whether Ctrl-C ended it: `promises` and `epochs` then cover what had come until then
     error           null, or {type, message}
     machine         python, platform, num_cores, packages {name: version}
-    dataset         name, split, data_dir, is_fake, num_examples, num_shards, num_skipped_files (of tars;
-                    null: of other formats), class_names, fingerprint, mean_example_bytes,
+    dataset         name, split, data_dir (null: of a mixture), members of a mixture [{name, dataset_name, split,
+                    num_examples, num_shards, fingerprint}], is_fake, num_examples, num_shards, num_skipped_files (of
+                    tars; null: of other formats), class_names, fingerprint, mean_example_bytes,
                     features {key: {dtype, shape} or nested}, image_sizes of num_images images
     plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), jpeg_decoder (what
-                    decodes JPEG, with its version), batch_size, num_batches, num_replicas, num_workers (0: a rank reads
+                    decodes JPEG, with its version), schedule of a mixture's weights [{start: example of the mixture,
+                    weights {member: share}}], batch_size, num_batches, num_replicas, num_workers (0: a rank reads
                     by itself), pipelines [{rank, worker, num_batches, num_examples, num_fill, num_available}] of
                     epoch 0
     reading         loader (create_loader or DataLoader), is_batched (whole batches or single examples), preprocess,
                     is_own (it is the recipe's; else the usual one), reason (of single examples) or null
     num_batches_read  of all ranks and epochs
     epochs          of those that every rank has read: [{epoch, num_batches of each rank, num_valid, num_padded, and for
-                    missing, twice and unknown ids their number and the first 100}]
+                    missing, twice and unknown ids their number and the first 100; of a mixture members [{name,
+                    num_valid, num_planned, most_off (examples, the farthest from n x weight; null: without weights),
+                    is_within (as near as promised)}], and missing and twice are of all epochs until then}]
     labels          [{label, name, num_examples}]
     is_torchrun     true: the ranks were processes of torch.distributed and read at the same time, so that `throughput`
                     is what each had of the machine; false: one after the other, each alone on it
@@ -55,7 +59,9 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of
 from tfds_torch.images.decoders import jpeg
+from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.source import FieldSpec
 
@@ -115,7 +121,8 @@ def _dataset(findings: Findings, parser: CheckedParser) -> dict[str, Any]:
     return {
         "name": parser.dataset_name,
         "split": parser.split,
-        "data_dir": str(place_of(parser)),
+        "data_dir": None if isinstance(parser, ParserMixture) else str(place_of(parser)),
+        "members": [_member(*one) for one in parser.members.items()] if isinstance(parser, ParserMixture) else [],
         "is_fake": findings.is_fake,
         "num_examples": parser.num_examples,
         "num_shards": parser.num_shards,
@@ -126,6 +133,11 @@ def _dataset(findings: Findings, parser: CheckedParser) -> dict[str, Any]:
         "features": {key: _feature(spec) for key, spec in features.items()},
         "image_sizes": None if findings.image_sizes is None else asdict(findings.image_sizes),
     }
+
+
+def _member(name: str, dataset: ParserBase) -> dict[str, Any]:
+    names = ("dataset_name", "split", "num_examples", "num_shards", "fingerprint")
+    return {"name": name, **{key: getattr(dataset, key) for key in names}}
 
 
 def _feature(spec: Any) -> dict[str, Any]:
@@ -149,8 +161,14 @@ def _plan(findings: Findings, expected: Expectation) -> dict[str, Any]:
         "num_batches": plan.num_batches,
         "num_replicas": plan.world.num_replicas,
         "num_workers": findings.num_workers,
+        "schedule": _schedule(findings.parser),
         "pipelines": [asdict(counts) for counts in findings.pipelines],
     }
+
+
+def _schedule(parser: CheckedParser | None) -> list[dict[str, Any]]:
+    weights = parser.weights if isinstance(parser, ParserMixture) else None
+    return [{"start": start, "weights": shares} for start, shares in weights or ()]
 
 
 def _epoch(number: int, counts: EpochCounts) -> dict[str, Any]:
@@ -162,6 +180,7 @@ def _epoch(number: int, counts: EpochCounts) -> dict[str, Any]:
         "num_padded": counts.num_padded,
         **{f"num_{name}": found.number for name, found in ids.items()},
         **{name: found.first for name, found in ids.items()},
+        "members": [asdict(one) for one in counts.members],
     }
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.check.content import Labels
-from tfds_torch.check.expectation import Expectation
+from tfds_torch.check.expectation import Expectation, Share
+from tfds_torch.check.member_counts import MemberCount, MemberCounts
 from tfds_torch.check.verdict import NUM_KEPT, CappedList
 from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
@@ -26,6 +27,7 @@ class Received:
         label: int64 [n]; None where the targets are not integers.
         pixels: index -> uint8 [h, w, C], of those examples whose pixels are kept.
         digest: of all images; empty where it was not asked for.
+        member: of a mixture, int64 [n], whose example each one is said to be.
     """
 
     id: Sequence[str]
@@ -34,6 +36,7 @@ class Received:
     label: NDArray[np.int64] | None = None
     pixels: Mapping[int, NDArray[np.uint8]] = field(default_factory=dict)
     digest: bytes = b""
+    member: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -104,6 +107,7 @@ class EpochCounts:
         twice: ids that came, valid, more often than expected; as often as they are too many.
         unknown: ids that came and were not expected, or under another's index.
         most_often: by how much the most frequent example came too often, and its id.
+        members: of a mixture, what came of each member.
     """
 
     batches: tuple[int, ...]
@@ -113,6 +117,7 @@ class EpochCounts:
     num_valid: int
     num_padded: int
     most_often: tuple[int, str] = (0, "")
+    members: tuple[MemberCount, ...] = ()
 
 
 class Ledger:
@@ -139,17 +144,20 @@ class Ledger:
         self.counts: dict[int, EpochCounts] = {}
         self.identities: dict[tuple[int, int, int], bytes] = {}
         self.pixels: dict[int, NDArray[np.uint8]] = {}
+        self.passes: dict[int, int] = {}  # Of a mixture, that of each example whose pixels are kept.
         self.labels = Labels(len(expected.ids), class_names)
+        self.members = MemberCounts(expected.plan, expected.members) if expected.members else None
         self.num_batches = 0  # Of all ranks and epochs.
         self.loaders: dict[int, EpochEnd] = {}
         self._kept = frozenset(kept)
         self._open: dict[int, _OpenEpoch] = {}
+        self._came = np.zeros(len(expected.ids) if expected.plan.mixture else 0, np.int64)  # In all epochs so far.
 
     def add(self, rank: int, epoch: int, batch: Received) -> None:
         """Takes the next batch of a rank."""
         under_way = self._open.setdefault(rank, _OpenEpoch(RankEpoch(rank, epoch)))
         summary, number = under_way.summary, len(under_way.batches)
-        known = [self.expected.ids.is_at(*row) for row in zip(batch.index.tolist(), batch.id, strict=True)]
+        known = self._known(batch)
         summary.unknown.extend(id for id, is_known in zip(batch.id, known, strict=True) if not is_known)
         self._look_at_padding(summary, number, batch)
         if (epoch, number) in self._kept:
@@ -158,9 +166,14 @@ class Ledger:
             is_own = batch.valid & np.array(known, np.bool_)
             self.labels.add(batch.index[is_own], None if batch.label is None else batch.label[is_own])
             for index, pixels in batch.pixels.items():
-                self.pixels.setdefault(index, pixels)
+                if index not in self.pixels:
+                    self.pixels[index] = pixels
+                    self.passes |= self._pass_of(rank, number, batch, index)
         under_way.batches.append(batch.index)
-        under_way.valid.append(self._true_indices(batch, known)[batch.valid])
+        true_indices = self._true_indices(batch, known)
+        under_way.valid.append(true_indices[batch.valid])
+        if self.members is not None:
+            self.members.add(rank, epoch, number, np.where(batch.valid, true_indices, -1))
         self.num_batches += 1
 
     def end(self, rank: int, epoch: int, end: EpochEnd) -> None:
@@ -187,25 +200,66 @@ class Ledger:
         came = np.zeros(len(expected.ids), np.int64)
         for summary in ended:
             share = expected.share(summary.rank, epoch)
-            came += np.bincount(share.index[share.valid], minlength=len(came))
+            came += np.bincount(share.index[self._is_counted(summary.rank, share)], minlength=len(came))
             for index, number in summary.num_excess.items():
                 came[index] += number
-        excess = came - expected.plan.num_passes
+        missing, twice = self._compare(epoch, came)
         unknown = CappedList()
         for summary in ended:
             unknown.extend(summary.unknown)
-        most = int(excess.argmax()) if len(excess) else 0
+        most = int(twice.argmax()) if len(twice) else 0
         num_examples, num_padded = (sum(getattr(one, name) for one in ended) for name in ("num_examples", "num_padded"))
         self.counts[epoch] = EpochCounts(
             batches=tuple(summary.num_batches for summary in ended),
-            missing=self._name(np.maximum(-excess, 0)),
-            twice=self._name(np.maximum(excess, 0)),
+            missing=self._name(missing),
+            twice=self._name(twice),
             unknown=unknown,
             num_valid=num_examples - num_padded,
             num_padded=num_padded,
-            most_often=(int(excess[most]), expected.ids[most]) if len(excess) else (0, ""),
+            most_often=(int(twice[most]), expected.ids[most]) if len(twice) else (0, ""),
+            members=() if self.members is None else self.members.count(epoch),
         )
         return self.counts[epoch]
+
+    def _is_counted(self, rank: int, share: Share) -> NDArray[np.bool_]:
+        """Returns which examples of a share are counted; of a mixture not those that fill the last batch."""
+        if self.members is None or self.expected.plan.mixture is None:
+            return share.valid
+        number = self.expected.plan.num_batches - 1
+        is_counted = share.valid.copy()
+        last = self.expected.batch_slice(number)
+        is_counted[last] &= self.members.is_own(rank, number, len(is_counted[last]))
+        return is_counted
+
+    def _compare(self, epoch: int, came: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns how often each example is missing, and came too often, by the end of an epoch, int64 [examples].
+
+        Of a mixture this is over all epochs so far: the passes of its members do not end where epochs do.
+        """
+        mixture = self.expected.plan.mixture
+        if self.members is None or mixture is None:
+            excess = came - self.expected.plan.num_passes
+            return np.maximum(-excess, 0), np.maximum(excess, 0)
+        self._came += came
+        most, least = (np.repeat(each, self.members.sizes) for each in self.members.most_and_least(mixture, epoch))
+        return np.maximum(least - self._came, 0), np.maximum(self._came - most, 0)
+
+    def _known(self, batch: Received) -> list[bool]:
+        """Returns which examples have the id, and in a mixture the member, that belongs to their index."""
+        known = [self.expected.ids.is_at(*row) for row in zip(batch.index.tolist(), batch.id, strict=True)]
+        if self.members is None or batch.member is None:
+            return known
+        is_its = batch.member == self.members.members_of(batch.index)
+        return [is_known and of_member for is_known, of_member in zip(known, is_its.tolist(), strict=True)]
+
+    def _pass_of(self, rank: int, number: int, batch: Received, index: int) -> dict[int, int]:
+        """Returns in which pass of its member an example of epoch 0 comes, by index; nothing without a mixture."""
+        plan = self.expected.plan
+        if plan.mixture is None:
+            return {}
+        place = int(np.flatnonzero(batch.index == index)[-1])  # As `Receive` keeps the pixels of the last one.
+        slot = number * plan.global_batch_size + rank * plan.batch_size + place
+        return {index: int(plan.at_slots(0, np.array([slot])).pass_number[0])}
 
     def _name(self, numbers: NDArray[np.int64]) -> CappedList:
         """Returns the ids of examples, each as often as its number."""

@@ -10,6 +10,8 @@ from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.parsers.config import Config
+from tfds_torch.parsers.mixture_config import MixtureConfig
+from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.dataset_names import base_name
@@ -17,9 +19,12 @@ from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.parsers.web_dataset_fields import DEFAULT_EXTENSIONS
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
 
 _FAKE_HINT = 1000
+_OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read")
+_OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "read")
 _BETON, _TAR = ".beton", ".tar"
 _COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -48,10 +53,45 @@ def open_parser(
         WorkerError: the dataset could not be built.
     """
     config = replace(config, preprocess=None)
+    if config.mixture is not None:
+        return _open_mixture(config, config.mixture, root, num_fake, num_shards, command)
+    return _open_dataset(config, root, num_fake=num_fake, num_shards=num_shards, command=command)
+
+
+def _open_mixture(
+    config: Config, mixture: MixtureConfig, root: str | None, num_fake: int | None, num_shards: int | None, command: str
+) -> ParserMixture:
+    """Returns the mixture; what is built is built for those members that are made up or embedded."""
+    embedded = [one.member_name for one in mixture.members if _is_embedded(one.name, one.root or root)]
+    if num_fake is not None and len(embedded) == len(mixture.members):
+        raise ConfigError(f"--fake {num_fake}: all members are embedded, with real content. Drop --fake.")
+    members = {}
+    for one in mixture.members:
+        name, is_fixed = one.member_name, is_one_split(one.name)
+        is_made_up = num_fake is not None and name not in embedded and not is_fixed
+        own = {key: getattr(one, key) for key in _OF_MEMBERS}
+        dataset = replace(config, mixture=None, **own)
+        try:
+            members[name] = _open_dataset(
+                dataset,
+                None if is_fixed else one.root or root,
+                num_fake=num_fake if is_made_up else None,
+                num_shards=num_shards if is_made_up or name in embedded else None,
+                command=command,
+            )
+        except (ConfigError, DatasetNotFoundError) as error:
+            raise type(error)(f"Member {quoted(name)} of the mixture: {error}") from None
+    epoch = {name: getattr(config, name) for name in _OF_EPOCHS}
+    return ParserMixture(members, **epoch, **(mixture.arguments if config.is_training else {}))
+
+
+def _open_dataset(
+    config: Config, root: str | None, *, num_fake: int | None, num_shards: int | None, command: str
+) -> ParserTfds | ParserBeton | ParserWebDataset:
     if is_one_split(config.name):
         _check_is_one_split(config, {"--root": root, "--fake": num_fake, "--shards": num_shards})
         return _open_beton(config) if config.name.endswith(_BETON) else _open_tars(config)
-    name, is_embedded = _unversioned(config.name), _is_embedded(config, root)
+    name, is_embedded = _unversioned(config.name), _is_embedded(config.name, root)
     asked_root = root
     if num_fake is not None:
         if is_embedded:
@@ -140,7 +180,7 @@ def _check_is_one_split(config: Config, flags: Mapping[str, object]) -> None:
 
 
 def _arguments(config: Config) -> dict[str, Any]:
-    others = ("name", "split", "preprocess", "num_workers")
+    others = ("name", "split", "preprocess", "num_workers", "mixture")
     return {key.name: getattr(config, key.name) for key in fields(config) if key.name not in others}
 
 
@@ -159,11 +199,11 @@ def _check_holds_no_real_data(root: str | None) -> None:
 
 def is_built_here(config: Config, root: str | None, num_fake: int | None) -> bool:
     """Whether `open_parser` builds the dataset where it is not there yet: it is embedded or made up."""
-    return num_fake is not None or _is_embedded(config, root)
+    return num_fake is not None or _is_embedded(config.name, root)
 
 
-def _is_embedded(config: Config, root: str | None) -> bool:
-    return root is None and _unversioned(config.name) in demo.DEMO_NAMES
+def _is_embedded(name: str, root: str | None) -> bool:
+    return root is None and _unversioned(name) in demo.DEMO_NAMES
 
 
 def _unversioned(name: str) -> str:

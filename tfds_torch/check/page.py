@@ -7,7 +7,6 @@ import base64
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,13 @@ from tfds_torch.check.content import choose_shown
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.figures import plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.mixture_report import describe_members, mixture_part
 from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
+from tfds_torch.check.page_part import Part
 from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
 from tfds_torch.images.decoders import jpeg
+from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import printable
 
@@ -43,33 +45,6 @@ _STAGES = {
 _SVG = Markup(
     '<svg class="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}"><path d="{}"/></svg>'
 )
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the page; what is empty is left out.
-
-    Attributes:
-        id: of its element, for links.
-        title: its heading.
-        note: a sentence below it.
-        headings: of a table.
-        rows: of the table; a cell that is Markup was made here.
-        drawings: (title, SVG, caption) each.
-        images: (URI, whether it is enlarged, caption) each.
-        details: (summary, ids) each, folded.
-        sentences: a list.
-    """
-
-    id: str
-    title: str
-    note: str = ""
-    headings: Sequence[str] = ()
-    rows: Sequence[Sequence[object]] = ()
-    drawings: Sequence[tuple[str, Markup, str]] = ()
-    images: Sequence[tuple[Markup, bool, str]] = ()
-    details: Sequence[tuple[str, Sequence[str]]] = ()
-    sentences: Sequence[str] = ()
 
 
 def render_page(findings: Findings, report: Mapping[str, Any]) -> str:
@@ -129,6 +104,8 @@ def _parts(findings: Findings, report: Mapping[str, Any]) -> Iterator[Part]:
         yield Part("dataset", "Dataset", headings=("what", "content"), rows=facts)
         if findings.expected is not None and findings.counts:
             yield _ledger(findings, findings.expected, promised_by(findings.parser))
+            if findings.ledger is not None and findings.ledger.members is not None:
+                yield mixture_part(findings.expected.plan, findings.counts, findings.ledger.members)
     if findings.expected is not None and findings.pipelines:  # Ctrl-C may come before they are counted.
         yield _plan(findings, findings.expected)
     if findings.readings:
@@ -149,12 +126,16 @@ def _mark(is_kept: bool) -> Markup:
 
 
 def _dataset(findings: Findings, parser: CheckedParser) -> Iterator[tuple[str, object]]:
-    place, info = place_of(parser), _read_info(place_of(parser))
+    place = None if isinstance(parser, ParserMixture) else place_of(parser)
+    info = {} if place is None else _read_info(place)
     shards = plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
     yield "split", f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"
     size = parser.mean_example_bytes
     yield "size", f"{show_bytes(size * parser.num_examples)}, {show_bytes(size)} an example"
-    yield "file" if place.is_file() else "folder", str(place)
+    if isinstance(parser, ParserMixture):
+        yield "members", "\n".join(describe_members(parser))
+    if place is not None:
+        yield "file" if place.is_file() else "folder", str(place)
     yield "features", "\n".join(f"{key} {form}" for key, form in printed.describe_features(parser))
     if parser.class_names:
         more = ", …" if len(parser.class_names) > _MOST_CLASSES else ""
@@ -190,7 +171,8 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
     """Returns what came of every epoch, beside what was planned."""
     plan, allowed = expected.plan, allow(expected)
     delivered = plan.num_valid if plan.remainder is Remainder.KEEP else plan.num_batches * plan.global_batch_size
-    at_most = "up to " if expected.mode == "files" else ""  # Of uneven files no more is known.
+    is_bound = expected.mode == "files" or (plan.mixture is not None and plan.remainder is Remainder.DROP)
+    at_most = "up to " if is_bound else ""  # Of uneven files no more is known.
     missing = "left out" if plan.remainder is Remainder.DROP else "missing"
     planned = [delivered, delivered - allowed.num_padded, allowed.num_padded]
     rows: list[Sequence[object]] = [
@@ -219,7 +201,11 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
             if found and len(rows) <= _MOST_ROWS + 1:
                 first = f", the first {len(found.first)}" if found.number > len(found.first) else ""
                 details.append((f"Epoch {epoch}: {found.number:,} {name}{first}", found.first))
-    passes = f", and an epoch has {plan.num_passes} passes" if plan.num_passes > 1 else ""
+    if plan.mixture is not None:
+        passes = f"; an epoch is the next {plan.num_own_slots:,} of the mixture, and {missing} and twice are of all "
+        passes += "passes that began until its end"
+    else:
+        passes = f", and an epoch has {plan.num_passes} passes" if plan.num_passes > 1 else ""
     note = f"{source[0].upper() if source.startswith('the ') else source[0]}{source[1:]} promises "
     note += f"{plural(len(expected.ids), 'example')} per pass{passes}. Counted by the examples' ids, over all ranks."
     headings = ("epoch", "batches", "delivered", "valid", "padded", missing, "twice", "unknown")
@@ -311,7 +297,7 @@ def _order(order: OrderSample, expected: Expectation) -> Part:
     note += " To the right: position in the epoch. Upwards: index in the dataset."
     came = _draw_dots(positions / num_positions, indices / plan.num_examples, "the order of this run")
     caption = f"What was delivered, in read mode {expected.mode}.{_correlation(positions, indices)}"
-    if not plan.shuffle:
+    if not plan.shuffle or plan.mixture is not None:  # A shuffle buffer has no weights.
         return Part("order", "Order", note, drawings=[("This run", came, caption)])
     buffered = shuffle_by_buffer(plan.num_examples, positions, plan.seed)
     other = _draw_dots(positions / num_positions, buffered / plan.num_examples, "the order of a shuffle buffer")

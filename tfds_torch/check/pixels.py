@@ -7,6 +7,7 @@ the same box.
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,7 @@ def judge_pixels(
     ids: Mapping[int, str],
     preprocess: Preprocess | None,
     plan: EpochPlan,
+    passes: Mapping[int, int] = MappingProxyType({}),
 ) -> Promise | NotJudged:
     """Returns whether the pixels of some examples of epoch 0 are Pillow's, or why that cannot be judged.
 
@@ -60,6 +62,7 @@ def judge_pixels(
         ids: index -> id, for messages.
         preprocess: what was done to the images; None: nothing.
         plan: of the epoch, which determines their random numbers.
+        passes: index -> in which pass it came, where that is known.
     """
     if preprocess is not None and preprocess.map_fn is not None:
         return NotJudged(PIXELS_PROMISE, "the preprocess has a map_fn, which may change them in any way")
@@ -70,11 +73,12 @@ def judge_pixels(
     if not both:
         return NotJudged(PIXELS_PROMISE, "no encoded image was found that came in epoch 0")
     # A wrapped or repeated example has the random numbers of a later pass.
-    num_passes = max(1, -(-plan.num_batches * plan.global_batch_size // max(1, plan.num_examples)))
+    num_passes = max(1, -(-plan.num_batches * plan.global_batch_size // max(1, plan.pass_size)))
     wrong, most, least = CappedList(), 0.0, float("inf")
     num_equal = 0
     for index in both:
-        keys = [number * plan.num_examples + index for number in range(num_passes)]
+        possible = [passes[index]] if index in passes else range(num_passes)
+        keys = [number * plan.num_examples + index for number in possible]
         try:
             distances = [measure(came[index], encoded[index], preprocess, key, plan.seed) for key in keys]
         except (OSError, ValueError, ImageDecodeError) as error:

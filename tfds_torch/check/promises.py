@@ -45,10 +45,13 @@ def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
         _full_batches(ledger, ended),
         make_promise("ids as promised", _merge(one.unknown for one in ended), "all known"),
         *([_exactly_once(ledger.expected, list(counts.values()))] if counts else []),
+        *([_member_shares(ledger, counts)] if counts and ledger.expected.plan.mixture else []),
         _padding(ledger.expected, ended, counts),
         _own_share(ended),
     ]
-    return promises + ([_order(ledger.expected, ended)] if len(whole) > 1 else [])
+    # Of a mixture that is not shuffled, the next epoch is the next part of its row.
+    is_repeated = ledger.expected.plan.shuffle or not ledger.expected.plan.mixture
+    return promises + ([_order(ledger.expected, ended)] if len(whole) > 1 and is_repeated else [])
 
 
 def make_promise(name: str, wrong: CappedList, detail: str) -> Promise:
@@ -115,9 +118,12 @@ def _exactly_once(expected: Expectation, counts: list[EpochCounts]) -> Promise:
 def allow(expected: Expectation) -> Allowance:
     """Returns what an epoch may leave out, repeat and pad."""
     plan = expected.plan
-    total = plan.num_examples * plan.num_passes
+    total = plan.num_own_slots
     num_slots = plan.num_batches * plan.global_batch_size
     num_padded = num_slots - plan.num_valid if plan.remainder is Remainder.PAD else 0
+    if plan.mixture is not None:  # Over all epochs: see `Ledger.count`.
+        num_dropped = (total - plan.num_valid) * expected.num_epochs
+        return Allowance("every example once in each pass of its member", num_padded, num_dropped)
     if expected.mode == "files":
         name = "every example once, but for uneven files"
         return Allowance(name, num_padded, expected.num_unread, expected.num_repeated, expected.num_repeated)
@@ -128,6 +134,25 @@ def allow(expected: Expectation) -> Allowance:
     if plan.num_valid < total:
         return Allowance("every example once, but the dropped few", num_padded, total - plan.num_valid)
     return Allowance("every example exactly once", num_padded)
+
+
+def _member_shares(ledger: Ledger, counts: dict[int, EpochCounts]) -> Promise:
+    """Judges a mixture with weights: every window's end within 1 of n x weight, and as many as `counts` announces."""
+    wrong, most = CappedList(), 0.0
+    for epoch, count in counts.items():
+        for one in count.members:
+            off = one.most_off or 0.0
+            most = max(most, off)
+            if one.num_valid != one.num_planned:
+                wrong.add(f"epoch {epoch}, {one.name}: {one.num_valid} came, {one.num_planned} announced")
+            elif not one.is_within:
+                wrong.add(f"epoch {epoch}, {one.name}: {off:.2f} examples from n x weight")
+    mixture = ledger.expected.plan.mixture
+    num_parts = len(mixture.segments) if mixture is not None else 1
+    allowed = "allowed 1" if num_parts == 1 else "allowed 1 in each part of the schedule"
+    windows = "" if ledger.members is None else f" at the ends of {ledger.members.num_windows} windows an epoch"
+    detail = f"at most {most:.2f} examples from n x weight{windows} ({allowed})"
+    return make_promise("every member has its share", wrong, detail)
 
 
 def _padding(expected: Expectation, ended: list[RankEpoch], counts: dict[int, EpochCounts]) -> Promise:

@@ -18,6 +18,8 @@ from tfds_torch.check.ledger import Received
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
 from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
+from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture_source import MEMBER
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
@@ -52,7 +54,8 @@ class Reader:
     ) -> None:
         if parser.batch_size is None and num_workers < 2:
             parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
-        fields = (*filter(parser.has_field, DEFAULT_FIELDS if has_content else ()), *METADATA_FIELDS)
+        content = filter(parser.has_field, DEFAULT_FIELDS if has_content else ())
+        fields = (*content, *METADATA_FIELDS, *([MEMBER] if isinstance(parser, ParserMixture) else []))
         with warnings.catch_warnings():
             # Advice reports batches that repeat a small split; here each reader would warn of them.
             warnings.simplefilter("ignore", UserWarning)
@@ -187,6 +190,7 @@ class Receive:
             _integers(columns.get("label")),
             {} if image is None else {number: self._pixels(image[i]) for number, i in rows.items()},
             blake2b(image.numpy().tobytes(), digest_size=16).digest() if is_digested and image is not None else b"",
+            np.asarray(columns[MEMBER]).astype(np.int64) if MEMBER in columns else None,
         )
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:

@@ -5,17 +5,19 @@ A `.beton` file, tars and an image folder have no second reader here: only their
 
 import io
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from PIL import Image
 
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, is_image_folder
-from tfds_torch.check.tfds_reader import ReferenceExample, ask_tfds, digest, find_image_key
+from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
+from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -27,7 +29,8 @@ TFDS_PROMISE = "the index is TFDS's own reader"
 _MOST_RUNS, _NUM_RANDOM = 16, 16
 _MOST_BYTES = 256 << 20  # TFDS's reader passes over what lies before an example in its shard.
 
-CheckedParser = ParserTfds | ParserBeton | ParserWebDataset
+SingleParser = ParserTfds | ParserBeton | ParserWebDataset
+CheckedParser = SingleParser | ParserMixture
 """What can be checked."""
 
 
@@ -46,7 +49,25 @@ class ComparedExample:
     theirs: ReferenceExample
 
 
-def place_of(parser: CheckedParser) -> Path:
+def datasets_of(parser: CheckedParser) -> Mapping[str, SingleParser]:
+    """Returns the members of a mixture by name; of a dataset itself, without a name."""
+    if isinstance(parser, ParserMixture):
+        return cast(Mapping[str, SingleParser], parser.members)
+    return {"": parser}
+
+
+def parts_of(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[str, int, list[int]]]:
+    """Returns (name, first index, its own indices) of each dataset that some ascending indices are of."""
+    parts, first = [], 0
+    for name, dataset in datasets_of(parser).items():
+        own = [index - first for index in indices if first <= index < first + dataset.num_examples]
+        if own:
+            parts.append((name, first, own))
+        first += dataset.num_examples
+    return parts
+
+
+def place_of(parser: SingleParser) -> Path:
     """Returns the folder or file in which the examples lie."""
     if isinstance(parser, ParserBeton):
         return parser.path
@@ -57,6 +78,8 @@ def place_of(parser: CheckedParser) -> Path:
 
 def promised_by(parser: CheckedParser) -> str:
     """Returns what records how many examples there are, as the subject of a sentence."""
+    if isinstance(parser, ParserMixture):
+        return "the record of each member"
     if isinstance(parser, ParserBeton):
         return f"the head of {parser.path.name}"
     if isinstance(parser, ParserWebDataset):
@@ -70,6 +93,8 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
     Raises:
         ShardError: `dataset_info.json` does not fit the split.
     """
+    if isinstance(parser, ParserMixture):
+        return ExpectedIds.of_members({name: ids_of(one) for name, one in datasets_of(parser).items()})
     if isinstance(parser, ParserTfds):
         return expected_ids(parser.data_dir, parser.split, parser.files)
     names = list(parser.ids(np.arange(parser.num_examples)))
@@ -78,7 +103,8 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
 
 def num_skipped_files(parser: CheckedParser) -> int | None:
     """Returns how many files of tars belong to no sample; None: the dataset does not lie in tars."""
-    return parser.num_skipped if isinstance(parser, ParserWebDataset) else None
+    tars = [one.num_skipped for one in datasets_of(parser).values() if isinstance(one, ParserWebDataset)]
+    return sum(tars) if tars else None
 
 
 def choose_examples(runs: Sequence[FileInstruction], mean_example_bytes: int, seed: int) -> list[int]:
@@ -123,19 +149,39 @@ def read_sample(
         CorruptRecordError: a record is damaged.
         WorkerError: the process that asked TFDS died.
     """
-    if _why_not_compared(parser) is None:
-        return _ask_tfds(parser, indices, by_index) if indices and isinstance(parser, ParserTfds) else []
-    if isinstance(parser, ParserTfds) and is_image_folder(parser.data_dir):
-        images = {index: (parser.data_dir / ids[index]).read_bytes() for index in indices}
-    else:
-        images = _read_images(parser, indices) if by_index else {}
-    return [ComparedExample(index, None, ReferenceExample(None, "", image)) for index, image in images.items()]
+    datasets, parts = datasets_of(parser), parts_of(parser, indices)
+    questions = {name: _question(datasets[name], own) for name, _, own in parts}
+    asked = {name: question for name, question in questions.items() if question is not None}
+    answers = dict(zip(asked, ask_tfds(list(asked.values())), strict=True)) if asked else {}
+    sample = []
+    for name, first, own in parts:
+        dataset, prefix = datasets[name], f"{name}/" if name else ""
+        if name in answers:
+            ours = _digests(dataset, asked[name]) if by_index else [None] * len(own)
+            found = [ComparedExample(*row) for row in zip(own, ours, answers[name], strict=True)]
+        else:
+            names = [ids[first + index].removeprefix(prefix) for index in own]
+            images = _own_images(dataset, own, names, by_index)
+            found = [ComparedExample(index, None, ReferenceExample(None, "", image)) for index, image in images.items()]
+        sample += [_moved(one, first, prefix) for one in found]
+    return sample
+
+
+def _moved(example: ComparedExample, first: int, prefix: str) -> ComparedExample:
+    """Returns an example of a member, with the index and the id that it has in the mixture."""
+    id = None if example.theirs.id is None else f"{prefix}{example.theirs.id}"
+    return replace(example, index=first + example.index, theirs=replace(example.theirs, id=id))
 
 
 def judge_tfds(parser: CheckedParser, ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise | NotJudged:
     """Returns whether the examples that are read by index are those that TFDS's own reader finds."""
-    reason = _why_not_compared(parser)
-    return judge_sample(ids, sample) if reason is None else NotJudged(TFDS_PROMISE, reason)
+    reasons = {name: _why_not_compared(one) for name, one in datasets_of(parser).items()}
+    if all(reasons.values()):
+        return NotJudged(TFDS_PROMISE, "; ".join(dict.fromkeys(filter(None, reasons.values()))))
+    compared = [one for one in sample if one.digest is not None or one.theirs.digest]
+    promise = judge_sample(ids, compared)
+    others = ", ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason)
+    return replace(promise, detail=f"{promise.detail}; not compared: {others}") if others else promise
 
 
 def judge_sample(ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise:
@@ -151,7 +197,7 @@ def judge_sample(ids: ExpectedIds, sample: Sequence[ComparedExample]) -> Promise
     return Promise(TFDS_PROMISE, not wrong, str(wrong) or f"{len(sample)} examples: {what}")
 
 
-def _why_not_compared(parser: CheckedParser) -> str | None:
+def _why_not_compared(parser: SingleParser) -> str | None:
     """Returns why TFDS's own reader is not asked; None: it is."""
     if isinstance(parser, ParserBeton):
         return "TFDS does not read .beton files"
@@ -164,19 +210,35 @@ def _why_not_compared(parser: CheckedParser) -> str | None:
     return None
 
 
-def _ask_tfds(parser: ParserTfds, indices: Sequence[int], by_index: bool) -> list[ComparedExample]:
+def _question(parser: SingleParser, indices: Sequence[int]) -> Question | None:
+    """Returns what TFDS is asked of a dataset; None: it does not read it, or the files are not here."""
+    if not isinstance(parser, ParserTfds) or _why_not_compared(parser) is not None:
+        return None
     if not all(is_local(run.path) for run in parser.files):
-        return []
+        return None
     data_dir = os.fspath(parser.data_dir)
     compared_key = find_image_key(data_dir, parser.image_key)
-    theirs = ask_tfds(data_dir, parser.split, indices, compared_key, parser.image_key)
-    ours: list[str | None] = [None] * len(indices)
-    if by_index and isinstance(parser.source, RecordSource):
-        ours = [digest(record, compared_key) for record in parser.source.records(np.array(indices))]
-    return [ComparedExample(*row) for row in zip(indices, ours, theirs, strict=True)]
+    return Question(data_dir, parser.split, indices, compared_key, parser.image_key)
 
 
-def _read_images(parser: CheckedParser, indices: Sequence[int]) -> dict[int, bytes]:
+def _digests(parser: SingleParser, question: Question) -> Sequence[str | None]:
+    """Returns the digests of the records that are read by index."""
+    if not isinstance(parser.source, RecordSource):
+        return [None] * len(question.positions)
+    records = parser.source.records(np.array(question.positions))
+    return [digest(record, question.compared_key) for record in records]
+
+
+def _own_images(parser: SingleParser, indices: Sequence[int], ids: Sequence[str], by_index: bool) -> dict[int, bytes]:
+    """Returns the images of a dataset that TFDS is not asked about, by index."""
+    if isinstance(parser, ParserTfds) and is_image_folder(parser.data_dir):
+        return {index: (parser.data_dir / id).read_bytes() for index, id in zip(indices, ids, strict=True)}
+    if not by_index or _why_not_compared(parser) is None:
+        return {}
+    return _read_images(parser, indices)
+
+
+def _read_images(parser: SingleParser, indices: Sequence[int]) -> dict[int, bytes]:
     """Returns the images of some examples as files: those that are stored as pixels as PNG."""
     key = parser.image_key
     if key is None or not parser.has_field("image"):

@@ -11,13 +11,15 @@ from rich.text import Text
 
 from tfds_torch.check.content import ImageSizes, LabelCount, choose_shown
 from tfds_torch.check.expectation import Expectation, PipelineCounts
-from tfds_torch.check.figures import plural
+from tfds_torch.check.figures import Rows, plural
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
+from tfds_torch.check.mixture_report import count_rows, describe_members
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of, promised_by
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
 from tfds_torch.images.decoders import jpeg
+from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.runtime.printable import printable
 
@@ -25,9 +27,6 @@ _MOST_ROWS = 24
 _MOST_CLASSES = 10
 _LABEL_WIDTH = 32
 _BAR_WIDTH = 40
-
-Rows = tuple[list[str], list[list[str]]]
-"""Headings of a table, and its rows."""
 
 
 def plain(text: str) -> Text:
@@ -42,8 +41,13 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
         table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
     shards = plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
     table.add_row("split", plain(f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"))
-    place = place_of(parser)
-    table.add_row("file" if place.is_file() else "directory", plain(str(place)))
+    if isinstance(parser, ParserMixture):
+        members = describe_members(parser)
+        others = [f"and {len(members) - _MOST_ROWS} more"] if len(members) > _MOST_ROWS else []
+        table.add_row("members", plain("\n".join([*members[:_MOST_ROWS], *others])))
+    else:
+        place = place_of(parser)
+        table.add_row("file" if place.is_file() else "directory", plain(str(place)))
     skipped = num_skipped_files(parser)
     if skipped:
         table.add_row("skipped", f"{plural(skipped, 'file')} of no sample, such as tar tools leave them")
@@ -93,6 +97,8 @@ def print_findings(console: Console, findings: Findings) -> None:
         source = promised_by(findings.parser)
         console.print("Ledger:", plain(f"{source} promises {plural(num_expected, 'example')} per pass"))
     console.print(_ledger(findings.counts))
+    if any(count.members for count in findings.counts.values()):
+        console.print(_table(*count_rows(findings.counts), "members and epochs"))
     console.print(_promises(findings.promises))
     for skipped in findings.not_judged:
         console.print("Not judged:", plain(f"{skipped.name}: {skipped.reason}"), soft_wrap=True)
@@ -236,7 +242,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str) ->
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
     for row in rows[:_MOST_ROWS]:
-        table.add_row(*row)
+        table.add_row(*map(plain, row))
     if len(rows) > _MOST_ROWS:
         table.caption = f"and {len(rows) - _MOST_ROWS} more {kind}"
     return table

@@ -116,6 +116,12 @@ def _merge(flags: argparse.Namespace, config: Config) -> Config:
         config = replace(config, shuffle=None, repeats=0, remainder=None, read=replace(config.read, mode=mode))
         if isinstance(config.preprocess, TrainPreprocess):
             config = replace(config, preprocess=None)
+    for flag, value in {"--name": flags.name, "--split": flags.split}.items():
+        if config.mixture is not None and value is not None:
+            raise ConfigError(
+                f"{flag} {value}: {flags.config} is the recipe of a mixture, whose entries [[mixture]] name its "
+                f"datasets and splits. Leave out {flag}, or change the entries."
+            )
     given = {
         "name": flags.name,
         "split": flags.split,

@@ -35,24 +35,33 @@ class ReferenceExample:
     image: bytes | None = None
 
 
-def ask_tfds(
-    data_dir: str, split: str, positions: Sequence[int], compared_key: str | None, image_key: str | None = None
-) -> list[ReferenceExample]:
-    """Returns what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one.
+@dataclass(frozen=True)
+class Question:
+    """Which examples TFDS is asked for.
 
-    Args:
+    Attributes:
         data_dir: the dataset's version directory.
         split: a TFDS split expression.
         positions: within the split, in the order that TFDS reads it in.
         compared_key: the feature whose encoded image is compared, from `find_image_key`; None: whole records are.
         image_key: the feature whose image is returned.
+    """
+
+    data_dir: str
+    split: str
+    positions: Sequence[int]
+    compared_key: str | None
+    image_key: str | None = None
+
+
+def ask_tfds(questions: Sequence[Question]) -> list[list[ReferenceExample]]:
+    """Returns what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one for all questions.
 
     Raises:
-        ShardError: TFDS could not read the split.
+        ShardError: TFDS could not read a split.
         WorkerError: the process that read it died.
     """
-    arguments = (data_dir, split, list(positions), compared_key, image_key)
-    return _ask(*arguments) if "tensorflow" in sys.modules else subprocess_call.call(_ask, *arguments)
+    return _ask_each(questions) if "tensorflow" in sys.modules else subprocess_call.call(_ask_each, list(questions))
 
 
 def find_image_key(data_dir: str, image_key: str | None) -> str | None:
@@ -78,35 +87,39 @@ def image_of(record: bytes, key: str | None) -> bytes | None:
     return values[0] if len(values) == 1 else None
 
 
-def _ask(
-    data_dir: str, split: str, positions: Sequence[int], compared_key: str | None, image_key: str | None
-) -> list[ReferenceExample]:
+def _ask_each(questions: Sequence[Question]) -> list[list[ReferenceExample]]:
     for name in ("absl", "tensorflow"):  # TFDS uses functions of tensorflow that are deprecated.
         logging.getLogger(name).setLevel(logging.ERROR)
-    builder = tfds.builder_from_directory(data_dir)
+    return [_ask(question) for question in questions]
+
+
+def _ask(question: Question) -> list[ReferenceExample]:
+    builder = tfds.builder_from_directory(question.data_dir)
     try:
         if _is_array_record(builder):
             raw = tfds.core.decode.DeserializeMethod.RAW_BYTES
-            source = builder.as_data_source(split=split, deserialize_method=raw)
-            records = [source[position] for position in positions]
-            return [ReferenceExample(None, digest(record, None), image_of(record, image_key)) for record in records]
-        return _ask_tf_data(builder, split, positions, compared_key, image_key)
+            source = builder.as_data_source(split=question.split, deserialize_method=raw)
+            records = [source[position] for position in question.positions]
+            key = question.image_key
+            return [ReferenceExample(None, digest(record, None), image_of(record, key)) for record in records]
+        return _ask_tf_data(builder, question)
     except Exception as error:
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        raise ShardError(f"TFDS's own reader cannot read split {split!r} of {data_dir}: {reason}") from error
+        raise ShardError(
+            f"TFDS's own reader cannot read split {question.split!r} of {question.data_dir}: {reason}"
+        ) from error
 
 
 def _is_array_record(builder: Any) -> bool:
     return builder.info.file_format is tfds.core.FileFormat.ARRAY_RECORD
 
 
-def _ask_tf_data(
-    builder: Any, split: str, positions: Sequence[int], compared_key: str | None, image_key: str | None
-) -> list[ReferenceExample]:
+def _ask_tf_data(builder: Any, question: Question) -> list[ReferenceExample]:
+    compared_key, image_key = question.compared_key, question.image_key
     key = compared_key or sorted(builder.info.features)[0]
     decoders = {key: tfds.decode.SkipDecoding()} if compared_key else None
     dataset = builder.as_dataset(
-        split=functools.reduce(operator.add, _single_examples(builder, split, positions)),
+        split=functools.reduce(operator.add, _single_examples(builder, question.split, question.positions)),
         # One file after the other: in the order of the positions.
         read_config=tfds.ReadConfig(add_tfds_id=True, interleave_cycle_length=1, try_autocache=False),
         shuffle_files=False,

@@ -157,6 +157,11 @@ def _config(flags: argparse.Namespace) -> Config:
     if flags.name is None and flags.config is None:
         raise ConfigError("Which dataset? Give --name, or --config with a recipe.")
     config = Config(name=flags.name) if flags.config is None else load_config(flags.config)
+    if config.mixture is not None:
+        raise ConfigError(
+            f"--config {flags.config}: it is the recipe of a mixture, and one dataset is exported at a time. Export "
+            f"its members one by one: a mixture reads their .beton files and tars as it reads the originals."
+        )
     name = flags.name or config.name
     split = flags.split or config.split or (None if is_one_split(name) else "train")
     # Every example once, in order: a recipe's options for training have no use here.
