@@ -21,6 +21,8 @@ from tfds_torch.storage.beton import verify as verifying
 
 DEADLINE_S = 120
 
+MIXTURE = Path(__file__).parents[2] / "configs" / "digits_mixture.toml"
+
 
 @pytest.fixture
 def run(
@@ -98,6 +100,7 @@ def test_images_that_were_encoded_anew_are_reported(run: Callable[..., Any]) -> 
         ("a.beton --split tain", "Did you mean 'train'?"),
         ("a.beton --name phots", "The nearest names are: photos"),
         ("a.beton --config no.toml", "no.toml"),
+        (f"a.beton --config {MIXTURE}", "it is the recipe of a mixture, and one dataset is exported at a time"),
     ],
 )
 def test_wrong_usage_is_code_two_and_says_what_to_do(

@@ -1,10 +1,16 @@
 """load_config: the recipe of a mixture, and how it is refused."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from encoded_images import photograph, save
+from storage.beton.made_files import write_images
+from storage.webdataset.made_tars import write_samples
+from tfds_fixtures import write_numbered
 
+from tfds_torch import ParserMixture, TrainPreprocess, World
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import Config, load_config
@@ -141,3 +147,28 @@ def test_a_mixture_that_cannot_be_is_refused(tmp_path: Path, text: str, message:
         load(tmp_path, text)
     assert str(caught.value).startswith("The config ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_opens_its_mixture(tmp_path: Path) -> None:
+    """Of TFDS's files in two places, a `.beton` file and tars."""
+    for folder, lengths in (("here", (3, 4)), ("there", (2,))):
+        write_numbered(tmp_path / folder, {"train": lengths})
+    write_images(tmp_path / "images.beton", 5)
+    sample = {"__key__": "0", "jpg": save(photograph((40, 30)), "JPEG"), "cls": b"1"}
+    write_samples(tmp_path / "images.tar", [sample])
+    entries = [
+        'name = "numbered"\nmember = "here"',
+        f'name = "numbered"\nmember = "there"\nroot = "{tmp_path}/there"\ntarget_key = false',
+        f'name = "{tmp_path}/images.beton"',
+        f'name = "{tmp_path}/images.tar"\nmember = "tars"',
+    ]
+    tables = "".join(f"[[mixture]]\n{entry}\nweight = 1\n" for entry in entries)
+    epoch = "is_training = true\nbatch_size = 2\nseed = 9\nepoch_size = 8\n"
+    text = f'{epoch}[preprocess]\nkind = "train"\nsize = 4\n{tables}'
+    parser = load(tmp_path, text).make_parser(tmp_path / "here")
+    assert isinstance(parser, ParserMixture)
+    assert parser.member_sizes == {"here": 7, "there": 2, "images": 5, "tars": 1}
+    assert (parser.seed, parser.batch_size, parser.epoch_size, parser.preprocess) == (9, 2, 8, TrainPreprocess(4))
+    assert parser.counts(8) == dict.fromkeys(parser.member_names, 2)
+    evaluated = replace(load(tmp_path, text), is_training=False, preprocess=None).make_parser(tmp_path / "here")
+    assert (evaluated.num_examples, len(list(evaluated.batches(World(), fields=("image",))))) == (15, 8)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.text import Text
 
-from tfds_torch.check.opening import is_one_split, open_parser
+from tfds_torch.check.opening import open_parser
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.arguments import parse_arguments
@@ -24,6 +24,7 @@ from tfds_torch.export.plan import SHARDED
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.config import Config, load_config
+from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.runtime.printable import printable, quoted

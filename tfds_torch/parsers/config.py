@@ -3,7 +3,7 @@
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,7 +13,12 @@ from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPrepro
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.class_map import check_entries
 from tfds_torch.parsers.config_values import check_keys, checked, shown
-from tfds_torch.parsers.mixture_config import MEMBER_KEYS, MIXTURE, TOP_KEYS, MixtureConfig, make_mixture
+from tfds_torch.parsers.mixture_config import MEMBER_KEYS, MIXTURE, TOP_KEYS, MemberConfig, MixtureConfig, make_mixture
+from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.one_split import is_one_split, open_one_split
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
@@ -75,22 +80,50 @@ class Config:
         *,
         download: bool = False,
         cache: DecodedCache | None = None,
-    ) -> ParserTfds:
-        """Returns the parser that reads the dataset of TFDS that `name` and `split` name.
+    ) -> ParserTfds | ParserBeton | ParserWebDataset | ParserMixture:
+        """Returns the parser that reads it.
 
         Args:
-            root: TFDS data directory; None: TFDS's default.
-            download: whether to prepare a dataset that is not there.
-            cache: where decoded images are kept; None: nowhere.
+            root: TFDS data directory; None: TFDS's default. A path of a `.beton` file or of tars does not need one.
+            download: whether to prepare a dataset of TFDS that is not there.
+            cache: where decoded images of a dataset of TFDS are kept; None: nowhere.
 
         Raises:
             ConfigError: values that cannot work together, or not with this dataset.
             DatasetNotFoundError: the dataset is not prepared under `root`.
         """
-        others = ("num_workers", "mixture")
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+        if self.mixture is not None:
+            return self.mix(
+                {
+                    one.member_name: self.of_member(one).make_parser(one.root or root, download=download, cache=cache)
+                    for one in self.mixture.members
+                }
+            )
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("num_workers", "mixture"):
+            del given[name]
+        if is_one_split(self.name):
+            del given["split"]
+            return open_one_split(**given)
         given["split"] = "train" if self.split is None else self.split
         return ParserTfds(root, download=download, cache=cache, **given)
+
+    def of_member(self, member: MemberConfig) -> "Config":
+        """Returns the recipe of one dataset of the mixture: preprocess and threads are the mixture's."""
+        own = {
+            name: getattr(member, name) for name in ("name", "split", "image_key", "target_key", "class_map", "read")
+        }
+        return replace(self, mixture=None, preprocess=None, **own)
+
+    def mix(self, members: Mapping[str, ParserBase]) -> ParserMixture:
+        """Returns the mixture of its members, as this recipe mixes them; in evaluation without their weights.
+
+        Raises:
+            ConfigError: as ParserMixture.
+        """
+        names = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "preprocess", "read")
+        arguments = self.mixture.arguments if self.mixture is not None and self.is_training else {}
+        return ParserMixture(members, **{name: getattr(self, name) for name in names}, **arguments)
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:

@@ -1,0 +1,81 @@
+"""Datasets that are named by a path, and are one split: a `.beton` file, or WebDataset's tars."""
+
+from pathlib import Path
+from typing import Any
+
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
+from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.web_dataset_fields import DEFAULT_EXTENSIONS
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
+
+_BETON, _TAR = ".beton", ".tar"
+_COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+
+def is_one_split(name: str) -> bool:
+    """Whether a name is the path of a `.beton` file or of tars, which have no splits to choose from."""
+    return is_beton(name) or _names_tars(name)
+
+
+def is_beton(name: str) -> bool:
+    """Whether a name is the path of a `.beton` file."""
+    return name.endswith(_BETON)
+
+
+def open_one_split(name: str, **arguments: Any) -> ParserBeton | ParserWebDataset:
+    """Returns the parser of such a path.
+
+    Args:
+        name: of which `is_one_split` is true.
+        arguments: as ParserTfds takes them, but for what only a dataset of TFDS has; of tars, an `image_key` or
+            `target_key` that is not the usual one is an extension.
+
+    Raises:
+        ConfigError: arguments that cannot work.
+        DatasetNotFoundError: there is no such file.
+    """
+    if isinstance(arguments["target_key"], tuple):
+        what = "a .beton file" if is_beton(name) else "WebDataset's tars"
+        raise ConfigError(f"target_key={arguments['target_key']}: the target of {what} is one field. Name one.")
+    return _open_beton(name, arguments) if is_beton(name) else _open_tars(name, arguments)
+
+
+def _open_beton(name: str, arguments: dict[str, Any]) -> ParserBeton:
+    path = Path(name)
+    _check_is_there(path)
+    return ParserBeton(path, **arguments)
+
+
+def _open_tars(name: str, arguments: dict[str, Any]) -> ParserWebDataset:
+    paths = shard_paths(name)
+    try:
+        look_at(paths)
+    except ShardError as error:  # A mistyped path is not a broken promise.
+        raise DatasetNotFoundError(str(error)) from None
+    keys = {"image": arguments.pop("image_key"), "label": arguments.pop("target_key")}
+    if keys == {"image": "image", "label": "label"}:
+        return ParserWebDataset(name, **arguments)
+    extensions = {name: DEFAULT_EXTENSIONS[name] if key == name else key for name, key in keys.items() if key}
+    return ParserWebDataset(name, extensions, **arguments)
+
+
+def _names_tars(name: str) -> bool:
+    """Whether a name is the path of tars, or the first one that its braces make is: `{a,b}.tar`, `{a.tar,b.tar}`."""
+    try:
+        name = next(expand_braces(name), name)
+    except ConfigError:  # Of braces that are not closed, which is said where tars are opened.
+        pass
+    return name.lower().endswith((_TAR, *_COMPRESSED_TARS))
+
+
+def _check_is_there(path: Path) -> None:
+    try:
+        is_there = path.is_file()
+    except OSError as error:  # No permission, or too long a name.
+        raise DatasetNotFoundError(f"The file {str(path)!r} cannot be looked at: {error.strerror}.") from None
+    if not is_there:
+        there = sorted(found.name for found in path.parent.glob(f"*{path.suffix}"))
+        hint = " Wildcards are not expanded: write a-{000..099}.tar." if "*" in path.name else ""
+        raise DatasetNotFoundError(f"There is no file {str(path)!r}.{hint or did_you_mean(path.name, there)}")
