@@ -85,6 +85,25 @@ def test_train_that_is_stopped_and_killed_ends_with_the_weights_of_one_that_is_n
 
 
 @pytest.mark.slow
+def test_a_mixture_that_is_stopped_shows_what_one_that_is_not_shows(tmp_path):
+    command = [sys.executable, "-u", str(EXAMPLES / "mixture.py"), "--epochs", "4"]
+    whole = subprocess.run(command, capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    shares = "digits 50.0%, more digits 30.0%, photos 20.0%"
+    assert whole.stdout.splitlines()[:-1] == [f"epoch {epoch}: 2,880 examples: {shares}" for epoch in range(4)]
+    state = ["--state", str(tmp_path / "mixture.json")]
+    with subprocess.Popen([*command, *state], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout.readline().startswith("epoch 0: ")
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stdout.read()
+    assert process.returncode == 130
+    assert "the same command goes on" in rest
+    done = subprocess.run([*command, *state, "--workers", "1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
 def test_train_ddp_evaluates_every_example_once_on_two_ranks(run_python):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = run_python(*torchrun, TRAIN_DDP, "--epochs", "2", env={"GLOO_SOCKET_IFNAME": "lo"})

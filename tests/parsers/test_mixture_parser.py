@@ -16,7 +16,7 @@ import pytest
 from conformance import check_resumes
 from conftest import RunPython
 from storage.webdataset.made_tars import write_samples
-from tfds_fixtures import write_numbered
+from tfds_fixtures import Datasets, write_numbered
 
 from parsers.resuming import ParserLoader
 from parsers.tar_samples import NUM_CLASSES, SIDE, pixels_of, png, sample_of
@@ -585,3 +585,25 @@ print(len(next(parser.batches())), sorted({{"tensorflow", "torch", "tensorflow_d
 """
     done = run_python("-c", code)
     assert (done.stdout, done.stderr) == ("8 []\n", "")
+
+
+def test_array_record_files_are_mixed_with_records(datasets: Datasets) -> None:
+    """Both hold the same examples: what a mixture of them gives is what each gives by itself, as often as it says."""
+    roots = {"records": datasets.root, "array records": datasets.array_record}
+    members = {name: ParserTfds(root, "shapes", "train") for name, root in roots.items()}
+    parser = ParserMixture(members, {"records": 1, "array records": 2}, is_training=True, batch_size=8)
+    batches = epoch_of(parser, fields=("image", "label", "member"))
+    index, member, labels = (joined(batches, "index"), _field(batches, "member"), joined(batches, "label"))
+    for number, (name, one) in enumerate(members.items()):
+        here = member == number
+        own = index[here] - number * one.num_examples
+        alone = one.examples_by_index(own, fields=("image", "label"))
+        assert [example.label for example in alone] == labels[here].tolist()
+        images = [image for batch in batches for image in batch.image]
+        for place, example in zip(np.flatnonzero(here).tolist(), alone, strict=True):
+            np.testing.assert_array_equal(images[place], example.image)
+        assert len(own) >= one.num_examples // 2, name
+
+
+def _field(batches: list[Batch], name: str) -> Any:
+    return np.concatenate([batch.features[name] for batch in batches])
