@@ -150,6 +150,20 @@ def test_expected_counts_are_n_times_weight_in_each_part() -> None:
     assert drawn[2].tolist() == [0, 10]
 
 
+def test_of_an_interrupted_reading_the_whole_epochs_are_judged(numbered_root: str) -> None:
+    expected = expect(mix_numbered(numbered_root, batch_size=8), 2, 1, 3)
+    whole = play(expected)
+    ledger = Ledger(expected)
+    ledger.ended = {key: summary for key, summary in whole.ended.items() if key < (1, 1)}
+    assert ledger.members is not None
+    for epoch in range(3):
+        ledger.members.windows(epoch)[:] = whole.members.windows(epoch) if whole.members is not None else 0
+    ledger.count(0)
+    promises = judge(ledger, is_whole=False)
+    assert all(promise.kept for promise in promises)
+    assert {ONCE, SHARE} <= {promise.name for promise in promises}
+
+
 # The command.
 
 

@@ -1,21 +1,11 @@
-"""What a report says of a mixture: its members, what came of each, and a picture of their shares over an epoch."""
+"""What a report says of a mixture: its members, and what came of each."""
 
 from collections.abc import Mapping
 
-import numpy as np
-from markupsafe import Markup
-
 from tfds_torch.check.figures import Rows, plural
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.member_counts import Int64Array, MemberCounts, draw_independently, expected_counts
-from tfds_torch.check.page_part import Part
 from tfds_torch.check.reference import datasets_of, place_of
 from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixture_order import MixtureOrder
-
-_MOST_DRAWN = 8
-_MOST_STEPS = 50
 
 
 def describe_members(parser: ParserMixture) -> list[str]:
@@ -43,59 +33,3 @@ def count_rows(counts: Mapping[int, EpochCounts]) -> Rows:
             numbers = f"{one.num_valid:,}", f"{one.num_planned:,}", f"{one.num_valid / total:.2%}", off
             rows.append([str(epoch), one.name, *numbers])
     return ["epoch", "member", "came", "announced", "share", "farthest from n x weight"], rows
-
-
-def mixture_part(plan: EpochPlan, counts: Mapping[int, EpochCounts], members: MemberCounts) -> Part:
-    """Returns the part of the page about a mixture: what came of its members, and their shares over epoch 0."""
-    headings, rows = count_rows(counts)
-    note = "Examples of each member, by their ids, without those that fill the last batch."
-    order = plan.mixture
-    if order is None:
-        note += " The mixture has no weights: it has every example of every member, once in each pass."
-        return Part("mixture", "Mixture", note, headings, rows)
-    note += " In each part of a schedule, the first n examples have within 1 of n x weight of each member, for every n."
-    colours = {name: f"m{min(number, _MOST_DRAWN - 1)}" for number, name in enumerate(members.names)}
-    chips: list[list[object]] = [
-        [epoch, Markup('<i class="chip {}"></i> {}').format(colours[name], name), *others]
-        for epoch, name, *others in rows
-    ]
-    drawings = _draw_shares(order, members, plan.seed) if 0 in counts else []
-    return Part("mixture", "Mixture", note, headings, chips, drawings)
-
-
-def _draw_shares(order: MixtureOrder, members: MemberCounts, seed: int) -> list[tuple[str, Markup, str]]:
-    """Returns the shares that came in epoch 0, and those of members drawn at random, which many loaders do."""
-    steps = -(-members.num_windows // _MOST_STEPS)
-    firsts = np.arange(0, members.num_windows, steps)
-    ends = members.ends[np.minimum(firsts + steps, members.num_windows) - 1]
-    came = np.add.reduceat(members.windows(0), firsts, axis=0)
-    drawn = draw_independently(order, ends.tolist(), seed)
-    found = []
-    for title, windows, said in (
-        ("This run", came, "What came in epoch 0"),
-        ("Members drawn at random", drawn, "Simulated: each example's member is drawn by the weights"),
-    ):
-        off = float(np.abs(np.cumsum(windows, axis=0) - expected_counts(order, ends)[0]).max())
-        caption = f"{said}. Farthest from n x weight: {off:.2f} examples."
-        found.append((title, _draw_areas(windows, ends, title), caption))
-    return found
-
-
-def _draw_areas(windows: Int64Array, ends: Int64Array, title: str) -> Markup:
-    """Returns a band for each member, as broad as its share of each window; of many members the last ones together."""
-    drawn = windows[:, :_MOST_DRAWN].copy()
-    drawn[:, -1] += windows[:, _MOST_DRAWN:].sum(axis=1)
-    shares = np.cumsum(drawn, axis=1) / np.maximum(1, drawn.sum(axis=1, keepdims=True))
-    tops = (1000 - 1000 * np.hstack([np.zeros((len(shares), 1)), shares])).round().astype(int)
-    places = (1000 * np.array([0, *ends.tolist()]) / max(1, int(ends[-1]))).round().astype(int).tolist()
-    bands = Markup("")
-    for number in range(drawn.shape[1]):
-        there = "".join(f"V{top}H{stop}" for top, stop in zip(tops[:, number + 1].tolist(), places[1:], strict=True))
-        back = "".join(
-            f"V{bottom}H{start}" for bottom, start in zip(tops[::-1, number].tolist(), places[-2::-1], strict=True)
-        )
-        bands += Markup('<path class="m{}" d="M0 {}{}{}z"/>').format(number, tops[0, number], there, back)
-    return Markup(
-        '<svg class="shares" viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" '
-        'aria-label="shares of the members over epoch 0: {}">{}</svg>'
-    ).format(title, bands)

@@ -21,7 +21,8 @@ from tfds_torch.check.content import choose_shown
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.figures import plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.mixture_report import describe_members, mixture_part
+from tfds_torch.check.mixture_page import mixture_part
+from tfds_torch.check.mixture_report import describe_members
 from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
 from tfds_torch.check.page_part import Part
 from tfds_torch.check.promises import allow
