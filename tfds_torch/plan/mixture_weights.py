@@ -102,6 +102,11 @@ def _check_schedule(weights: object) -> list[tuple[int, object]]:
         raise ConfigError(f"weights={quoted(weights)} must be {advice}, or None for a concatenation.")
     if not weights:
         raise ConfigError(f"weights={quoted(weights)} has no segment: it must be {advice}.")
+    if all(_as_number(entry) is not None for entry in weights):
+        raise ConfigError(
+            f"weights={quoted(weights)} does not say whose the numbers are: give a mapping from member to number, such "
+            f"as {{'a': 0.7, 'b': 0.3}}."
+        )
     schedule: list[tuple[int, object]] = []
     for number, entry in enumerate(weights):
         if isinstance(entry, str | Mapping) or not isinstance(entry, Sequence) or len(entry) != 2:
@@ -129,6 +134,11 @@ def _check_weights(weights: object, sizes: Mapping[str, int], where: str) -> dic
         hint = did_you_mean(weights, [SIZES]) if isinstance(weights, str) else ""
         raise ConfigError(
             f"weights={quoted(weights)}{where} must be a mapping from member to number, or 'sizes'.{hint}"
+        )
+    if weights and all(isinstance(one, Mapping) for one in weights.values()):
+        raise ConfigError(
+            f"weights{where}: {quoted(weights)} looks like a schedule, which is a list of pairs: "
+            f"[(0, {{'a': 0.5, 'b': 0.5}}), (2_000_000, {{...}})]."
         )
     for name in weights:
         if name not in sizes:
@@ -161,9 +171,10 @@ def _as_number(value: Any) -> Fraction | None:
         return None
     if isinstance(value, Rational):
         return Fraction(int(value.numerator), int(value.denominator))
-    if not math.isfinite(value):
+    try:
+        return Fraction(str(value)) if math.isfinite(value) else None
+    except ValueError:  # A signalling NaN of decimal.
         return None
-    return Fraction(str(value))
 
 
 def _shares(weights: Mapping[str, Fraction], power: Fraction) -> dict[str, Fraction]:
@@ -189,21 +200,26 @@ def _round(shares: Mapping[str, Fraction], where: str) -> dict[str, int]:
     period = math.lcm(*(share.denominator for share in shares.values()))
     if period <= MOST_PERIOD:
         return {name: int(share * period) for name, share in shares.items()}
+    num_positive = sum(share > 0 for share in shares.values())
+    if num_positive > MOST_PERIOD:
+        raise ConfigError(
+            f"weights{where}: {num_positive:,} members have a share, and a period has at most {MOST_PERIOD:,} slots. "
+            f"Put members together: ParserMixture without weights is one dataset of them."
+        )
     for name, share in shares.items():
         if 0 < share * MOST_PERIOD < Fraction(1, 2):
             raise ConfigError(
                 f"weights{where}: the share of {quoted(name)} is {float(share):.3g}, less than half of "
-                f"1/{MOST_PERIOD:,}, the finest share of a mixture. Give it a larger weight, or 0; or leave it out."
+                f"1/{MOST_PERIOD:,}, the finest share of a mixture. Give it a larger weight, or a temperature nearer "
+                f"to 1; or 0, which leaves it out."
             )
     exact = {name: share * MOST_PERIOD for name, share in shares.items()}
     counts = {name: max(int(one), 1 if one else 0) for name, one in exact.items()}
     while missing := MOST_PERIOD - sum(counts.values()):
-        by_need = sorted(
-            (name for name, one in exact.items() if one and (missing > 0 or counts[name] > 1)),
-            key=lambda name: counts[name] - exact[name],
-            reverse=missing < 0,
-        )
+        step = 1 if missing > 0 else -1
+        able = [name for name, one in exact.items() if one and (missing > 0 or counts[name] > 1)]
+        by_need = sorted(able, key=lambda name: step * (counts[name] - exact[name]))
         for name in by_need[: abs(missing)]:
-            counts[name] += 1 if missing > 0 else -1
+            counts[name] += step
     divisor = math.gcd(*counts.values())
     return {name: count // divisor for name, count in counts.items()}
