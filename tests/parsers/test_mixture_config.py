@@ -55,7 +55,7 @@ num_threads = 3
 [loader]
 num_workers = 6
 """
-TWO = '[[mixture]]\nname = "a"\nweight = 1\n[[mixture]]\nname = "b"\nweight = 1\n'
+TWO = 'is_training = true\n[[mixture]]\nname = "a"\nweight = 1\n[[mixture]]\nname = "b"\nweight = 1\n'
 
 
 def load(folder: Path, text: str) -> Config:
@@ -70,7 +70,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
         *({"cat": 1, "dog": 0}, ReadOptions(on_error="replace")),
     )
     schedule = ((2_000, {"bridge": 0.5, "droid": 0.5}), (3_000, "sizes"))
-    mixture = MixtureConfig((bridge, MemberConfig("droid:2.0.0", weight=3)), None, schedule, 2, 5_000, "all_exhausted")
+    mixture = MixtureConfig((bridge, MemberConfig("droid:2.0.0", weight=3)), None, schedule, 2, "all_exhausted")
     assert load(tmp_path, EVERYTHING) == Config(
         name="mixture",
         is_training=True,
@@ -79,12 +79,12 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
         image_mode="L",
         read=ReadOptions(num_threads=3),
         num_workers=6,
+        epoch_size=5_000,
         mixture=mixture,
     )
     assert mixture.arguments == {
         "weights": [(0, {"bridge": 0.7, "droid": 3}), *schedule],
         "temperature": 2,
-        "epoch_size": 5_000,
         "stop": "all_exhausted",
     }
 
@@ -101,7 +101,9 @@ def test_without_weights_it_is_a_concatenation(tmp_path: Path) -> None:
     mixture = load(tmp_path, '[[mixture]]\nname = "a"\n[[mixture]]\nname = "b"\n').mixture
     assert mixture is not None
     assert mixture.arguments == {}
-    sizes = load(tmp_path, 'weights = "sizes"\n[[mixture]]\nname = "a"\n[[mixture]]\nname = "b"\n').mixture
+    sizes = load(
+        tmp_path, 'is_training = true\nweights = "sizes"\n[[mixture]]\nname = "a"\n[[mixture]]\nname = "b"\n'
+    ).mixture
     assert sizes is not None
     assert sizes.arguments["weights"] == "sizes"
 
@@ -132,11 +134,12 @@ def test_without_weights_it_is_a_concatenation(tmp_path: Path) -> None:
         ('[[mixture]]\nname = "a"\n[[schedule]]\nstart = 1\nweights = "sizes"', "[[schedule]] has no effect without"),
         ("epoch_size = 0\n" + TWO, "epoch_size = 0 must be in 1..4611686018427387904."),
         (TWO + "[[schedule]]\nstart = 1", "[[schedule]] needs weights: for example start = 2_000_000 and"),
-        (TWO + "[[schedule]]\nstart = -1\nweights = 'sizes'", "[[schedule]] start = -1 must be in 0.."),
+        (TWO + "[[schedule]]\nstart = -1\nweights = 'sizes'", "[[schedule]] start = -1 must be in 1.."),
         (TWO + "[[schedule]]\nstart = 1\nweight = 'sizes'", "unknown key 'weight' in [[schedule]]. Did you mean"),
-        (TWO + "[mixture.read]\nmade = 'index'", "unknown key 'made' in [read]. Did you mean 'mode'?"),
+        (TWO + "[mixture.read]\nmade = 'index'", "unknown key 'made' in [mixture.read]. Did you mean 'mode'?"),
         ("mixture = []", "mixture = [] must be a list of tables: a line [[mixture]] before the keys of each."),
         ("[mixture]\nname = 'a'", "must be a list of tables: a line [[mixture]] before the keys of each."),
+        (TWO.replace("true", "false"), "weights are those of training: give is_training = true, or leave out"),
         ('name = "a"\n[[schedule]]\nstart = 1', "[[schedule]] is that of a mixture: give its datasets"),
         ('name = "a"\nstop = "all_exhausted"', "unknown key 'stop'."),
         ('[[mixture]]\nname = "a"\nclass_map = "../x.txt"', "leads out of the config's folder"),
@@ -170,5 +173,5 @@ def test_a_recipe_opens_its_mixture(tmp_path: Path) -> None:
     assert parser.member_sizes == {"here": 7, "there": 2, "images": 5, "tars": 1}
     assert (parser.seed, parser.batch_size, parser.epoch_size, parser.preprocess) == (9, 2, 8, TrainPreprocess(4))
     assert parser.counts(8) == dict.fromkeys(parser.member_names, 2)
-    evaluated = replace(load(tmp_path, text), is_training=False, preprocess=None).make_parser(tmp_path / "here")
+    evaluated = replace(load(tmp_path, text).for_evaluation(), preprocess=None).make_parser(tmp_path / "here")
     assert (evaluated.num_examples, len(list(evaluated.batches(World(), fields=("image",))))) == (15, 8)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from storage.webdataset.made_tars import write_samples, write_tar
 from tfds_fixtures import as_remote, write_numbered
@@ -64,8 +65,8 @@ def refusal(*arguments: Any, **more: Any) -> str:
         ("ab", "members='ab' must be a mapping from name to parser"),
         ([("a", 3)], "the member 'a' is 3, and must be a ParserTfds, a ParserBeton or a ParserWebDataset"),
         ([3], "3 must be a pair (name, parser)"),
-        ({"": 3}, "the name '' of a member must be a text without '/', and not empty"),
-        ({"a/b": 3}, "the name 'a/b' of a member must be a text without '/'"),
+        ({"": 3}, "the name '' of a member must be a text of printable characters without '/'"),
+        ({"a/b": 3}, "the name 'a/b' of a member must be a text of printable characters without '/'"),
         ({3: 3}, "the name 3 of a member must be a text"),
     ],
 )
@@ -204,7 +205,8 @@ def test_a_weight_that_is_rounded_is_said(make: Make) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"epoch_size": 10}, "epoch_size=10 has no effect without weights"),
+        ({"temperature": True}, "temperature=True has no effect without weights"),
+        ({"temperature": np.array([1, 2])}, "temperature=array([1, 2]) has no effect without weights"),
         ({"stop": "all_exhausted"}, "stop='all_exhausted' has no effect without weights"),
         ({"temperature": 2.0}, "temperature=2.0 has no effect without weights"),
         ({"weights": EVEN, "epoch_size": 0}, "epoch_size=0 must be an integer in 1.."),

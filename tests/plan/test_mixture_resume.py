@@ -188,6 +188,6 @@ def test_a_state_of_another_epoch_size_is_refused() -> None:
     order = MixtureOrder(members, make_segments(sizes, {"a": 1, "b": 1})[0], 100)
     plans = [plan_of(replace(order, epoch_size=size), World(), 4) for size in (100, 60)]
     with pytest.raises(
-        StateMismatchError, match=r"num_examples: 100 in the state, 60 here.* a mixture with its epoch_size"
+        StateMismatchError, match=r"num_examples: 100 in the state, 60 here.* the epoch_size, that it had"
     ):
         LoaderState.load(state_of(plans[0], 5).to_dict(), state_of(plans[1]))

@@ -53,7 +53,7 @@ class AdviceInput:
 
 def advise(facts: AdviceInput) -> list[str]:
     """Returns sentences, the weightiest first; none when there is nothing to be said."""
-    parts = (_memory, _stages, _shards, _remainder, _workers, _cache)
+    parts = (_memory, _stages, _shards, _remainder, _fill, _workers, _cache)
     return [sentence for part in parts for sentence in part(facts)]
 
 
@@ -124,11 +124,28 @@ def _remainder(facts: AdviceInput) -> Iterator[str]:
         return
     what = {
         Remainder.DROP: "examples are dropped from",
-        Remainder.WRAP: f"examples of the next {'pass' if plan.mixture is None else 'epoch'} fill up",
+        Remainder.WRAP: f"examples of the next {'epoch' if plan.is_endless else 'pass'} fill up",
         Remainder.PAD: "padded examples fill up",
     }[plan.remainder]
     share = wasted / plan.num_own_slots
     yield f"batch_size {plan.batch_size}: {wasted:,} {what} every epoch ({share:.0%} of it).{_better_batch_size(plan)}"
+
+
+def _fill(facts: AdviceInput) -> Iterator[str]:
+    """Of an endless row, what fills an epoch's last batch comes again in the next epoch."""
+    plan = facts.plan
+    rest = plan.num_own_slots % plan.global_batch_size
+    if not plan.is_endless or plan.remainder is Remainder.KEEP or not rest:
+        return
+    whole = plan.num_own_slots - rest
+    sizes = [f"epoch_size {size}" for size in (whole, whole + plan.global_batch_size) if size]
+    done = f"the {rest} that are left are dropped"
+    if plan.remainder is not Remainder.DROP:
+        done = f"the {plan.global_batch_size - rest} that fill its last batch come again in the next one"
+    yield (
+        f"An epoch has {plan.num_own_slots:,} examples, which are not whole batches of {plan.global_batch_size}: "
+        f"{done}. With {' or '.join(sizes)}, epochs follow each other without a gap."
+    )
 
 
 def _better_batch_size(plan: EpochPlan) -> str:

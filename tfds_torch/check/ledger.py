@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.check.content import Labels
 from tfds_torch.check.expectation import Expectation, Share
-from tfds_torch.check.member_counts import MemberCount, MemberCounts
+from tfds_torch.check.member_counts import MemberCount, MemberCounts, are_own, most_and_least
 from tfds_torch.check.verdict import NUM_KEPT, CappedList
 from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
@@ -144,14 +144,14 @@ class Ledger:
         self.counts: dict[int, EpochCounts] = {}
         self.identities: dict[tuple[int, int, int], bytes] = {}
         self.pixels: dict[int, NDArray[np.uint8]] = {}
-        self.passes: dict[int, int] = {}  # Of a mixture, that of each example whose pixels are kept.
+        self.passes: dict[int, int] = {}  # Of an endless row, that of each example whose pixels are kept.
         self.labels = Labels(len(expected.ids), class_names)
         self.members = MemberCounts(expected.plan, expected.members) if expected.members else None
         self.num_batches = 0  # Of all ranks and epochs.
         self.loaders: dict[int, EpochEnd] = {}
         self._kept = frozenset(kept)
         self._open: dict[int, _OpenEpoch] = {}
-        self._came = np.zeros(len(expected.ids) if expected.plan.mixture else 0, np.int64)  # In all epochs so far.
+        self._came = np.zeros(len(expected.ids) if expected.plan.is_endless else 0, np.int64)  # In all epochs so far.
 
     def add(self, rank: int, epoch: int, batch: Received) -> None:
         """Takes the next batch of a rank."""
@@ -222,26 +222,28 @@ class Ledger:
         return self.counts[epoch]
 
     def _is_counted(self, rank: int, share: Share) -> NDArray[np.bool_]:
-        """Returns which examples of a share are counted; of a mixture not those that fill the last batch."""
-        if self.members is None or self.expected.plan.mixture is None:
+        """Returns which examples of a share are counted; of an endless row not those that fill the last batch."""
+        plan = self.expected.plan
+        if not plan.is_endless:
             return share.valid
-        number = self.expected.plan.num_batches - 1
+        number = plan.num_batches - 1
         is_counted = share.valid.copy()
         last = self.expected.batch_slice(number)
-        is_counted[last] &= self.members.is_own(rank, number, len(is_counted[last]))
+        is_counted[last] &= are_own(plan, rank, number, len(is_counted[last]))
         return is_counted
 
     def _compare(self, epoch: int, came: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns how often each example is missing, and came too often, by the end of an epoch, int64 [examples].
 
-        Of a mixture this is over all epochs so far: the passes of its members do not end where epochs do.
+        Of an endless row this is over all epochs so far: its passes do not end where epochs do.
         """
-        mixture = self.expected.plan.mixture
-        if self.members is None or mixture is None:
-            excess = came - self.expected.plan.num_passes
+        plan = self.expected.plan
+        if not plan.is_endless:
+            excess = came - plan.num_passes
             return np.maximum(-excess, 0), np.maximum(excess, 0)
         self._came += came
-        most, least = (np.repeat(each, self.members.sizes) for each in self.members.most_and_least(mixture, epoch))
+        sizes = np.array([len(self.expected.ids)], np.int64) if self.members is None else self.members.sizes
+        most, least = (np.repeat(each, sizes) for each in most_and_least(plan, sizes, epoch))
         return np.maximum(least - self._came, 0), np.maximum(self._came - most, 0)
 
     def _known(self, batch: Received) -> list[bool]:
@@ -253,9 +255,9 @@ class Ledger:
         return [is_known and of_member for is_known, of_member in zip(known, is_its.tolist(), strict=True)]
 
     def _pass_of(self, rank: int, number: int, batch: Received, index: int) -> dict[int, int]:
-        """Returns in which pass of its member an example of epoch 0 comes, by index; nothing without a mixture."""
+        """Returns in which pass an example of epoch 0 comes, by index; nothing where an epoch has whole passes."""
         plan = self.expected.plan
-        if plan.mixture is None:
+        if not plan.is_endless:
             return {}
         place = int(np.flatnonzero(batch.index == index)[-1])  # As `Receive` keeps the pixels of the last one.
         slot = number * plan.global_batch_size + rank * plan.batch_size + place

@@ -64,14 +64,9 @@ class MemberCounts:
         """Takes a rank's batch of this number: int64 [n], -1 for an example that is not the mixture's, or padding."""
         if not 0 <= number < self._plan.num_batches:  # A batch too many, which is reported elsewhere.
             return
-        own = index[(index >= 0) & self.is_own(rank, number, len(index))]
+        own = index[(index >= 0) & are_own(self._plan, rank, number, len(index))]
         window = number // self._batches_of_window
         self.windows(epoch)[window] += np.bincount(self.members_of(own), minlength=len(self.names))
-
-    def is_own(self, rank: int, number: int, size: int) -> NDArray[np.bool_]:
-        """Returns which of the examples of a rank's batch are the epoch's own, bool [size]: others fill the batch."""
-        first = number * self._plan.global_batch_size + rank * self._plan.batch_size
-        return np.arange(first, first + size) < self._plan.num_own_slots
 
     def windows(self, epoch: int) -> Int64Array:
         """Returns how many examples of each member came in each window, int64 [windows, members]."""
@@ -104,14 +99,30 @@ class MemberCounts:
         rows = zip(*(each.tolist() for each in (came, planned, most, within)), strict=True)
         return tuple(MemberCount(name, *row) for name, row in zip(self.names, rows, strict=True))
 
-    def most_and_least(self, mixture: MixtureOrder, epoch: int) -> tuple[Int64Array, Int64Array]:
-        """Returns how often each example came at most, and at least, by the end of an epoch: int64 [members] each.
 
-        Counted over all epochs until then: each pass of a member has each of its examples once, so that n slots of a
-        member of N examples hold each one n // N times, or once more.
-        """
-        slots = mixture.counts((epoch + 1) * self._plan.num_own_slots)
-        return -(-slots // self.sizes), slots // self.sizes
+def are_own(plan: EpochPlan, rank: int, number: int, size: int) -> NDArray[np.bool_]:
+    """Returns which of the examples of a rank's batch are the epoch's own, bool [size]: others fill the batch."""
+    first = number * plan.global_batch_size + rank * plan.batch_size
+    return np.arange(first, first + size) < plan.num_own_slots
+
+
+def most_and_least(plan: EpochPlan, sizes: Int64Array, epoch: int) -> tuple[Int64Array, Int64Array]:
+    """Returns how often each example of an endless row came at most, and at least, by the end of an epoch.
+
+    Counted over all epochs until then: each pass of a member has each of its examples once, so that n slots of a member
+    of N examples hold each one n // N times, or once more.
+
+    Args:
+        plan: of a mixture, or of one dataset with an epoch_size.
+        sizes: examples of each member, int64 [members]; of one dataset, its own.
+        epoch: the epoch.
+
+    Returns:
+        int64 [members] each.
+    """
+    slots = (epoch + 1) * plan.num_own_slots
+    counts = np.array([slots], np.int64) if plan.mixture is None else plan.mixture.counts(slots)
+    return -(-counts // sizes), counts // sizes
 
 
 def expected_counts(mixture: MixtureOrder, slots: Int64Array) -> tuple[NDArray[np.float64], Int64Array]:

@@ -172,7 +172,7 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
     """Returns what came of every epoch, beside what was planned."""
     plan, allowed = expected.plan, allow(expected)
     delivered = plan.num_valid if plan.remainder is Remainder.KEEP else plan.num_batches * plan.global_batch_size
-    is_bound = expected.mode == "files" or (plan.mixture is not None and plan.remainder is Remainder.DROP)
+    is_bound = expected.mode == "files" or (plan.is_endless and plan.remainder is Remainder.DROP)
     at_most = "up to " if is_bound else ""  # Of uneven files no more is known.
     missing = "left out" if plan.remainder is Remainder.DROP else "missing"
     planned = [delivered, delivered - allowed.num_padded, allowed.num_padded]
@@ -202,8 +202,8 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
             if found and len(rows) <= _MOST_ROWS + 1:
                 first = f", the first {len(found.first)}" if found.number > len(found.first) else ""
                 details.append((f"Epoch {epoch}: {found.number:,} {name}{first}", found.first))
-    if plan.mixture is not None:
-        passes = f"; an epoch is the next {plan.num_own_slots:,} of the mixture, and {missing} and twice are of all "
+    if plan.is_endless:
+        passes = f"; an epoch is the next {plan.num_own_slots:,} examples, and {missing} and twice are of all "
         passes += "passes that began until its end"
     else:
         passes = f", and an epoch has {plan.num_passes} passes" if plan.num_passes > 1 else ""
@@ -298,7 +298,7 @@ def _order(order: OrderSample, expected: Expectation) -> Part:
     note += " To the right: position in the epoch. Upwards: index in the dataset."
     came = _draw_dots(positions / num_positions, indices / plan.num_examples, "the order of this run")
     caption = f"What was delivered, in read mode {expected.mode}.{_correlation(positions, indices)}"
-    if not plan.shuffle or plan.mixture is not None:  # A shuffle buffer has no weights.
+    if not plan.shuffle or plan.is_endless:  # A shuffle buffer has no weights, and no passes.
         return Part("order", "Order", note, drawings=[("This run", came, caption)])
     buffered = shuffle_by_buffer(plan.num_examples, positions, plan.seed)
     other = _draw_dots(positions / num_positions, buffered / plan.num_examples, "the order of a shuffle buffer")

@@ -49,8 +49,8 @@ def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
         _padding(ledger.expected, ended, counts),
         _own_share(ended),
     ]
-    # Of a mixture that is not shuffled, the next epoch is the next part of its row.
-    is_repeated = ledger.expected.plan.shuffle or not ledger.expected.plan.mixture
+    # Of an endless row that is not shuffled, the next epoch is the next part of it.
+    is_repeated = ledger.expected.plan.shuffle or not ledger.expected.plan.is_endless
     return promises + ([_order(ledger.expected, ended)] if len(whole) > 1 and is_repeated else [])
 
 
@@ -121,9 +121,11 @@ def allow(expected: Expectation) -> Allowance:
     total = plan.num_own_slots
     num_slots = plan.num_batches * plan.global_batch_size
     num_padded = num_slots - plan.num_valid if plan.remainder is Remainder.PAD else 0
-    if plan.mixture is not None:  # Over all epochs: see `Ledger.count`.
+    if plan.is_endless:  # Over all epochs: see `Ledger.count`.
         num_dropped = (total - plan.num_valid) * expected.num_epochs
-        return Allowance("every example once in each pass of its member", num_padded, num_dropped)
+        name = "every example once in each pass" + (" of its member" if plan.mixture is not None else "")
+        name += ", and the wrapped few" if num_slots > total else ""
+        return Allowance(name, num_padded, num_dropped)
     if expected.mode == "files":
         name = "every example once, but for uneven files"
         return Allowance(name, num_padded, expected.num_unread, expected.num_repeated, expected.num_repeated)

@@ -113,7 +113,9 @@ def _merge(flags: argparse.Namespace, config: Config) -> Config:
     if flags.eval and config.is_training:
         # No other flag could take back what a file sets for training only.
         mode = "auto" if config.read.mode == "files" else config.read.mode
-        config = replace(config, shuffle=None, repeats=0, remainder=None, read=replace(config.read, mode=mode))
+        config = replace(
+            config, shuffle=None, repeats=0, remainder=None, epoch_size=None, read=replace(config.read, mode=mode)
+        )
         if isinstance(config.preprocess, TrainPreprocess):
             config = replace(config, preprocess=None)
     for flag, value in {"--name": flags.name, "--split": flags.split}.items():

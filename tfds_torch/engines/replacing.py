@@ -50,11 +50,9 @@ class Replacement:
     def _read_next_whole(self, position: int, damaged: int, at: int, rows_of: RowsOf) -> DecodedChunk:
         num_examples, part = self._request.plan.num_examples, self._request.replacement_ranges[at]
         pass_number, index = divmod(damaged, num_examples)
-        size = part.stop - part.start
-        most_steps = min(size - 1, part.most + 1)
+        most_steps = min(part.size - 1, part.most + 1)
         for step in range(1, most_steps + 1):
-            following = part.start + (index - part.start + step) % size
-            key = np.array([pass_number * num_examples + following], np.int64)
+            key = np.array([pass_number * num_examples + part.following(index, step)], np.int64)
             try:
                 return self._read(position, key, rows_of)
             except CorruptRecordError:

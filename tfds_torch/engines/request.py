@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
+
 from tfds_torch.engines.fields import Content
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Source
 
@@ -45,11 +48,25 @@ class ReplacementRange:
         start: the first one's index.
         stop: the index behind the last one's.
         most: damaged examples that a worker may replace in an epoch; 0: the first one is an error.
+        subset: those among them that may be read, counted from `start` on; None: all.
     """
 
     start: int
     stop: int
     most: int
+    subset: Subset | None = None
+
+    @property
+    def size(self) -> int:
+        """Examples that may be read."""
+        return self.stop - self.start if self.subset is None else len(self.subset)
+
+    def following(self, index: int, step: int) -> int:
+        """Returns the example that stands some steps behind another one; behind the last one stands the first."""
+        if self.subset is None:
+            return self.start + (index - self.start + step) % self.size
+        place = int(self.subset.places_of(np.array([index - self.start], np.int64))[0])
+        return self.start + int(self.subset.numbers[(place + step) % self.size])
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,7 @@ class ReadRequest:
         """Where damaged examples are replaced, and how many of them."""
         if self.replacing is not None:
             return self.replacing
-        return (ReplacementRange(0, self.plan.num_examples, self.options.most_replaced),)
+        return (ReplacementRange(0, self.plan.num_examples, self.options.most_replaced, self.plan.subset),)
 
     @cached_property
     def num_threads(self) -> int:

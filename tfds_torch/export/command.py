@@ -166,9 +166,7 @@ def _config(flags: argparse.Namespace) -> Config:
     name = flags.name or config.name
     split = flags.split or config.split or (None if is_one_split(name) else "train")
     # Every example once, in order: a recipe's options for training have no use here.
-    return replace(
-        config, name=name, split=split, is_training=False, shuffle=None, repeats=0, remainder=None, read=ReadOptions()
-    )
+    return replace(config.for_evaluation(), name=name, split=split, read=ReadOptions())
 
 
 def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:

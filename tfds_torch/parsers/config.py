@@ -54,6 +54,7 @@ class Config:
         read: how examples are read.
         preprocess: what is done to images while they are decoded; None: they come as they are stored.
         num_workers: loader processes of a rank.
+        epoch_size: examples of an epoch, in training; None: whole passes, or as a mixture's `stop` says.
         mixture: the datasets that are mixed, each with its own name, split, keys and class map; None: one is read.
     """
 
@@ -72,6 +73,7 @@ class Config:
     read: ReadOptions = ReadOptions()
     preprocess: Preprocess | None = None
     num_workers: int = 2
+    epoch_size: int | None = None
     mixture: MixtureConfig | None = None
 
     def make_parser(
@@ -108,12 +110,16 @@ class Config:
         given["split"] = "train" if self.split is None else self.split
         return ParserTfds(root, download=download, cache=cache, **given)
 
+    def for_evaluation(self) -> "Config":
+        """Returns this recipe without what it says of training only: every example once, in order."""
+        return replace(self, is_training=False, shuffle=None, repeats=0, remainder=None, epoch_size=None)
+
     def of_member(self, member: MemberConfig) -> "Config":
-        """Returns the recipe of one dataset of the mixture: preprocess and threads are the mixture's."""
+        """Returns the recipe of one dataset of the mixture: what belongs to an epoch is the mixture's."""
         own = {
             name: getattr(member, name) for name in ("name", "split", "image_key", "target_key", "class_map", "read")
         }
-        return replace(self, mixture=None, preprocess=None, **own)
+        return replace(self, mixture=None, preprocess=None, epoch_size=None, **own)
 
     def mix(self, members: Mapping[str, ParserBase]) -> ParserMixture:
         """Returns the mixture of its members, as this recipe mixes them; in evaluation without their weights.
@@ -121,9 +127,10 @@ class Config:
         Raises:
             ConfigError: as ParserMixture.
         """
-        names = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "preprocess", "read")
+        names = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
+        epoch = {name: getattr(self, name) for name in names}
         arguments = self.mixture.arguments if self.mixture is not None and self.is_training else {}
-        return ParserMixture(members, **{name: getattr(self, name) for name in names}, **arguments)
+        return ParserMixture(members, preprocess=self.preprocess, read=self.read, **epoch, **arguments)
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -147,7 +154,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         check_keys(source, name, table, homes)
     for entry in entries:
         check_keys(source, MIXTURE, entry, homes)
-        check_keys(source, "[read]", _take_table(source, dict(entry), "read", "mixture.read"), homes)
+        read_of_member = _take_table(source, dict(entry), "read", "mixture.read")
+        check_keys(source, "[mixture.read]", read_of_member, homes | {"[mixture.read]": homes["[read]"]})
 
     def find_class_map(value: object, where: str) -> Any:
         if isinstance(value, dict):
@@ -163,6 +171,11 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         top["class_map"] = find_class_map(top["class_map"], f"{source}: class_map")
     if is_mixture:
         mixture = make_mixture(source, mixed, entries, schedule, find_class_map)
+        if mixture.arguments and not top.get("is_training", False):
+            raise ConfigError(
+                f"{source}: weights are those of training: give is_training = true, or leave out the weights; "
+                f"evaluation has every example of every member exactly once."
+            )
         top |= {"name": "mixture", "mixture": mixture}
     elif schedule:
         raise ConfigError(f"{source}: [[schedule]] is that of a mixture: give its datasets, each below {MIXTURE}.")

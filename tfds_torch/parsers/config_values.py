@@ -10,7 +10,7 @@ from tfds_torch.runtime.printable import quoted
 
 _BOUNDS = {
     "epoch_size": (1, 2**62),
-    "start": (0, 2**62),
+    "start": (1, 2**62),
     "batch_size": (1, 2**16),
     "repeats": (0, 10_000),
     "seed": (0, 2**63 - 1),

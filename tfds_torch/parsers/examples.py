@@ -13,7 +13,10 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.mixture_weights import MOST_SLOTS
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Source
 
@@ -98,3 +101,26 @@ def _find_index(source: Source, where: str, key: Any) -> int:
             f"{where}: there is no example {number}: {there if num_examples else 'it is empty'}."
         )
     return number % num_examples
+
+
+def find_place(subset: Subset, where: str, place: Any) -> int:
+    """Returns a place in a subset, counted from its beginning.
+
+    Raises:
+        ConfigError: it is not an integer.
+        ExampleNotFoundError: there is no such place.
+    """
+    number = check_integer(f"{where}: place", place, -MOST_SLOTS, MOST_SLOTS)
+    if not -len(subset) <= number < len(subset):
+        there = f"its places are 0 to {len(subset) - 1}" if len(subset) else "it is empty"
+        raise ExampleNotFoundError(f"{where}: there is no place {number} in the subset: {there}.")
+    return number % len(subset)
+
+
+def check_are_in(subset: Subset, where: str, numbers: Int64Array) -> None:
+    """Raises ExampleNotFoundError where an example of the split is not one of the subset."""
+    is_other = subset.places_of(numbers) < 0
+    if is_other.any():
+        raise ExampleNotFoundError(
+            f"{where}: example {int(numbers[is_other][0])} of the split is not one of the subset's {len(subset):,}."
+        )

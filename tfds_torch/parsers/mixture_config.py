@@ -56,14 +56,13 @@ class MixtureConfig:
         members: the datasets.
         weights: `sizes`; None: those of the members, or no weights.
         schedule: (first example, member -> weight, or `sizes`) of the later parts, from the entries [[schedule]].
-        temperature, epoch_size, stop: as in ParserMixture.
+        temperature, stop: as in ParserMixture.
     """
 
     members: tuple[MemberConfig, ...]
     weights: str | None = None
     schedule: tuple[tuple[int, Mapping[str, float] | str], ...] = ()
     temperature: float = 1.0
-    epoch_size: int | None = None
     stop: str = "first_exhausted"
 
     @property
@@ -75,8 +74,7 @@ class MixtureConfig:
         if first is None:
             return {}
         weights = [(0, first), *self.schedule] if self.schedule else first
-        names = ("temperature", "epoch_size", "stop")
-        return {"weights": weights, **{name: getattr(self, name) for name in names}}
+        return {"weights": weights, "temperature": self.temperature, "stop": self.stop}
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def make_mixture(
             f"(0 leaves it out), or none."
         )
     if not found.arguments:
-        given = [name for name in ("temperature", "epoch_size", "stop") if name in top] + [SCHEDULE] * bool(schedule)
+        given = [name for name in ("temperature", "stop") if name in top] + [SCHEDULE] * bool(schedule)
         if given:
             raise ConfigError(
                 f"{source}: {given[0]} has no effect without weights: give each {MIXTURE} a weight, or weights = "

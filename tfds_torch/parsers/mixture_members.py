@@ -45,12 +45,15 @@ def check_members(members: object) -> dict[str, ParserBase]:
     found: dict[str, ParserBase] = {}
     for pair in pairs:
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise ConfigError(f"ParserMixture: {quoted(pair)} must be a pair (name, parser).")
-        name, parser = pair
-        if not isinstance(name, str) or not name or "/" in name:
             raise ConfigError(
-                f"ParserMixture: the name {quoted(name)} of a member must be a text without '/', and not empty: ids "
-                f"are <member>/<id>."
+                f"ParserMixture: {quoted(pair)} must be a pair (name, parser): give members their names, such as "
+                f"{{'a': parser_a, 'b': parser_b}}."
+            )
+        name, parser = pair
+        if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+            raise ConfigError(
+                f"ParserMixture: the name {quoted(name)} of a member must be a text of printable characters without "
+                f"'/', and not empty: ids are <member>/<id>."
             )
         if name in found:
             raise ConfigError(f"ParserMixture: two members are called {quoted(name)}: give each a name of its own.")
@@ -68,6 +71,11 @@ def _check_parser(name: str, parser: object) -> ParserBase:
         raise ConfigError(
             f"ParserMixture: the member {quoted(name)} is a mixture itself: give its members to this one, with weights "
             f"of their own."
+        )
+    if parser.has_weights:
+        raise ConfigError(
+            f"ParserMixture: the member {quoted(name)} has weights of its own, of classes or examples: leave them out, "
+            f"or give the mixture subsets of it."
         )
     if parser.read.mode not in ("auto", "index") or parser.source.obstacle is not None:
         why = parser.source.obstacle or f"it has ReadOptions(mode={parser.read.mode!r})"
@@ -89,6 +97,8 @@ def check_agreement(members: Members, options: ParserOptions) -> None:
     of_mixture: dict[str, Any] = {name: getattr(options, name) for name in _OF_EPOCHS}
     of_mixture["shuffle"] = options.is_training if options.shuffle is None else options.shuffle
     for member, parser in members.items():
+        if parser.epoch_size != parser.num_examples:
+            _refuse(member, f"epoch_size={parser.epoch_size}", "ends its epochs itself")
         for name, default in _OF_EPOCHS.items():
             value = getattr(parser, name)
             if name == "repeats" and value <= 1:

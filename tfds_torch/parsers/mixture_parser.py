@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
@@ -30,6 +29,7 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
 from tfds_torch.plan.mixture_weights import MOST_SLOTS, make_segments
+from tfds_torch.plan.subset import Subset
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
@@ -77,7 +77,8 @@ class ParserMixture(ParserBase):
         remainder: as in ParserTfds.
         preprocess: as in ParserTfds, of all members' images.
         temperature: T > 0: weights are taken to the power 1/T.
-        epoch_size: examples of an epoch of a mixture with weights; None: as `stop` says.
+        epoch_size: examples of an epoch, in training: the next ones of an endless row; None: as `stop` says, and
+            without weights one pass over all members.
         stop: where an epoch ends without `epoch_size`: "first_exhausted", when the first member's pass ends, or
             "all_exhausted", when every member's first one has. Later epochs are as long.
         read: `num_threads`, `prefetch_batches` and `jpeg_decoder`.
@@ -113,13 +114,16 @@ class ParserMixture(ParserBase):
         check_agreement(parsers, options)
         is_shuffled = is_training if shuffle is None else shuffle
         if weights is None:
-            _refuse_idle(temperature, epoch_size, stop)
-            options = replace(options, read=with_common_blocks(read, parsers) if is_shuffled else read)
+            _refuse_idle(temperature, stop)
+            read = with_common_blocks(read, parsers) if is_shuffled else read
+            options = replace(options, read=read, epoch_size=epoch_size)
+            self._subset = _subset_of(parsers)
         else:
             if not is_training:
                 raise ConfigError(
                     f"ParserMixture: weights={quoted(weights)} in evaluation would leave examples out, or count them "
-                    f"twice. Leave out weights=: evaluation then has every example of every member exactly once."
+                    f"twice. Leave out weights=: evaluation then has every example of every member exactly once. In "
+                    f"training, give is_training=True."
                 )
             seed = check_integer("seed", seed, 0)
             self._order = self._make_order(weights, temperature, seed, is_shuffled, epoch_size, stop)
@@ -148,8 +152,14 @@ class ParserMixture(ParserBase):
                 stacklevel=4,
             )
         members = tuple(
-            MixtureMember(name, size, self._members[name].read.blocks if is_shuffled else None)
-            for name, size in sizes.items()
+            MixtureMember(
+                name,
+                parser.num_examples,
+                parser.read.blocks if is_shuffled else None,
+                parser.selected,
+                len(parser.source),
+            )
+            for name, parser in self._members.items()
         )
         if epoch_size is not None:
             if stop != "first_exhausted":
@@ -180,7 +190,7 @@ class ParserMixture(ParserBase):
 
     @property
     def member_sizes(self) -> dict[str, int]:
-        """Name -> number of examples."""
+        """Name -> number of examples of one pass."""
         return {name: parser.num_examples for name, parser in self._members.items()}
 
     @property
@@ -196,7 +206,7 @@ class ParserMixture(ParserBase):
     @property
     def epoch_size(self) -> int:
         """Examples of an epoch, without repeats and without what fills its last batch."""
-        return self.num_examples if self._order is None else self._order.epoch_size
+        return super().epoch_size if self._order is None else self._order.epoch_size
 
     def counts(self, n: int) -> dict[str, int]:
         """Returns how many of the first n examples of the mixture, over epochs, each member has.
@@ -210,12 +220,13 @@ class ParserMixture(ParserBase):
         if self._order is not None:
             return dict(zip(self._members, self._order.counts(n).tolist(), strict=True))
         sizes = np.array(list(self.member_sizes.values()), np.int64)
-        ends, (passes, rest) = np.cumsum(sizes), divmod(n, self.num_examples)
+        ends = np.cumsum([len(parser.source) for parser in self._members.values()])
+        passes, rest = divmod(n, self.num_examples)
         counts = passes * sizes
-        if not self.shuffle:
+        if not self.shuffle and self._subset is None:
             counts += np.clip(rest - (ends - sizes), 0, sizes)
         else:
-            plan = replace(self.plan(World()), repeats=1)
+            plan = replace(self.plan(World()), repeats=1, epoch_size=None)
             for start in range(0, rest, _COUNTED_AT_ONCE):
                 slots = np.arange(start, min(start + _COUNTED_AT_ONCE, rest), dtype=np.int64)
                 index = plan.at_slots(passes, slots).index
@@ -231,6 +242,10 @@ class ParserMixture(ParserBase):
             schedule = [(one.start, one.counts) for one in order.segments], [one.blocks for one in order.members]
         identity = ("mixture 1", self._source.identity, schedule)
         return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+
+    @property
+    def _has_stored_targets(self) -> bool:
+        return False  # Members have class maps of their own.
 
     # Fields
 
@@ -305,8 +320,9 @@ class ParserMixture(ParserBase):
     def _as_read(self, request: ReadRequest) -> ReadRequest:
         ranges, start = [], 0
         for parser in self._members.values():
-            ranges.append(ReplacementRange(start, start + parser.num_examples, parser.read.most_replaced))
-            start += parser.num_examples
+            stop = start + len(parser.source)
+            ranges.append(ReplacementRange(start, stop, parser.read.most_replaced, parser.selected))
+            start = stop
         return replace(
             request,
             source=cast(MixtureSource, self._source).reporting_to(request.context.metrics),
@@ -314,20 +330,21 @@ class ParserMixture(ParserBase):
             read_at_once=_OF_EACH_MEMBER * len(self._members),
         )
 
-    def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> int | NDArray[np.int64]:
-        if self._order is None:
-            return super()._first_pass(epoch, index)
-        plan = self.plan(World())
-        counts = self._order.counts(plan.check_epoch(epoch) * plan.num_own_slots)
-        passes = counts // np.array(list(self.member_sizes.values()), np.int64)
-        return passes[np.searchsorted(self._order.offsets, index, side="right") - 1]
+
+def _subset_of(members: Mapping[str, ParserBase]) -> Subset | None:
+    """Returns the examples of a concatenation of subsets, in the mixture's numbers; None: all of all splits."""
+    if all(parser.selected is None for parser in members.values()):
+        return None
+    starts = np.cumsum([0, *(len(parser.source) for parser in members.values())], dtype=np.int64).tolist()
+    numbers = [start + parser.indices for start, parser in zip(starts, members.values(), strict=False)]
+    return Subset(np.concatenate(numbers))
 
 
-def _refuse_idle(temperature: object, epoch_size: object, stop: object) -> None:
+def _refuse_idle(temperature: object, stop: object) -> None:
     """Raises ConfigError for arguments that have no effect without weights."""
-    given = {"temperature": (temperature, 1.0), "epoch_size": (epoch_size, None), "stop": (stop, "first_exhausted")}
+    given = {"temperature": (temperature, 1.0), "stop": (stop, "first_exhausted")}
     for name, (value, default) in given.items():
-        if value != default:
+        if not isinstance(value, str | int | float) or isinstance(value, bool) or value != default:
             raise ConfigError(
                 f"ParserMixture: {name}={quoted(value)} has no effect without weights: an epoch of a concatenation has "
                 f"every example of every member. Give weights, for example weights='sizes', or leave it out."

@@ -11,14 +11,14 @@ from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
 from tfds_torch.engines.fields import Content, ImageField
 from tfds_torch.engines.read_mode import find_read_mode
-from tfds_torch.engines.request import ReadContext, ReadRequest
+from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.examples import decode_examples, find_examples
+from tfds_torch.parsers.examples import check_are_in, decode_examples, find_examples, find_place
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name
 from tfds_torch.parsers.parser_options import check_single_examples
-from tfds_torch.parsers.split_description import SplitDescription
+from tfds_torch.parsers.selection import Selection
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import LARGEST_KEY
 from tfds_torch.plan.world import World
@@ -27,7 +27,7 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
 
 
-class ParserBase(SplitDescription):
+class ParserBase(Selection):
     """Reads a split by its Source: batches and single examples. It can be pickled, and used from several processes."""
 
     def batches(
@@ -88,7 +88,11 @@ class ParserBase(SplitDescription):
 
     def _as_read(self, request: ReadRequest) -> ReadRequest:
         """Returns a request as this kind of parser reads it."""
-        return request
+        if request.plan.row is None:
+            return request
+        return replace(
+            request, replacing=(ReplacementRange(0, len(self._source), self.read.most_replaced, self._subset),)
+        )
 
     def _guarded(self, batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
         """Returns batches for one thread; a loader's worker, which reads ahead, has no other thread."""
@@ -134,8 +138,25 @@ class ParserBase(SplitDescription):
             CorruptRecordError: a record or an image is damaged.
         """
         if isinstance(key, slice):
-            return self._examples(range(*key.indices(self.num_examples)))
-        return self._examples([key])[0]
+            places = range(*key.indices(self.num_examples))
+            return self._examples(places if self._subset is None else self._subset.numbers[list(places)].tolist())
+        return self._examples(self.numbers_at([key]))[0]
+
+    def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
+        """Returns the numbers of examples by their places among those of the parser; of a whole split they are equal.
+
+        Args:
+            places: integers, -num_examples <= i < num_examples; ids are left as they are.
+
+        Raises:
+            ExampleNotFoundError: there is no such place.
+        """
+        if self._subset is None:
+            return list(places)
+        return [
+            one if isinstance(one, str) else int(self._subset.numbers[find_place(self._subset, repr(self), one)])
+            for one in places
+        ]
 
     def _examples(self, indices_or_ids: Iterable[int | str]) -> list[Example]:
         """Returns examples with image and label, as far as they have them; those without both have all features."""
@@ -163,8 +184,9 @@ class ParserBase(SplitDescription):
         They are what `batches` yields, example by example: without a preprocess, or with it where an epoch is given.
 
         Args:
-            indices_or_ids: indices (negative ones count from the end) and TFDS ids, `<shard file>__<record>` (of an
-                image folder: the path below its root), in any mix and order; also several times the same.
+            indices_or_ids: indices in the split, as the field `index` has them (negative ones count from the end), and
+                TFDS ids, `<shard file>__<record>` (of an image folder: the path below its root), in any mix and order;
+                also several times the same.
             fields: what to decode: `image`, `label`, and any feature of the dataset.
             epoch: whose crops the images get: those of the first pass of that epoch; None: images are whole, whatever
                 the preprocess.
@@ -182,17 +204,25 @@ class ParserBase(SplitDescription):
         self.check_fields(fields)
         self._check_can_fetch()
         keys = find_examples(self._source, self.split, indices_or_ids)
+        if self._subset is not None:
+            check_are_in(self._subset, repr(self), keys)
         if epoch is not None:
             check_single_examples(self.dataset_name, self.preprocess)
-            keys = keys + self._first_pass(epoch, keys) * max(1, self.num_examples)
+            keys = keys + self._first_pass(epoch, keys) * max(1, len(self._source))
         content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None)
         return decode_examples(self._source, content, self._class_map, self.read, keys, seed=self.seed, context=context)
 
     def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> int | NDArray[np.int64]:
         """Returns the first pass of an epoch: one number, or int64 [n] of the examples int64 [n]."""
-        num_passes = max(1, self.repeats)
-        most = LARGEST_KEY // (num_passes * max(1, self.num_examples)) - 1
-        return check_integer("epoch", epoch, 0, most) * num_passes
+        if self._order is not None:
+            plan, order = self.plan(World()), self._order
+            counts = order.counts(plan.check_epoch(epoch) * plan.num_own_slots)
+            sizes = np.array([member.num_examples for member in order.members], np.int64)
+            passes: NDArray[np.int64] = (counts // sizes)[order.members_of(index)]
+            return passes
+        num_slots = self.epoch_size * max(1, self.repeats)
+        most = LARGEST_KEY // max(1, len(self._source)) * self.num_examples // max(1, num_slots) - 1
+        return check_integer("epoch", epoch, 0, most) * num_slots // max(1, self.num_examples)
 
     def encoded_names(self) -> list[str]:
         """Returns the fields of an example as it is stored: image and label first, then the dataset's other ones."""

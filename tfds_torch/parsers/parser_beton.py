@@ -52,6 +52,7 @@ class ParserBeton(ParserBase):
         image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         class_map: as in ParserTfds.
         read: how examples are read: only read mode `index` can.
+        epoch_size: as in ParserTfds.
         handlers: field -> its `BetonCustom`, for fields of a type of their own.
 
     Raises:
@@ -78,10 +79,21 @@ class ParserBeton(ParserBase):
         image_mode: str | None = "RGB",
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
+        epoch_size: int | None = None,
         handlers: Mapping[str, BetonField] | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
+            shuffle,
+            is_training,
+            batch_size,
+            repeats,
+            seed,
+            remainder,
+            preprocess,
+            image_mode,
+            class_map,
+            read,
+            epoch_size,
         )
         file = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
         super().__init__(file, SPLIT, options, image_key, target_key)

@@ -9,7 +9,9 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.mixture_weights import MOST_SLOTS
 from tfds_torch.runtime.printable import quoted
 
 
@@ -27,10 +29,13 @@ class ParserOptions:
     image_mode: str | None
     class_map: Mapping[Any, int] | str | os.PathLike[str] | None
     read: ReadOptions
+    epoch_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.is_training and self.batch_size is None:
             raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
+        if self.epoch_size is not None:
+            object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
         if not isinstance(self.shuffle, bool | None):
             raise ConfigError(f"shuffle={quoted(self.shuffle)} must be True, False or None (as is_training).")
         if not isinstance(self.read, ReadOptions):

@@ -65,6 +65,7 @@ class ParserWebDataset(ParserBase):
         image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         class_map: as in ParserTfds.
         read: how examples are read: only read mode `index` can.
+        epoch_size: as in ParserTfds.
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
@@ -89,9 +90,20 @@ class ParserWebDataset(ParserBase):
         image_mode: str | None = "RGB",
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
+        epoch_size: int | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
+            shuffle,
+            is_training,
+            batch_size,
+            repeats,
+            seed,
+            remainder,
+            preprocess,
+            image_mode,
+            class_map,
+            read,
+            epoch_size,
         )
         self._names = _check_class_names(class_names)
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS

@@ -36,17 +36,17 @@ def _describe_repeats(parser: Parser, rank: World) -> str | None:
     num_own, num_slots = plan.num_own_slots, plan.global_batch_size
     if not plan.is_training or plan.remainder is not Remainder.WRAP or num_own >= num_slots:
         return None
-    if plan.mixture is not None:
+    if plan.is_endless:
         return (
             f"{parser.dataset_name} has {num_own} examples in an epoch, fewer than a batch of {num_slots}: the one "
             f"batch of an epoch is filled with the first examples of the next ones. Use a larger epoch_size, or a "
             f"smaller batch_size."
         )
-    least, most = num_slots // plan.num_examples, -(-num_slots // plan.num_examples)
+    least, most = num_slots // plan.num_selected, -(-num_slots // plan.num_selected)
     times = f"{least} times" if least == most else f"{least} or {most} times"
     ranks = f" ({rank.num_replicas} ranks x batch_size {plan.batch_size})" if rank.num_replicas > 1 else ""
     return (
-        f"{parser.dataset_name}, split {quoted(parser.split)}, has {plan.num_examples} examples, fewer than a batch of "
+        f"{parser.dataset_name}, split {quoted(parser.split)}, has {plan.num_selected} examples, fewer than a batch of "
         f"{num_slots}{ranks}: each comes {times} in the one batch of an epoch. {_remedy(plan)}"
     )
 

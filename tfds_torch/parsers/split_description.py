@@ -23,6 +23,8 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.mixture_order import MixtureOrder
+from tfds_torch.plan.subset import Subset
+from tfds_torch.plan.weighted_order import WeightedOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FileInstruction, Source
@@ -46,6 +48,12 @@ class SplitDescription(ABC):
     _order: MixtureOrder | None = None
     """The order of a mixture with weights; None: that of one dataset."""
 
+    _draws: WeightedOrder | None = None
+    """The order of examples that are drawn by weights; None: passes have each example once."""
+
+    _subset: Subset | None = None
+    """The examples of a subset; None: all of the split."""
+
     def __init__(
         self,
         source: Source,
@@ -65,6 +73,7 @@ class SplitDescription(ABC):
         self.preprocess = options.preprocess
         self.image_mode = options.image_mode
         self.read = options.read
+        self._epoch_size = options.epoch_size
         if self.read.jpeg_decoder == "auto" and image_key is not None:
             jpeg.warn_of_problems()
         self.image_key, self.target_key = image_key, target_key
@@ -161,7 +170,7 @@ class SplitDescription(ABC):
 
     def _file_names(self) -> list[str]:
         """Returns a name for every example, in the order of `index`."""
-        return list(self.ids(np.arange(self.num_examples)))
+        return list(self.ids(np.arange(len(self._source))))
 
     def _source_for(self, read: ReadOptions) -> Source:
         """Returns the source as other options read it."""
@@ -220,17 +229,35 @@ class SplitDescription(ABC):
     def num_shards(self) -> int:
         """Files of the split that hold examples of it; every image of an image folder is one."""
         if not self._source.has_shards:
-            return self.num_examples
+            return len(self._source)
         return len({instruction.path for instruction in self.files})
 
     @property
     def num_examples(self) -> int:
-        """Examples of the split."""
-        return len(self._source)
+        """Examples of the split, or of the subset."""
+        return len(self._source) if self._subset is None else len(self._subset)
 
     def __len__(self) -> int:
-        """Examples of the split: with `parser[i]`, a random-access source."""
+        """Examples of the split, or of the subset: with `parser[i]`, a random-access source."""
         return self.num_examples
+
+    @property
+    def epoch_size(self) -> int:
+        """Examples of an epoch, without repeats and without what fills its last batch."""
+        row = self._order or self._draws
+        if row is not None:
+            return row.epoch_size
+        return self.num_examples if self._epoch_size is None else self._epoch_size
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """The numbers of the examples in the split, int64 [n], in the order of the dataset, or of the subset."""
+        return np.arange(len(self._source), dtype=np.int64) if self._subset is None else self._subset.numbers
+
+    @property
+    def selected(self) -> Subset | None:
+        """The examples of a subset; None: all of the split."""
+        return self._subset
 
     @property
     def mean_example_bytes(self) -> int:
@@ -247,9 +274,17 @@ class SplitDescription(ABC):
         """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
 
         An image folder has file names and sizes instead of shard lengths; a decoded cache with smaller images adds
-        their size.
+        their size, and a subset its numbers.
         """
-        identity = (self.dataset_name, self.split, self._source.identity)
+        identity: tuple[object, ...] = (self.dataset_name, self.split, self._source.identity)
+        if self._subset is not None:
+            identity = (*identity, "subset", self._subset.digest)
+        if self._draws is not None:
+            identity = (*identity, "weighted", self._draws.weights.digest)
+        if self._order is not None:
+            counts = [one.counts for one in self._order.segments]
+            parts = [(one.name, one.subset and one.subset.digest, one.blocks) for one in self._order.members]
+            identity = (*identity, "balanced", counts, parts)
         return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
@@ -260,7 +295,7 @@ class SplitDescription(ABC):
         return self._source.ids(index)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example, in the order of `index`: its id.
+        """Returns a name for every example of the split, in the order of `index`: its id.
 
         ParserTfds takes the values of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, where
         the dataset has one of them: that takes one pass over the shards.
@@ -306,9 +341,10 @@ class SplitDescription(ABC):
             ConfigError: the number of examples, the batch size and the remainder cannot work together there.
         """
         default = EpochPlan.default_remainder(self.is_training, world)
+        is_row = self._order is not None or self._draws is not None
         try:
             return EpochPlan(
-                num_examples=self.num_examples,
+                num_examples=len(self._source),
                 world=world,
                 batch_size=1 if self.batch_size is None else self.batch_size,
                 remainder=default if self.remainder is None else self.remainder,  # type: ignore[arg-type] # A name, too.
@@ -316,9 +352,12 @@ class SplitDescription(ABC):
                 repeats=self.repeats,
                 shuffle=self.shuffle,
                 seed=self.seed,
-                blocks=self.read.blocks if self._order is None else None,
+                blocks=None if is_row else self.read.blocks,
                 first_example=first_example,
                 mixture=self._order,
+                subset=None if is_row else self._subset,
+                epoch_size=None if is_row else self._epoch_size,
+                draws=self._draws,
             )
         except ConfigError as error:
             raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None

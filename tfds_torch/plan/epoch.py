@@ -5,7 +5,8 @@ slots for its k passes (`repeats`), then, where the remainder asks for it, the f
 batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B. Where the first `first_example` slots were
 delivered under another G, slots and batches are counted from there on.
 
-A mixture has an endless row of slots, of which E are an epoch, or one of its k repeats: everything else is the same.
+A subset of n examples has n slots in a pass. With `epoch_size` E, or in a mixture, there is one endless row of slots,
+of which E are an epoch, or one of its k repeats: everything else is the same.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
 from tfds_torch.plan.mixture_order import MixtureOrder
+from tfds_torch.plan.mixture_weights import MOST_SLOTS
 from tfds_torch.plan.order import LARGEST_KEY, BlockShuffle, Int64Array, block_order_at, order_at, unique
+from tfds_torch.plan.subset import Subset
+from tfds_torch.plan.weighted_order import WeightedOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 
@@ -68,7 +72,7 @@ class EpochPlan:
     """The arithmetic of an epoch, for one place in the world.
 
     Attributes:
-        num_examples: N, of one pass.
+        num_examples: N, of the split.
         world: the grid, and our place in it.
         batch_size: B, per rank.
         remainder: what happens to an incomplete last global batch; `EpochPlan.default_remainder` returns the usual one.
@@ -81,6 +85,10 @@ class EpochPlan:
         first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
             size, 0..k * N. The plan is then that of the rest of the epoch.
         mixture: the order of a mixture of N examples in all, in training; None: one dataset, or a concatenation.
+        subset: the examples of a pass; None: all N.
+        draws: the order of examples that are drawn by weights, in training; None: passes have each example once.
+        epoch_size: E, in training: an epoch is the next E examples of the passes, one after the other; None: it is
+            `repeats` whole passes.
 
     Raises:
         ConfigError: values out of range, or a combination that cannot keep the guarantees.
@@ -98,10 +106,15 @@ class EpochPlan:
     blocks: BlockShuffle | None = None
     first_example: int = 0
     mixture: MixtureOrder | None = None
+    subset: Subset | None = None
+    epoch_size: int | None = None
+    draws: WeightedOrder | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
+        if self.epoch_size is not None:
+            object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
         first_example = check_integer("first_example", self.first_example, 0, self.num_own_slots)
         object.__setattr__(self, "first_example", first_example)
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
@@ -109,8 +122,8 @@ class EpochPlan:
             object.__setattr__(self, name, kind(getattr(self, name)))
         if not isinstance(self.blocks, BlockShuffle | None):
             raise ConfigError(f"blocks={quoted(self.blocks)} must be a BlockShuffle or None.")
-        if self.mixture is not None:
-            self._check_mixture(self.mixture)
+        if self.row is not None:
+            self._check_row(self.row)
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
             raise ConfigError(
                 f"remainder='keep' with {self.world.num_replicas} ranks would give them different numbers of batches. "
@@ -122,7 +135,7 @@ class EpochPlan:
             self._check_evaluation()
 
     def _check_training(self) -> None:
-        if self.num_examples == 0:
+        if self.num_selected == 0:
             raise ConfigError("The split holds no examples: there is nothing to train on.")
         if self.remainder is Remainder.DROP and self.num_own_slots < self.global_batch_size:
             raise ConfigError(
@@ -131,16 +144,19 @@ class EpochPlan:
                 f"batch_size {self.batch_size}). Use remainder='wrap' or a smaller batch_size."
             )
 
-    def _check_mixture(self, mixture: MixtureOrder) -> None:
+    def _check_row(self, row: MixtureOrder | WeightedOrder) -> None:
         if not self.is_training:
             raise ConfigError(
-                "Evaluation of a mixture with weights would leave examples out, or count them twice. Leave out the "
-                "weights: a concatenation has every example of every member exactly once."
+                "Evaluation by weights would leave examples out, or count them twice. Leave out the weights: every "
+                "example then comes exactly once."
             )
-        of_mixture = mixture.num_examples, mixture.seed, mixture.shuffle, None
-        if of_mixture != (self.num_examples, self.seed, self.shuffle, self.blocks):
+        for name in ("subset", "epoch_size"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name}={getattr(self, name)} beside weights: their order has its own.")
+        of_row = row.num_examples, row.seed, row.shuffle, None
+        if of_row != (self.num_examples, self.seed, self.shuffle, self.blocks):
             raise ConfigError(
-                f"The mixture has (num_examples, seed, shuffle, blocks) = {of_mixture}, and the plan "
+                f"The order by weights has (num_examples, seed, shuffle, blocks) = {of_row}, and the plan "
                 f"{(self.num_examples, self.seed, self.shuffle, self.blocks)}: they must be the same."
             )
         if self.first_example + self.num_batches * self.global_batch_size > self._num_keyed:
@@ -151,6 +167,11 @@ class EpochPlan:
             )
 
     def _check_evaluation(self) -> None:
+        if self.epoch_size is not None:
+            raise ConfigError(
+                f"epoch_size={self.epoch_size} in evaluation would leave examples out, or count them twice. Leave it "
+                f"out, or evaluate a subset."
+            )
         if self.num_passes > 1:
             raise ConfigError(f"repeats={self.repeats} in evaluation would count every example {self.repeats} times.")
         if self.remainder is Remainder.WRAP:
@@ -169,13 +190,30 @@ class EpochPlan:
         return max(1, self.repeats)
 
     @property
+    def num_selected(self) -> int:
+        """Examples of one pass: N, or those of the subset."""
+        return self.num_examples if self.subset is None else len(self.subset)
+
+    @property
     def pass_size(self) -> int:
-        """Slots of a pass: N; of a mixture, its epoch_size E."""
-        return self.num_examples if self.mixture is None else self.mixture.epoch_size
+        """Slots of one of the k repeats of an epoch: one pass over the examples, or E of the endless row."""
+        if self.row is not None:
+            return self.row.epoch_size
+        return self.num_selected if self.epoch_size is None else self.epoch_size
+
+    @property
+    def row(self) -> MixtureOrder | WeightedOrder | None:
+        """The endless row of slots that weights make; None: there are none."""
+        return self.mixture if self.mixture is not None else self.draws
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch is a part of an endless row, so that passes do not end where epochs do."""
+        return self.row is not None or self.epoch_size is not None
 
     @property
     def num_own_slots(self) -> int:
-        """Slots of the epoch's own examples, k * N (of a mixture k * E); the fill comes behind them."""
+        """Slots of the epoch's own examples, k * N (of an endless row k * E); the fill comes behind them."""
         return self.pass_size * self.num_passes
 
     @property
@@ -211,7 +249,9 @@ class EpochPlan:
     @property
     def _num_keyed(self) -> int:
         """Slots whose sample keys fit into int64."""
-        return LARGEST_KEY if self.mixture is None else self.mixture.num_keyed
+        if self.row is not None:
+            return self.row.num_keyed
+        return LARGEST_KEY if self.subset is None else LARGEST_KEY // max(1, self.num_examples) * self.num_selected
 
     def check_epoch(self, epoch: object) -> int:
         """Returns an epoch as an int.
@@ -272,12 +312,16 @@ class EpochPlan:
             valid = slots < self.num_own_slots
             passes = np.minimum(passes, self.num_passes - 1)
         passes += epoch * self.num_passes
-        if self.mixture is not None:
-            found = self.mixture.at(passes * self.pass_size + positions)
+        if self.row is not None:
+            found = self.row.at(passes * self.pass_size + positions)
             return PlannedBatch(found.index, found.pass_number, valid)
-        return PlannedBatch(self._examples_at(passes, positions), passes, valid)
+        if self.epoch_size is not None:
+            passes, positions = np.divmod(passes * self.epoch_size + positions, self.num_selected)
+        examples = self._examples_at(passes, positions)
+        return PlannedBatch(examples if self.subset is None else self.subset.numbers[examples], passes, valid)
 
     def _examples_at(self, passes: Int64Array, positions: Int64Array) -> Int64Array:
+        """Returns which of the examples of a pass stand at positions in passes."""
         if not self.shuffle:
             return positions
         examples = np.empty_like(positions)
@@ -288,8 +332,8 @@ class EpochPlan:
 
     def _order_at(self, positions: Int64Array, pass_number: int) -> Int64Array:
         if self.blocks is None:
-            return order_at(positions, self.num_examples, self.seed, pass_number)
-        return block_order_at(positions, self.num_examples, self.seed, pass_number, self.blocks)
+            return order_at(positions, self.num_selected, self.seed, pass_number)
+        return block_order_at(positions, self.num_selected, self.seed, pass_number, self.blocks)
 
 
 def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:

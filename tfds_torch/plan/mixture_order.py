@@ -33,6 +33,7 @@ from tfds_torch.plan.order import (
     orders_at,
     unique,
 )
+from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.printable import quoted
 
 STOPS = ("first_exhausted", "all_exhausted")
@@ -47,11 +48,15 @@ class MixtureMember:
         name: its name, unique in the mixture.
         num_examples: of one pass, >= 1.
         blocks: where its passes are shuffled in blocks, the sizes of these; None: single examples are.
+        subset: where a pass has some examples of a split only, which; None: all of the split.
+        num_stored: examples of that split; None: `num_examples`.
     """
 
     name: str
     num_examples: int
     blocks: BlockShuffle | None = None
+    subset: Subset | None = None
+    num_stored: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class MixtureSlots:
     Attributes:
         member: int64 [n], the number of the member.
         pass_number: int64 [n], which pass over that member, from 0 on.
-        example: int64 [n], which of the member's examples.
-        index: int64 [n], the same, counted over all members in their order.
+        example: int64 [n], which of the member's examples, in its split.
+        index: int64 [n], the same, counted over all members' splits in their order.
     """
 
     member: Int64Array
@@ -134,6 +139,8 @@ class MixtureOrder:
         epoch_size: E, slots of an epoch, >= 1.
         seed: of the orders of all passes, and of members whose deadlines are equal.
         shuffle: whether every pass has an order of its own, or that of the dataset.
+        num_shared: where all members are parts of one split, subsets of it, its examples; None: each member is of a
+            split of its own, and `index` counts over these.
 
     Raises:
         ConfigError: there is no member, one is empty, or two have one name; or values out of range.
@@ -144,6 +151,7 @@ class MixtureOrder:
     epoch_size: int
     seed: int = 42
     shuffle: bool = True
+    num_shared: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
@@ -152,13 +160,16 @@ class MixtureOrder:
 
     @property
     def num_examples(self) -> int:
-        """Examples of all members together."""
-        return sum(member.num_examples for member in self.members)
+        """Examples of all members' splits together: what `index` counts."""
+        return int(self.offsets[-1])
 
     @cached_property
     def offsets(self) -> Int64Array:
-        """int64 [M + 1]: where each member's examples begin, counted over all members; at the end, their number."""
-        return np.concatenate([[0], np.cumsum(self._sizes)])
+        """int64 [M + 1]: where each member's split begins, counted over all members; at the end, their number."""
+        if self.num_shared is not None:
+            return np.array([*[0] * len(self.members), self.num_shared], np.int64)
+        stored = [one.num_examples if one.num_stored is None else one.num_stored for one in self.members]
+        return np.cumsum([0, *stored], dtype=np.int64)
 
     # From slots to examples
 
@@ -170,6 +181,8 @@ class MixtureOrder:
         example = position - pass_number * sizes
         if self.shuffle:
             example = self._shuffled(member, pass_number, example)
+        if self._has_subsets:
+            example = self._in_split(member, example)
         return MixtureSlots(member, pass_number, example, self.offsets[member] + example)
 
     def counts(self, num_slots: int) -> Int64Array:
@@ -215,6 +228,17 @@ class MixtureOrder:
                     found = min(found, max(0, segment.start + (left - 1) * segment.period // count))
                     break
                 before += 0 if stop is None else (stop - segment.start) * count // segment.period + 1
+        return found
+
+    def members_of(self, index: Int64Array) -> Int64Array:
+        """Returns the members of examples, int64 [n], by their `index`; of one that no member has, -1."""
+        if self.num_shared is None:
+            found: Int64Array = np.searchsorted(self.offsets, index, side="right") - 1
+            return found
+        found = np.full(len(index), -1, np.int64)
+        for number, member in enumerate(self.members):
+            if member.subset is not None:
+                found[member.subset.places_of(index) >= 0] = number
         return found
 
     # Arithmetic of the segments
@@ -288,6 +312,20 @@ class MixtureOrder:
             if at + 1 == len(self.segments) or end <= self.segments[at + 1].start:
                 return end
         return None
+
+    @cached_property
+    def _has_subsets(self) -> bool:
+        return any(member.subset is not None for member in self.members)
+
+    def _in_split(self, member: Int64Array, example: Int64Array) -> Int64Array:
+        """Returns the numbers in their splits of examples, whose numbers count the examples of a pass."""
+        found = example.copy()
+        for number in unique(member).values.tolist():
+            subset = self.members[number].subset
+            if subset is not None:
+                here = member == number
+                found[here] = subset.numbers[example[here]]
+        return found
 
     def _shuffled(self, member: Int64Array, pass_number: Int64Array, position: Int64Array) -> Int64Array:
         """Returns the examples at positions of the shuffled passes of members."""

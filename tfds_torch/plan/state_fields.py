@@ -57,10 +57,10 @@ STATE_FIELDS = {
     "split": StateField(str, remedy="Pass split={stored}."),
     "fingerprint": StateField(
         str,
-        remedy="The files are not those that the state was saved with: open the same ones (and a decoded cache with "
-        "the same max_resolution, a mixture with the same members and weights).",
+        remedy="The files, or a mixture's weights, or a subset's numbers, are not those that the state was saved with: "
+        "open the same ones (and a decoded cache with the same max_resolution).",
     ),
-    "num_examples": StateField(int, remedy="Open the dataset with the examples it had, a mixture with its epoch_size."),
+    "num_examples": StateField(int, remedy="Open the dataset with the examples, and the epoch_size, that it had."),
     "read_mode": StateField(str, choices=READ_MODES, remedy="Pass ReadOptions(mode={stored})."),
     "is_training": StateField(bool, remedy="Pass is_training={stored}."),
     "shuffle": StateField(bool, remedy="Pass shuffle={stored}."),

@@ -1,7 +1,7 @@
 """IndexedImageDataset: a parser's examples as a torch map-style Dataset."""
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +30,9 @@ class IndexedParser(Parser, Protocol):
 
     @property
     def examples_by_index(self) -> Callable[..., list[Example]]:
+        """As that of `ParserBase`."""
+
+    def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
         """As that of `ParserBase`."""
 
 
@@ -102,11 +105,11 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             self._epochs.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Examples of the split."""
+        """Examples of the split, or of the subset."""
         return self.parser.num_examples
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Returns an example by its index, or by its id.
+        """Returns an example by its index (of a subset: its place there), or by its id.
 
         Raises:
             ConfigError: index is neither an integer nor an id.
@@ -119,12 +122,13 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         if torch.utils.data.get_worker_info() is not None:
             end_with_parent()
         images: Collection[str] = ()
+        numbers = self.parser.numbers_at(indices)
         if self._epochs is None or self.parser.preprocess is None:
-            examples = self.parser.examples_by_index(indices, self.fields)
+            examples = self.parser.examples_by_index(numbers, self.fields)
         else:
             images = ("image", *self.parser.preprocess.also)
             examples = self.parser.examples_by_index(
-                indices, self.fields, epoch=self._epochs.epoch_now(), context=_IN_TENSORS
+                numbers, self.fields, epoch=self._epochs.epoch_now(), context=_IN_TENSORS
             )
         columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]
         return list(make_examples(columns, (self.transform, self.target_transform)))

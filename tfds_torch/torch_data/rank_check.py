@@ -85,7 +85,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
     names = ("is_training", "shuffle", "seed", "num_passes")
     facts |= {name: getattr(plan, name) for name in names}
     facts |= {"remainder": plan.remainder.value, "read_mode": read_mode, "blocks": plan.blocks}
-    if plan.mixture is not None:
+    if plan.is_endless:
         facts["epoch_size"] = plan.pass_size
     return facts | {"num_replicas": world.num_replicas, "rank": world.rank}
 

@@ -63,6 +63,8 @@ class ParserTfds(ParserBase):
         class_map: new labels for the target, by source label (int) or class name; or the path of such a dict (`.pkl`),
             or of a text file (`.txt`) with a class name in each line. None: the target's own.
         read: how examples are read.
+        epoch_size: examples of an epoch, in training: the next ones of the passes, one after the other, so that data
+            too large for whole epochs need not begin anew. None: an epoch is `repeats` passes. In read mode `index`.
         download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
         cache: where decoded images are kept: built here and now if it is not there, by one process for all ranks, and
             read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
@@ -91,11 +93,22 @@ class ParserTfds(ParserBase):
         image_mode: str | None = "RGB",
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
+        epoch_size: int | None = None,
         download: bool = False,
         cache: DecodedCache | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
+            shuffle,
+            is_training,
+            batch_size,
+            repeats,
+            seed,
+            remainder,
+            preprocess,
+            image_mode,
+            class_map,
+            read,
+            epoch_size,
         )
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset import split_expression

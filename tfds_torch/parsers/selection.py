@@ -1,0 +1,164 @@
+"""Selection: a parser's examples chosen by number, by class or by weight."""
+
+import copy
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tfds_torch.engines.fields import Content
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.split_description import SplitDescription
+from tfds_torch.parsers.targets import cache_file, load_targets, map_targets, read_targets, store_targets
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
+from tfds_torch.plan.mixture_weights import MOST_SLOTS, SIZES, make_segments
+from tfds_torch.plan.subset import Subset, make_subset
+from tfds_torch.plan.weighted_order import WeightedOrder, make_draw_weights
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
+
+_Self = TypeVar("_Self", bound="Selection")
+
+
+class Selection(SplitDescription):
+    """What a parser offers to those who want some of its examples, or some more often than others."""
+
+    def subset(self: _Self, indices: Any) -> _Self:
+        """Returns this parser with some of its examples only: a pass has each of them once.
+
+        `index` stays the number in the split, and ids stay. `parser[i]` and `len(parser)` count within the subset. It
+        can be pickled, cut again, mixed, and resumed by parsers of the same subset only.
+
+        Args:
+            indices: numbers of examples in the split, in any order, each once, all of them this parser's; or a mask,
+                bool [n], of this parser's examples in the order of `indices`.
+
+        Raises:
+            ConfigError: indices are neither; the files are read as streams; a mixture with weights, whose members can
+                be subsets instead; or nothing is left to train on.
+        """
+        self._check_has_no_weights("subset")
+        there = len(self._source) if self._subset is None else self._subset.numbers
+        parser = copy.copy(self)
+        parser._subset = make_subset(indices, there)
+        parser.read_mode(World())
+        return parser
+
+    def balanced(
+        self: _Self, by: str = "label", temperature: float | None = None, *, epoch_size: int | None = None
+    ) -> _Self:
+        """Returns this parser with its classes mixed: every example comes once in each pass of its class.
+
+        Any global batch has within 2 of the share of each class; see docs/mixtures.md. It resumes exactly.
+
+        Args:
+            by: the field that holds the class: `label`, integers.
+            temperature: None: all classes alike. T > 0: classes by their sizes, to the power 1/T; 1 leaves them as they
+                are, a larger T makes small classes more frequent.
+            epoch_size: examples of an epoch; None: as many as the parser has.
+
+        Raises:
+            ConfigError: evaluation; the field is not of integers; the parser is a mixture, or balanced already; or an
+                argument out of range.
+        """
+        self._check_has_no_weights("balanced")
+        if by != "label":
+            raise ConfigError(f"balanced: by={quoted(by)} must be 'label', the field of the classes.")
+        targets = self.targets()
+        if not isinstance(targets, np.ndarray) or targets.ndim != 1 or targets.dtype.kind not in "iu":
+            raise ConfigError(
+                f"{self.dataset_name}: balanced() needs one integer as the label of an example. Mix subsets by hand: "
+                f"ParserMixture({{name: parser.subset(...)}}, weights)."
+            )
+        parser = copy.copy(self)
+        parser._order = self._mix_classes(targets, temperature, epoch_size)
+        parser._epoch_size = None
+        parser.plan(World())
+        return parser
+
+    def weighted(self: _Self, weights: Any, *, epoch_size: int | None = None) -> _Self:
+        """Returns this parser with examples that are drawn by weights, with replacement.
+
+        Shares are right in expectation only; `balanced` and ParserMixture keep them exactly. Draws depend on the seed
+        and the position alone, so that it resumes exactly, in any world.
+
+        Args:
+            weights: a weight >= 0 for each of this parser's examples, [n], in the order of `indices`.
+            epoch_size: examples of an epoch; None: as many as the parser has.
+
+        Raises:
+            ConfigError: evaluation, or no shuffle; weights that are negative, not finite, all 0, or not one for each.
+        """
+        self._check_has_no_weights("weighted")
+        numbers = make_draw_weights(weights, self.num_examples)
+        size = self.epoch_size if epoch_size is None else epoch_size
+        parser = copy.copy(self)
+        parser._draws = WeightedOrder(len(self._source), numbers, size, self.seed, self._subset)
+        parser._epoch_size = None
+        parser.plan(World())
+        return parser
+
+    def targets(self) -> Any:
+        """Returns the targets of this parser's examples, in the order of `indices`; no image is decoded.
+
+        Those of a whole split are read once and kept in the user's cache folder, as long as the files are the same.
+
+        Returns:
+            int64 [n] where each is one integer, else a list.
+
+        Raises:
+            ConfigError: there is no field `label`, or the files are read as streams.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
+        self.check_fields(["label"])
+        if self._source.obstacle is not None:
+            raise ConfigError(f"targets: {self.dataset_name} is read as a stream: {self._source.obstacle}.")
+        kept = cache_file(self._source, self.target_key) if self._has_stored_targets else None
+        found: Any = None if kept is None else load_targets(kept, len(self._source))
+        if found is not None:
+            found = found[self.indices]
+        else:
+            decoder = {"label": self._field("label")}
+            content = Content(decoder, has_label=self._has_integer_target)
+            found = read_targets(self._source, content, self.indices, self.read.threads_of_worker(1))
+            is_plain = isinstance(found, np.ndarray) and found.dtype == np.int64 and found.ndim == 1
+            if kept is not None and is_plain and self._subset is None:
+                store_targets(kept, found)
+        if self._class_map is None:
+            return found
+        if isinstance(found, np.ndarray) and found.ndim == 1:
+            return map_targets(self._class_map, found, self._source, self.indices)
+        return self._class_map.remap_values(found, list(self._source.ids(self.indices)))
+
+    @property
+    def _has_stored_targets(self) -> bool:
+        """Whether what is stored alone says what the targets are, so that they can be kept from run to run."""
+        return True
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
+        return self._order is not None or self._draws is not None
+
+    def _check_has_no_weights(self, name: str) -> None:
+        if self.has_weights:
+            raise ConfigError(
+                f"{name}: {self.dataset_name} has weights already. Choose from the parser without them; a mixture "
+                f"takes subsets as members."
+            )
+
+    def _mix_classes(self, targets: Any, temperature: float | None, epoch_size: int | None) -> MixtureOrder:
+        """Returns the order in which the classes are mixed, each a subset of the split."""
+        labels, places = np.unique(targets, return_inverse=True)
+        order, counts = np.argsort(places, kind="stable"), np.bincount(places, minlength=len(labels))
+        parts = np.split(self.indices[order], np.cumsum(counts)[:-1])
+        names = [str(label) for label in labels.tolist()]
+        blocks = self.read.blocks if self.shuffle else None
+        members = tuple(
+            MixtureMember(name, len(part), blocks, Subset(part)) for name, part in zip(names, parts, strict=True)
+        )
+        sizes = dict(zip(names, counts.tolist(), strict=True))
+        weights = dict.fromkeys(names, 1) if temperature is None else SIZES
+        segments, _ = make_segments(sizes, weights, 1.0 if temperature is None else temperature)
+        size = self.epoch_size if epoch_size is None else check_integer("epoch_size", epoch_size, 1, MOST_SLOTS)
+        return MixtureOrder(members, segments, size, self.seed, self.shuffle, len(self._source))

@@ -1,0 +1,105 @@
+"""Subset: some examples of a split by their numbers, as a value."""
+
+import hashlib
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
+
+
+class Subset:
+    """Some examples of a split, in an order. Subsets are equal where their numbers are, in the same order.
+
+    Args:
+        numbers: int64 [n], different numbers of examples; they must not be changed afterwards.
+    """
+
+    def __init__(self, numbers: Int64Array) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Subset) and np.array_equal(self.numbers, other.numbers)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Subset({len(self):,} examples, {self.digest[:8]})"
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex digest of the numbers and their order."""
+        return hashlib.blake2b(self.numbers.astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+    def places_of(self, numbers: Int64Array) -> Int64Array:
+        """Returns the places of examples, int64 [k], in the subset; -1 for those that are not in it."""
+        if not len(self):
+            return np.full(len(numbers), -1, np.int64)
+        ordered, places = self._by_number
+        at = np.minimum(np.searchsorted(ordered, numbers), len(self) - 1)
+        found: Int64Array = np.where(ordered[at] == numbers, places[at], -1)
+        return found
+
+    @cached_property
+    def _by_number(self) -> tuple[Int64Array, Int64Array]:
+        places = np.argsort(self.numbers, kind="stable")
+        return self.numbers[places], places
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"numbers": self.numbers}
+
+
+def make_subset(indices: object, there: Int64Array | int) -> Subset:
+    """Returns the subset that a caller names.
+
+    Args:
+        indices: numbers of examples, in any order, each once; or a mask, bool [n], of the examples that are there.
+        there: those, int64 [n]; or n, where they are 0..n-1.
+
+    Raises:
+        ConfigError: it is neither; a number stands there twice, or is not there; a mask of another length.
+    """
+    numbers = np.arange(there, dtype=np.int64) if isinstance(there, int) else there
+    if not hasattr(indices, "__array__") and isinstance(indices, Iterable) and not isinstance(indices, str | bytes):
+        indices = list(indices)
+    asked = np.asarray(indices)
+    if asked.ndim != 1 or (asked.dtype.kind not in "biu" and asked.size):
+        raise ConfigError(
+            f"subset: indices={quoted(indices)} must be a list of the numbers of examples, or a mask: an array of "
+            f"{len(numbers):,} booleans. It has the shape {asked.shape} and the type {asked.dtype}."
+        )
+    if asked.dtype.kind == "b":
+        if len(asked) != len(numbers):
+            raise ConfigError(
+                f"subset: the mask has {len(asked):,} values, and there are {len(numbers):,} examples: a mask says of "
+                f"each, in their order, whether it belongs to the subset."
+            )
+        return Subset(_frozen(numbers[asked]))
+    found = asked.astype(np.int64)
+    is_there = Subset(numbers).places_of(found) >= 0 if not isinstance(there, int) else (found >= 0) & (found < there)
+    if not is_there.all():
+        other = int(found[~is_there][0])
+        known = f"0 to {there - 1:,}" if isinstance(there, int) else f"{len(there):,} of a subset"
+        raise ConfigError(f"subset: there is no example {other}: the numbers are {known}.")
+    values, counts = np.unique(found, return_counts=True)
+    if len(values) < len(found):
+        raise ConfigError(
+            f"subset: example {int(values[counts > 1][0])} stands there {int(counts.max())} times: a pass has each "
+            f"once. For examples that come more often, use weighted(), or a ParserMixture of subsets."
+        )
+    return Subset(_frozen(found))
+
+
+def _frozen(numbers: NDArray[np.int64]) -> Int64Array:
+    numbers = numbers.copy()
+    numbers.setflags(write=False)
+    return numbers
