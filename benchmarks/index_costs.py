@@ -29,6 +29,9 @@ _NUM_BYTES, _RECORDS_AT_A_TIME = 1 << 20, 1024
 _NUM_SLICES, _SEED = 200, 42
 _BLOCKS = BlockShuffle(1024, 8)
 
+Find = Callable[[Int64Array], object]
+"""Looks up positions of an order, int64 [n]."""
+
 BUILDING = Table(
     "building",
     "building and opening an index",
@@ -43,6 +46,10 @@ BUILDING = Table(
         Column("index_mb", "index, MB", "{:.2f}", has_spread=False),
     ],
 )
+SLICE_COLUMNS = (
+    Column("slice_ms", "a slice, ms", "{:.2f}"),
+    Column("peak_kb", "memory for it, KB", has_spread=False),
+)
 ORDER = Table(
     "order",
     f"a slice of {SLICE:,} positions of the order",
@@ -50,8 +57,7 @@ ORDER = Table(
     f"{8 * SLICE / 1e3:.0f} KB included.",
     "order",
     [
-        Column("slice_ms", "a slice, ms", "{:.2f}"),
-        Column("peak_kb", "memory for it, KB", has_spread=False),
+        *SLICE_COLUMNS,
         Column("growth", "x that of 10^6", "{:.2f}", has_spread=False, ratio=Ratio("peak_kb", by="10^6")),
     ],
 )
@@ -167,19 +173,30 @@ def measure_order(run: Run) -> Table:
         for exponent in (6, 10):
             name, num_examples = f"10^{exponent}{suffix}", 10**exponent
             titles[name] = f"10^{exponent} examples{more}"
-            samples[name] = {
-                "slice_ms": [seconds * 1e3 for seconds in slice_times_s(num_examples, _NUM_SLICES, blocks)],
-                "peak_kb": [slice_peak_bytes(num_examples, blocks) / 1e3],
-            }
+            last = num_examples - SLICE
+            starts = [last * number // _NUM_SLICES for number in range(1, _NUM_SLICES + 1)]
+            samples[name] = slice_figures(order_of(num_examples, blocks), starts)
     return ORDER.fill(samples, titles)
 
 
-def slice_times_s(num_examples: int, num_slices: int, blocks: BlockShuffle | None = None) -> list[float]:
-    """Returns the seconds that slices of SLICE positions take, all over the order."""
-    find = _order(num_examples, blocks)
+def slice_figures(find: Find, starts: Sequence[int]) -> dict[str, list[float]]:
+    """Returns the time of slices that begin at some positions, and the memory of the middle one.
+
+    Args:
+        find: looks up positions, int64 [n].
+        starts: the first position of each slice.
+    """
+    middle = starts[len(starts) // 2]
+    return {
+        "slice_ms": [seconds * 1e3 for seconds in slice_times_s(find, starts)],
+        "peak_kb": [slice_peak_bytes(find, middle) / 1e3],
+    }
+
+
+def slice_times_s(find: Find, starts: Sequence[int]) -> list[float]:
+    """Returns the seconds that slices of SLICE positions take, each with its first position."""
     times = []
-    for number in range(num_slices + 1):
-        start = (num_examples - SLICE) * number // max(1, num_slices)
+    for start in (starts[0], *starts):
         positions = np.arange(start, start + SLICE)
         began = time.perf_counter()
         find(positions)
@@ -187,9 +204,8 @@ def slice_times_s(num_examples: int, num_slices: int, blocks: BlockShuffle | Non
     return times[1:]  # The first one also loads code.
 
 
-def slice_peak_bytes(num_examples: int, blocks: BlockShuffle | None = None) -> int:
-    """Returns the memory that a slice from the middle needs at its greatest, its result included."""
-    find, start = _order(num_examples, blocks), (num_examples - SLICE) // 2
+def slice_peak_bytes(find: Find, start: int) -> int:
+    """Returns the memory that a slice of SLICE positions needs at its greatest, its result included."""
     positions = np.arange(start, start + SLICE)
     tracemalloc.start()
     find(positions)
@@ -213,7 +229,7 @@ def measure_locality(run: Run) -> Table:
 
 def num_places(num_examples: int, num_consecutive: int, blocks: BlockShuffle | None = None) -> float:
     """Returns the mean number of places, not adjacent to each other, of so many consecutive examples of an order."""
-    find = _order(num_examples, blocks)
+    find = order_of(num_examples, blocks)
     starts = range(0, num_examples - num_consecutive + 1, num_consecutive)[:64]
     counts = [
         1 + np.count_nonzero(np.diff(np.sort(find(np.arange(start, start + num_consecutive)))) != 1) for start in starts
@@ -221,7 +237,8 @@ def num_places(num_examples: int, num_consecutive: int, blocks: BlockShuffle | N
     return float(np.mean(counts))
 
 
-def _order(num_examples: int, blocks: BlockShuffle | None) -> Callable[[Int64Array], Int64Array]:
+def order_of(num_examples: int, blocks: BlockShuffle | None = None) -> Callable[[Int64Array], Int64Array]:
+    """Returns the function that looks up positions of a dataset's order."""
     if blocks is None:
         return lambda positions: order_at(positions, num_examples, _SEED, 0)
     return lambda positions: block_order_at(positions, num_examples, _SEED, 0, blocks)
