@@ -43,6 +43,7 @@ class Task:
         image_shape: of each image, uint8; None: images are counted, and not checked.
         work: `TRAIN`, `EVAL` or `PLAIN`.
         split: only this package can read a part of it.
+        num_members: how many parts of the dataset are mixed, where it is read as a mixture.
     """
 
     data_dir: str
@@ -55,6 +56,7 @@ class Task:
     image_shape: tuple[int, ...] | None = IMAGE_SHAPE
     work: str = TRAIN
     split: str = "train"
+    num_members: int = 1
 
     @property
     def is_training(self) -> bool:

@@ -2,7 +2,8 @@
 
 Configured, for whole batches: `is_training`, batch size, workers, and the work as `TrainPreprocess` or
 `EvalPreprocess`; an evaluation of all examples without shuffling. Images that are delivered as they are have a
-preprocess that finds nothing to do, or, in `load_batched`, none. All else is a default. Without workers, threads of
+preprocess that finds nothing to do, or, in `load_batched`, none. A mixture has `weights="sizes"`, and an epoch of as
+many examples as the dataset. All else is a default. Without workers, threads of
 the training process decode, and no batch travels.
 
 For single examples: `is_training`, which shuffles (8,192 encoded examples, divided among the workers) and fills the
@@ -14,6 +15,7 @@ travels to the training process; `as_arrays` sends the pixels of images that are
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,38 @@ Epochs = Callable[[int], Iterable[Any]]
 
 def load(task: Task) -> Epochs:
     """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W]."""
-    from tfds_torch import EvalPreprocess, TrainPreprocess
+    return _batches(task, _parser(task, _preprocess(task)))
 
-    if task.image_shape is None:
-        raise ValueError("a preprocess needs a size")
-    size = task.image_shape[-1]
-    preprocess = (
-        TrainPreprocess(size=size)
-        if task.work == TRAIN
-        else EvalPreprocess(size=size, crop_pct=CROP_PCT if task.work == EVAL else 1.0)
+
+def load_mixture(task: Task) -> Epochs:
+    """As `load`, with equal parts of the dataset as the members of a mixture, weighted by their sizes."""
+    return _batches(task, mixture_of(task))
+
+
+def mixture_of(task: Task) -> Any:
+    """Returns the mixture of a dataset's equal parts, whose epoch has every example once."""
+    from tfds_torch import ParserMixture, ReadOptions
+
+    return ParserMixture(
+        _parts_of(task),
+        weights="sizes",
+        is_training=True,
+        batch_size=task.batch_size,
+        preprocess=_preprocess(task),
+        epoch_size=task.num_photos,
+        read=ReadOptions(**task.read),
     )
-    return _batches(task, _parser(task, preprocess))
+
+
+def _parts_of(task: Task) -> dict[str, Any]:
+    """Returns equal parts of the dataset, as the members of a mixture: name -> parser."""
+    from tfds_torch import ParserTfds
+
+    bounds = [task.num_photos * number // task.num_members for number in range(task.num_members + 1)]
+    return {
+        f"part {number}": ParserTfds(task.data_dir, task.dataset, f"{task.split}[{start}:{stop}]")
+        for number, (start, stop) in enumerate(pairwise(bounds))
+    }
 
 
 def load_tars(task: Task) -> Epochs:
@@ -108,6 +131,17 @@ def _parser(task: Task, preprocess: Any = None, **options: Any) -> Any:
         read=ReadOptions(**task.read),
         **options,
     )
+
+
+def _preprocess(task: Task) -> Any:
+    from tfds_torch import EvalPreprocess, TrainPreprocess
+
+    if task.image_shape is None:
+        raise ValueError("a preprocess needs a size")
+    size = task.image_shape[-1]
+    if task.work == TRAIN:
+        return TrainPreprocess(size=size)
+    return EvalPreprocess(size=size, crop_pct=CROP_PCT if task.work == EVAL else 1.0)
 
 
 def _batches(task: Task, parser: Any) -> Epochs:

@@ -18,7 +18,8 @@ from benchmarks.pages import read_reports
 TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
 SUITE_NAMES = (
-    "sample, start, index, state, jpeg, jpeg_eval, png32, memory, notebook, ready, multi, feeder, scale, export, cached"
+    "sample, start, index, state, jpeg, jpeg_eval, png32, memory, notebook, ready, multi, feeder, scale, export, "
+    "cached, mixture"
 )
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

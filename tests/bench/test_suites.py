@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import cached_costs, comparisons, export_costs, index_costs, loader_costs, resuming
+from benchmarks import cached_costs, comparisons, export_costs, index_costs, loader_costs, mixture_costs, resuming
 from benchmarks.suites import SUITES
 from benchmarks.tables import COMPETITORS, Table
 from benchmarks.targets import Target
@@ -30,6 +30,10 @@ TABLES = {
         *(export_costs.MEMORY, export_costs.READING.table, export_costs.INDEXING),
     ],
     "cached": [*(comparison.table for comparison in (*cached_costs.PIXELS, cached_costs.CACHE)), cached_costs.OPENING],
+    "mixture": [
+        *(comparison.table for comparison in (*mixture_costs.SPEEDS, mixture_costs.PROCESSES)),
+        *(mixture_costs.TABLE, mixture_costs.SLICES, mixture_costs.LENGTHS, mixture_costs.DEVIATIONS),
+    ],
 }
 
 
