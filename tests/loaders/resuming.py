@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from chosen import choose
 from conformance import Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
@@ -16,7 +17,8 @@ def make_parser(root: str, **arguments: Any) -> Any:
     mode = arguments.pop("mode", "index")
     if arguments.pop("is_mixture", False):
         return mix_numbered(root, **arguments)
-    return ParserTfds(root, "numbered", **{"is_training": True, "read": with_read(mode), **arguments})
+    how = arguments.pop("chosen", "all")
+    return choose(ParserTfds(root, "numbered", **{"is_training": True, "read": with_read(mode), **arguments}), how)
 
 
 class Ranks:

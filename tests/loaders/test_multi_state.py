@@ -17,6 +17,10 @@ from tfds_torch.errors import ConfigError, StateMismatchError, WorkerError
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "workers -> one": ({"num_workers": 3}, {"num_workers": 1}),
+    "subset": ({"chosen": "subset"}, {"num_workers": 1, "num_replicas": 2}),
+    "balanced": ({"chosen": "balanced"}, {"num_workers": 1, "num_replicas": 2}),
+    "weighted": ({"chosen": "weighted"}, {"num_replicas": 2}),
+    "epoch size": ({"epoch_size": 30}, {"num_replicas": 2}),
     "mixture": ({"is_mixture": True}, {"is_mixture": True, "num_workers": 1, "num_replicas": 2}),
 }
 SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

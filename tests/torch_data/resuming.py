@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from chosen import choose
 from conformance import ResumableLoader, Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
@@ -86,6 +87,15 @@ class MixtureSetup(Setup):
 
     def make_parser(self) -> Parser:
         return mix_numbered(**self.arguments, batch_size=self.batch_size)
+
+
+class ChosenSetup(Setup):
+    """A loader over some of the examples: `chosen` says which."""
+
+    def make_parser(self) -> Parser:
+        arguments = dict(self.arguments)
+        how = arguments.pop("chosen", "all")
+        return cast(Parser, choose(ParserTfds(**arguments, batch_size=self.batch_size), how))
 
 
 def make_setup(root: str, mode: str = "index", kind: type[Setup] = Setup, **arguments: Any) -> Setup:

@@ -6,7 +6,7 @@ import pytest
 from grids.fleet import Fleet
 
 from torch_data.batched import BatchedMixtureSetup, BatchedSetup, Shade
-from torch_data.resuming import MixtureSetup, make_setup, run_conformance
+from torch_data.resuming import ChosenSetup, MixtureSetup, make_setup, run_conformance
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
@@ -105,8 +105,25 @@ MIXTURES = [
 ]
 
 
+def chosen(how: str, **more: Any) -> dict[str, Any]:
+    return {"kind": ChosenSetup, "chosen": how, **more}
+
+
+CHOSEN = [
+    case("subset, no workers", "loader", chosen("subset", global_batch=12), {"num_replicas": 3}),
+    case("subset, evaluation", "uncounted", chosen("subset") | EVALUATION, {"num_replicas": 2}),
+    case("subset of a subset, two workers", "plain", chosen("subset of a subset", global_batch=12) | TWO, {}, slow),
+    case("balanced, other ranks", "uncounted", chosen("balanced"), {"num_replicas": 2}),
+    case("balanced, two workers", "stateful", chosen("balanced") | TWO, {}, slow),
+    case("weighted, other ranks", "uncounted", chosen("weighted"), {"num_replicas": 2}),
+    case("weighted, workers -> more workers", "loader", chosen("weighted") | TWO, {"num_workers": 3}, slow),
+    case("epoch size, other ranks", "uncounted", chosen("all", epoch_size=30), {"num_replicas": 2}, epochs=3),
+    case("epoch size, dropping", "plain", chosen("all", epoch_size=30, remainder="drop") | TWO, {}, slow, epochs=3),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "arguments", "changes", "num_epochs"), [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES]
+    ("kind", "arguments", "changes", "num_epochs"), [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN]
 )
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     kind: str, arguments: dict[str, Any], changes: dict[str, Any], num_epochs: int, fleet: Fleet, numbered_root: str

@@ -109,6 +109,7 @@ class ParserSamples(SampleSource):
         self.parser = parser
         self.name, self.fingerprint = parser.dataset_name, parser.fingerprint
         self.class_names = parser.class_names
+        self._numbers = parser.indices
 
     def __len__(self) -> int:
         return self.parser.num_examples
@@ -118,7 +119,11 @@ class ParserSamples(SampleSource):
         return (instruction.path for instruction in self.parser.files)
 
     def describe(self, number: int) -> str:  # noqa: D102
-        return self.parser.ids(np.array([number]))[0]
+        return self.ids(np.array([number]))[0]
+
+    def ids(self, numbers: "np.typing.NDArray[np.int64]") -> Sequence[str]:
+        """Returns the ids of samples, int64 [n]."""
+        return self.parser.ids(self._numbers[numbers])
 
     def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:  # noqa: D102
         return {name: _field_or_why_not(self.parser, name) for name in self.parser.encoded_names()}
@@ -140,7 +145,7 @@ class ParserSamples(SampleSource):
                 yield place, sample
 
     def _read(self, numbers: "np.typing.NDArray[np.int64]", fields: Sequence[str]) -> Iterator[Sample]:
-        for example in self.parser.encoded_examples(numbers, fields):
+        for example in self.parser.encoded_examples(self._numbers[numbers], fields):
             own = {"image": example.image, "label": example.label}
             yield Sample(
                 example.features | {name: value for name, value in own.items() if value is not None}, example.id

@@ -164,7 +164,7 @@ def longest_key(key: str, order: SampleOrder, samples: SampleSource) -> str:
     if not isinstance(samples, ParserSamples):
         raise ConfigError(f"key='id' (--key id): samples of {samples.name} have no id. Use key='number'.")
     few = np.array([order.number_at(place) for place in (0, last // 2, last)])
-    return max(map(_quote_id, samples.parser.ids(few)), key=len)
+    return max(map(_quote_id, samples.ids(few)), key=len)
 
 
 def check_room(members: Sequence[Member], key: str) -> None:

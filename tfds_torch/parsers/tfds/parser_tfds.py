@@ -188,8 +188,8 @@ class ParserTfds(ParserBase):
                 f"{self._source.obstacle}. Ask for the field {quoted(key)} instead."
             )
         self._source.check()
-        for start in range(0, self.num_examples, _NAMES_AT_A_TIME):
-            index = np.arange(start, min(start + _NAMES_AT_A_TIME, self.num_examples))
+        for start in range(0, len(self._source), _NAMES_AT_A_TIME):
+            index = np.arange(start, min(start + _NAMES_AT_A_TIME, len(self._source)))
             for name in self._source.read(index, [key])[key]:
                 yield name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
