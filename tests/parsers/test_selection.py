@@ -75,7 +75,7 @@ def test_places_count_within_the_subset_and_numbers_in_the_split(root: Path) -> 
     some = make(root).subset([20, 3, 7])
     assert [some[0].index, some[-1].index, [one.index for one in some[1:]]] == [20, 7, [3, 7]]
     assert [one.index for one in some.examples_by_index([7, 20])] == [7, 20]
-    assert [one.index for one in list(some)] == [20, 3, 7]
+    assert [some[place].index for place in range(len(some))] == [20, 3, 7]
     dataset = IndexedImageDataset(some, fields=("index",))
     assert (len(dataset), [int(dataset[place][0]) for place in range(3)]) == (3, [20, 3, 7])
     id = some[1].id
