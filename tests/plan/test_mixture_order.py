@@ -265,7 +265,7 @@ def test_members_that_cannot_be_mixed_are_refused(members: tuple[MixtureMember, 
 
 def test_evaluation_and_other_arithmetic_than_the_plans_are_refused() -> None:
     order = mixture({"a": 10, "b": 10}, {"a": 1, "b": 1})
-    with pytest.raises(ConfigError, match="Evaluation of a mixture with weights would leave examples out"):
+    with pytest.raises(ConfigError, match="Evaluation by weights would leave examples out"):
         EpochPlan(20, World(), 4, Remainder.PAD, shuffle=True, mixture=order)
     with pytest.raises(ConfigError, match="they must be the same"):
         EpochPlan(20, World(), 4, Remainder.WRAP, True, shuffle=True, seed=3, mixture=order)

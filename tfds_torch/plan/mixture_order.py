@@ -181,8 +181,7 @@ class MixtureOrder:
         example = position - pass_number * sizes
         if self.shuffle:
             example = self._shuffled(member, pass_number, example)
-        if self._has_subsets:
-            example = self._in_split(member, example)
+        example = self._in_split(member, example)
         return MixtureSlots(member, pass_number, example, self.offsets[member] + example)
 
     def counts(self, num_slots: int) -> Int64Array:
@@ -314,17 +313,23 @@ class MixtureOrder:
         return None
 
     @cached_property
-    def _has_subsets(self) -> bool:
-        return any(member.subset is not None for member in self.members)
+    def _subsets(self) -> tuple[Int64Array, Int64Array] | None:
+        """The numbers of all subsets, and where those of each member begin among them, int64 [M]; -1: it has none."""
+        parts = [None if member.subset is None else member.subset.numbers for member in self.members]
+        some = [part for part in parts if part is not None]
+        if not some:
+            return None
+        sizes = np.array([0 if part is None else len(part) for part in parts], np.int64)
+        starts = np.where([part is None for part in parts], -1, np.cumsum(sizes) - sizes)
+        return np.concatenate(some), starts
 
     def _in_split(self, member: Int64Array, example: Int64Array) -> Int64Array:
         """Returns the numbers in their splits of examples, whose numbers count the examples of a pass."""
-        found = example.copy()
-        for number in unique(member).values.tolist():
-            subset = self.members[number].subset
-            if subset is not None:
-                here = member == number
-                found[here] = subset.numbers[example[here]]
+        if self._subsets is None:
+            return example
+        numbers, starts = self._subsets
+        first = starts[member]
+        found: Int64Array = np.where(first < 0, example, numbers[np.where(first < 0, 0, first + example)])
         return found
 
     def _shuffled(self, member: Int64Array, pass_number: Int64Array, position: Int64Array) -> Int64Array:

@@ -131,7 +131,7 @@ def orders_at(positions: Int64Array, which: Int64Array, passes: Sequence[Shuffle
     examples = np.empty_like(positions)
     if is_sorted.any():
         orders = [
-            _kept_order(one.num_examples, _name_of_order(*one)) if size <= _LARGEST_SORTED else np.empty(0, np.int64)
+            _kept_order(one.num_examples, _name_of_order(*one)) if size <= _LARGEST_SORTED else np.empty(0, np.uint16)
             for one, size in zip(passes, sizes.tolist(), strict=True)
         ]
         starts = np.cumsum([0, *map(len, orders)])
@@ -240,9 +240,9 @@ def _sorted_order(size: int, key: str) -> Int64Array:
     return np.argsort(hashes, kind="stable").astype(np.int64)
 
 
-@lru_cache(maxsize=256)  # Of 32 KB at most: every slice of a mixture has some examples of many orders.
-def _kept_order(size: int, key: str) -> Int64Array:
-    order = _sorted_order(size, key)
+@lru_cache(maxsize=2048)  # Of 8 KB at most: every slice of a mixture has some examples of many orders.
+def _kept_order(size: int, key: str) -> NDArray[np.uint16]:
+    order = _sorted_order(size, key).astype(np.uint16)
     order.setflags(write=False)
     return order
 
