@@ -1,5 +1,9 @@
 """World: the grid of ranks and workers."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +96,61 @@ def test_half_or_broken_environments_are_config_errors(environ: dict[str, str], 
 def test_a_grid_lists_every_place_rank_by_rank() -> None:
     assert World.grid(2, 3) == [World(r, 2, w, 3) for r in range(2) for w in range(3)]
     assert [world.pipeline for world in World.grid(2, 3)] == list(range(6))
+
+
+MESH = """
+import sys
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from tfds_torch import World
+from tfds_torch.errors import ConfigError
+
+rank, path = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=4)
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+assert World.from_mesh(mesh["dp"]) == World(rank // 2, 2), World.from_mesh(mesh["dp"])
+assert World.from_mesh(mesh["tp"]) == World(rank % 2, 2)
+try:
+    World.from_mesh(mesh)
+except ConfigError as error:
+    assert "the mesh has 2 axes, ('dp', 'tp'): choose the one along which" in str(error), error
+else:
+    raise AssertionError("two axes were taken")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_an_axis_of_a_mesh_of_torch_is_a_world(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MESH]
+    environ = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stderr=subprocess.PIPE, text=True, env=environ)
+        for rank in range(4)
+    ]
+    assert [(rank.communicate(timeout=120)[1], rank.returncode)[1] for rank in ranks] == [0] * 4
+
+
+class Mesh:
+    """What is asked of a mesh of one axis."""
+
+    ndim = 1
+
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
+
+    def get_local_rank(self) -> int | None:
+        return self._rank
+
+    def size(self) -> int:
+        return 3
+
+
+def test_a_mesh_must_have_one_axis_that_holds_this_process() -> None:
+    assert World.from_mesh(Mesh(2)) == World(2, 3)
+    with pytest.raises(ConfigError, match=r"must be a torch DeviceMesh of one axis, such as mesh\['dp'\]"):
+        World.from_mesh("dp")
+    with pytest.raises(ConfigError, match=r"rank=None must be an integer"):
+        World.from_mesh(Mesh(None))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
@@ -58,6 +59,34 @@ class World:
             raise ConfigError(
                 f"The environment has RANK={quoted(rank)} and WORLD_SIZE={quoted(size)}: {error}"
             ) from None
+
+    @classmethod
+    def from_mesh(cls, mesh: Any) -> "World":
+        """Returns the world of one axis of a torch DeviceMesh, along which the ranks read different examples.
+
+        Ranks that differ in other axes only, such as those of tensor parallelism, read the same ones.
+
+        Args:
+            mesh: a mesh of one axis: `mesh["dp"]` of `init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))`.
+
+        Raises:
+            ConfigError: it is no mesh, has several axes, or does not hold this process.
+        """
+        if not all(callable(getattr(mesh, name, None)) for name in ("get_local_rank", "size")):
+            raise ConfigError(
+                f"World.from_mesh({quoted(mesh)}): it must be a torch DeviceMesh of one axis, such as mesh['dp']."
+            )
+        axes = getattr(mesh, "ndim", 1)
+        if axes != 1:
+            names = getattr(mesh, "mesh_dim_names", None)
+            raise ConfigError(
+                f"World.from_mesh: the mesh has {axes} axes{f', {names}' if names else ''}: choose the one along which "
+                f"ranks read different examples, such as mesh[{quoted(names[0] if names else 'dp')}]."
+            )
+        try:
+            return cls(rank=mesh.get_local_rank(), num_replicas=mesh.size())
+        except (RuntimeError, TypeError, AssertionError) as error:
+            raise ConfigError(f"World.from_mesh: this process is not in the mesh: {error}") from None
 
     @classmethod
     def grid(cls, num_replicas: int, num_workers: int) -> "list[World]":
