@@ -21,6 +21,12 @@ def test_every_promise_is_judged(checker: Checker, folder: Path) -> None:
     assert_kept(checker.check(*LINE, "--root", folder, "--workers", "0"))
 
 
+def test_a_folder_without_splits_is_checked(checker: Checker, folder: Path) -> None:
+    line = ("--name", "image_folder", "--batch-size", "8", "--root", folder / "train", "--workers", "0")
+    checked = checker.check(*line, "--epochs", "1")
+    assert (checked.code, checked.broken) == (0, {}), checked.errors
+
+
 @pytest.mark.slow
 def test_every_promise_is_judged_with_real_workers(machine: Machine, folder: Path) -> None:
     assert_kept(machine.check(*LINE, "--root", folder, "--workers", "2"))
@@ -58,9 +64,9 @@ def test_a_damaged_image_is_broken_by_name(checker: Checker, tmp_path: Path) -> 
 
 
 def test_what_is_no_image_folder_is_wrong_usage(checker: Checker, folder: Path) -> None:
-    checked = checker.check_line(f"--name image_folder --root {folder / 'train'}")
+    checked = checker.check_line(f"--name image_folder --root {folder / 'notes'}")
     assert checked.code == 2
-    assert "give the one above it" in checked.errors
+    assert "is not an image folder: there is no folder in it, but 1 files." in checked.errors
     checked = checker.check_line("--name image_folder")
     assert checked.code == 2
     assert "image_folder needs root" in checked.errors

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_folder_fixtures import LABELS, NUM_TRAIN, write_image, write_image_folder
+from image_folder_fixtures import LABELS, NUM_TRAIN, write_image
 from tfds_fixtures import Datasets, edited_info
 
 from tfds_torch.engines.options import ReadOptions
@@ -41,8 +41,11 @@ def test_it_opens_by_every_form_of_its_name(folder: Path) -> None:
             assert ParserTfds(root, name).num_examples == NUM_TRAIN
 
 
-def make_split_root(root: Path) -> Path:
-    return write_image_folder(root) / "train"
+def make_unlabelled(root: Path) -> Path:
+    for split in ("train", "test"):
+        (root / split).mkdir(parents=True)
+        write_image(root / split / "a.png", 1)
+    return root
 
 
 def make_flat(root: Path) -> Path:
@@ -75,18 +78,14 @@ def make_empty_labels(root: Path) -> Path:
         (make_file, "of an image folder is missing, or is not a directory."),
         (make_bare, "is not an image folder: there is no folder in it, but 1 files."),
         (make_flat, "is not an image folder: there is no folder of a label in train."),
-        (
-            make_split_root,
-            "circle, grün x, square hold images themselves, where folders of labels are expected. If it is the folder "
-            "of one split, give the one above it.",
-        ),
+        (make_unlabelled, "test, train hold images themselves, where folders of labels are expected."),
         (
             make_empty_labels,
             "there is no image in train/label 0, train/label 1, train/label 2, train/label 3, train/label 4 and 2 "
             "more.",
         ),
     ],
-    ids=["missing", "file", "bare", "flat", "split", "empty"],
+    ids=["missing", "file", "bare", "flat", "unlabelled", "empty"],
 )
 def test_what_is_no_image_folder_is_said_with_the_layout(
     tmp_path: Path, make: Callable[[Path], Path], found: str
@@ -98,7 +97,7 @@ def test_what_is_no_image_folder_is_said_with_the_layout(
     assert found in str(caught.value)
     assert str(caught.value).endswith(
         "The layout is <root>/<split>/<label>/<image>.jpg (or .jpeg, .png), and the root is the folder that holds the "
-        "splits."
+        "splits; or <root>/<label>/<image>.jpg, which is one split, train."
     )
 
 
@@ -186,3 +185,20 @@ def test_a_later_file_does_not_change_an_open_parser(own_folder: Path) -> None:
     write_image(own_folder / "train" / "circle" / "0 new.png", 5)
     assert parser.num_examples == NUM_TRAIN
     assert ParserTfds(own_folder, NAME).num_examples == NUM_TRAIN + 1
+
+
+def test_a_folder_without_splits_is_the_split_train(folder: Path) -> None:
+    """In TFDS's order of that split, with paths below this folder."""
+    whole, flat = ParserTfds(folder, NAME), ParserTfds(folder / "train", NAME)
+    index = np.arange(NUM_TRAIN)
+    assert list(flat.ids(index)) == [id.removeprefix("train/") for id in whole.ids(index)]
+    assert (flat.num_examples, flat.class_names) == (NUM_TRAIN, sorted(LABELS))
+    examples = flat[:5]
+    assert [one.label for one in examples] == [one.label for one in whole[:5]]
+    for one, other in zip(examples, whole[:5], strict=True):
+        np.testing.assert_array_equal(one.image, other.image)
+        assert flat[one.id].index == one.index
+    assert flat.filenames(absolute=True)[0] == str(folder / "train" / flat.filenames()[0])
+    assert sum(1 for _ in ParserTfds(folder / "train", NAME, "train[:3]").batches()) == 3
+    with pytest.raises(ConfigError, match=r"The splits are: train \(\d+ examples\)"):
+        ParserTfds(folder / "train", NAME, "test")

@@ -101,7 +101,9 @@ def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -
         ShardError: an instruction names a shard or a record that `dataset_info.json`, or the folder, does not have.
     """
     if is_image_folder(data_dir):
-        names = {folder.name: _ordered_images(folder) for folder in data_dir.iterdir() if folder.is_dir()}
+        names = {folder.name: _ordered_images(folder, folder.name) for folder in data_dir.iterdir() if folder.is_dir()}
+        if not any(names.values()):  # Folders of labels, without splits.
+            names = {"train": [id.partition("/")[2] for id in _ordered_images(data_dir, "train")]}
         splits = {name: [IdRun(name, 0, len(images), images)] for name, images in names.items()}
         source = "the folder holds"
     else:
@@ -128,16 +130,16 @@ def is_image_folder(data_dir: Path) -> bool:
     return not (data_dir / "dataset_info.json").is_file()
 
 
-def _ordered_images(split: Path) -> list[str]:
+def _ordered_images(folder: Path, split: str) -> list[str]:
     """Returns `<split>/<label>/<image>` in TFDS's order: as `tfds.ImageFolder` lists, sorts and shuffles them."""
     is_image = (".jpg", ".jpeg", ".png")
-    labels = sorted(label.name for label in split.iterdir() if label.is_dir())
+    labels = sorted(label.name for label in folder.iterdir() if label.is_dir())
     ids = [
-        f"{split.name}/{label}/{name}"
+        f"{split}/{label}/{name}"
         for label in labels
-        for name in sorted(name for name in os.listdir(split / label) if name.lower().endswith(is_image))
+        for name in sorted(name for name in os.listdir(folder / label) if name.lower().endswith(is_image))
     ]
-    random.Random(split.name).shuffle(ids)  # noqa: S311 (TFDS's order)
+    random.Random(split).shuffle(ids)  # noqa: S311 (TFDS's order)
     return ids
 
 

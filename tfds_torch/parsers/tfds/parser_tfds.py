@@ -41,7 +41,8 @@ class ParserTfds(ParserBase):
 
     Args:
         root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory. For
-            `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .jpeg, .png).
+            `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .jpeg, .png); or
+            `<label>/<image>.jpg`, which is the split `train`.
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
             `image_folder`, read as `tfds.ImageFolder` reads it.
         split: any TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5:7shard]`; or an object of TFDS:

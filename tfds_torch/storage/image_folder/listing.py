@@ -1,5 +1,7 @@
 """What is in an image folder, `root/<split>/<label>/<image>.jpg`, listed as `tfds.ImageFolder` lists it.
 
+A folder without splits, `root/<label>/<image>.jpg`, is one split, `train`, in the order that TFDS would give it.
+
 Source of the order: `tensorflow_datasets/core/folder_dataset/image_folder.py` of TFDS 4.9.10.
 """
 
@@ -18,11 +20,14 @@ from tfds_torch.errors import DatasetNotFoundError
 
 LAYOUT = (
     "The layout is <root>/<split>/<label>/<image>.jpg (or .jpeg, .png), and the root is the folder that holds the "
-    "splits."
+    "splits; or <root>/<label>/<image>.jpg, which is one split, train."
 )
+ONLY_SPLIT = "train"
+"""The split of a folder without splits."""
 _logger = logging.getLogger(__name__)
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 _MOST_SHOWN = 5
+_NAMES_OF_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}  # No labels.
 _Listed = tuple[str, int, int]  # Name, size in bytes, and modification time in ns, of an image.
 
 
@@ -63,11 +68,23 @@ class ListedSplit:
 
 @dataclass(frozen=True, eq=False)
 class FolderListing:
-    """An image folder: its root as it was given, the labels of all splits in order, and the images of each split."""
+    """An image folder.
+
+    Attributes:
+        root: as it was given.
+        class_names: the labels of all splits, in order.
+        splits: the images of each split.
+        has_splits: whether splits are folders; else there is one, of the labels below the root.
+    """
 
     root: str
     class_names: tuple[str, ...]
     splits: Mapping[str, ListedSplit]
+    has_splits: bool = True
+
+    def path_of(self, split: str, separator: str = os.sep) -> str:
+        """Returns the beginning of the paths of a split's images below the root."""
+        return f"{split}{separator}" if self.has_splits else ""
 
 
 def list_image_folder(root: str) -> FolderListing:
@@ -84,14 +101,19 @@ def list_image_folder(root: str) -> FolderListing:
             for split in _list_folders(root)
             if (labels := _list_folders(os.path.join(root, split)))  # TFDS knows no split without labels.
         }
+        has_splits = any(images for labels in found.values() for images in labels.values())
+        if not has_splits:
+            flat = {label: _list_images(os.path.join(root, label)) for label in _list_folders(root)}
+            is_labelled = any(flat.values()) and not flat.keys() <= _NAMES_OF_SPLITS
+            found = {ONLY_SPLIT: flat} if is_labelled else found
     except OSError as error:
         raise DatasetNotFoundError(f"The image folder {root} cannot be listed: {error}.") from None
     if not any(images for labels in found.values() for images in labels.values()):
         raise DatasetNotFoundError(f"The root {root} is not an image folder: {_describe(root, found)} {LAYOUT}")
-    _warn_of_others(root, found)
+    _warn_of_others(root, found if has_splits else {"": found[ONLY_SPLIT]})
     class_names = tuple(sorted({label for labels in found.values() for label in labels}))
     splits = {split: _arrange(split, labels, class_names) for split, labels in found.items()}
-    return FolderListing(root, class_names, splits)
+    return FolderListing(root, class_names, splits, has_splits)
 
 
 def _warn_of_others(root: str, found: Mapping[str, Mapping[str, list[_Listed]]]) -> None:
@@ -145,13 +167,9 @@ def _arrange(split: str, images: Mapping[str, list[_Listed]], class_names: Seque
 def _describe(root: str, found: Mapping[str, Mapping[str, object]]) -> str:
     """Returns a sentence on what lies there instead of images."""
     folders = _list_folders(root)
-    with_images = [name for name in folders if _list_images(os.path.join(root, name))]
     labels = [f"{split}/{label}" for split, in_split in found.items() for label in in_split]
-    if with_images:
-        return (
-            f"{_shown(with_images)} hold images themselves, where folders of labels are expected. If it is the folder "
-            f"of one split, give the one above it."
-        )
+    if with_images := [name for name in folders if _list_images(os.path.join(root, name))]:
+        return f"{_shown(with_images)} hold images themselves, where folders of labels are expected."
     if labels:
         return f"there is no image in {_shown(labels)}."
     if folders:

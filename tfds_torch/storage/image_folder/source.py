@@ -12,7 +12,7 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.image_folder.listing import FolderListing, ListedSplit
+from tfds_torch.storage.image_folder.listing import ONLY_SPLIT, FolderListing, ListedSplit
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import other_kind
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
@@ -94,12 +94,12 @@ class ImageFolderSource(ReadByNumber):
                 pass
 
     def ids(self, index: Int64Array) -> LazyIds:
-        """Returns the paths below the root, `<split>/<label>/<image>`, with "/" on every system."""
+        """Returns the paths below the root, `<split>/<label>/<image>`, with "/" on every system; see FolderListing."""
         return LazyIds(self._name_images, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
         """Returns the number of the image with this path below the root."""
-        split, _, below = id.partition("/")
+        split, _, below = id.partition("/") if self.listing.has_splits else (ONLY_SPLIT, "/", id)
         label, _, name = below.partition("/")
         class_names = self.listing.class_names
         listed = self.listing.splits.get(split)
@@ -165,8 +165,8 @@ class ImageFolderSource(ReadByNumber):
             here = np.flatnonzero(file == number)
             if not len(here):
                 continue
-            name = os.path.basename(folder)
-            prefixes = [f"{name}{separator}{label}{separator}" for label in self.listing.class_names]
+            first = self.listing.path_of(os.path.basename(folder), separator)
+            prefixes = [f"{first}{label}{separator}" for label in self.listing.class_names]
             labels = split.labels[record[here]].tolist()
             names = split.names_of(record[here])
             paths[here] = [prefixes[label] + name for label, name in zip(labels, names, strict=True)]
