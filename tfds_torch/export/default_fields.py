@@ -10,6 +10,7 @@ from PIL import Image
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.headers import read_header
+from tfds_torch.runtime import tensor_type
 from tfds_torch.storage.beton.fields import (
     BetonArray,
     BetonBytes,
@@ -111,8 +112,7 @@ def _array(dtype: Any, shape: tuple[int, ...], kind: type[BetonArray] = BetonArr
 
 def is_tensor(value: Any) -> bool:
     """Whether a value is one of torch's tensors; torch need not be there."""
-    kind = type(value)
-    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in kind.__mro__)
+    return tensor_type.is_tensor(type(value))
 
 
 def convert(field: BetonField, value: Any) -> Any:

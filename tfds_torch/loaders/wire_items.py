@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import ProtocolError, refusing_malformed
-from tfds_torch.loaders.wire_values import (
-    is_image,
-    is_tensor,
-    put_image_together,
-    take_image_apart,
-    tensor_to_array,
-)
+from tfds_torch.loaders.wire_values import is_image, put_image_together, take_image_apart, tensor_to_array
+from tfds_torch.runtime.tensor_type import is_tensor
 
 MOST_BYTES = 1 << 30
 """Of all buffers of a message together."""

@@ -108,11 +108,6 @@ def _is_transparency(value: Any) -> bool:
     return is_colour and all(type(one) is int and 0 <= one < 1 << 16 for one in value)
 
 
-def is_tensor(kind: type) -> bool:
-    """Whether a type is torch.Tensor, or derived from it."""
-    return any(base.__name__ == "Tensor" and base.__module__ == "torch" for base in kind.__mro__)
-
-
 def tensor_to_array(tensor: Any, path: str) -> NDArray[Any]:
     """Returns the values of a tensor on the CPU, in its memory where that is possible."""
     remedy = _find_remedy(tensor)

@@ -17,13 +17,13 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.fast_resize import FastArrayBuffer
 from tfds_torch.loaders.transport import END, FAILURE, ITEM, Message, ProtocolError, Sender
-from tfds_torch.loaders.wire_values import is_tensor
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.tensor_type import is_tensor
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import (
     init_worker,

@@ -1,0 +1,22 @@
+"""Tensors of torch, which is not imported here: a tensor's maker did so."""
+
+from typing import Any
+
+
+def is_tensor(kind: type) -> bool:
+    """Whether a type is torch.Tensor, or derived from it."""
+    return any(base.__name__ == "Tensor" and base.__module__ == "torch" for base in kind.__mro__)
+
+
+def array_of_tensor(tensor: Any) -> Any:
+    """Returns the values of a tensor as a numpy array, in its memory where that is possible; None: no array is equal.
+
+    None is for those of dtypes that numpy does not have, sparse, nested and quantized ones, and those of other devices.
+    """
+    is_plain = not (tensor.is_nested or tensor.is_quantized) and str(tensor.layout) == "torch.strided"
+    if not is_plain or tensor.device.type != "cpu":
+        return None
+    try:
+        return tensor.detach().resolve_conj().resolve_neg().numpy()
+    except TypeError:  # Such as bfloat16.
+        return None
