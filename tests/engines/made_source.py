@@ -35,6 +35,7 @@ class MadeSource:
     obstacle: str | None = None
     streams: Literal["records", "numbers"] | None = "numbers"
     has_shards: bool = False
+    is_one_threaded: bool = False
     asked: list[tuple[str, int]] = field(default_factory=list)
     num_checks: int = 0
     lock: Any = field(default_factory=threading.Lock)

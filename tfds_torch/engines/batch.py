@@ -305,7 +305,9 @@ def join(parts: Sequence[DecodedChunk]) -> DecodedChunk:
 
 
 def _concatenate(values: list[Any]) -> Any:
-    return np.concatenate(values) if isinstance(values[0], np.ndarray) else list(chain.from_iterable(values))
+    shapes = {one.shape[1:] if isinstance(one, np.ndarray) else None for one in values}
+    is_one_array = len(shapes) == 1 and None not in shapes
+    return np.concatenate(values) if is_one_array else list(chain.from_iterable(values))
 
 
 def _summary(value: Any) -> str:

@@ -219,7 +219,7 @@ def read_examples(
         return index, decoder.decode(chunk, [BufferRows(buffer, 0, len(part))]) | {"image": buffer.images}
 
     parts: Sequence[Int64Array] = [keys[at : at + chunk_size] for at in range(0, len(keys), chunk_size)]
-    if num_threads == 1 or len(parts) == 1:
+    if num_threads == 1 or len(parts) == 1 or source.is_one_threaded:
         yield from map(read, parts)
         return
     with ThreadPoolExecutor(num_threads, "tfds_torch-decode") as threads:

@@ -151,6 +151,7 @@ class CachedSource:
     """
 
     streams: Literal["records", "numbers"] | None = None
+    is_one_threaded = False
 
     def __init__(
         self,

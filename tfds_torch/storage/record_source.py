@@ -112,6 +112,7 @@ class RecordSource(ABC):
     """
 
     has_shards = True
+    is_one_threaded = False
     streams: Literal["records", "numbers"] | None = None
 
     def __init__(

@@ -147,6 +147,10 @@ class Source(Protocol):
     def has_shards(self) -> bool:
         """Whether a file holds many examples, so that whole files can be dealt to pipelines."""
 
+    @property
+    def is_one_threaded(self) -> bool:
+        """Whether a process may read with one thread only: the one that asks for the examples."""
+
     def __len__(self) -> int:
         """Number of examples."""
 
@@ -226,6 +230,7 @@ class ReadByNumber:
     """The part of `Source` that is the same for formats whose examples are read by number only."""
 
     has_shards = True
+    is_one_threaded = False
     streams: Literal["records", "numbers"] | None = None
     obstacle: str | None = None
 
@@ -240,10 +245,11 @@ _FORMATS = {
     "image_folder": "tfds_torch.storage.image_folder.source:ImageFolderSource",
     "beton": "tfds_torch.storage.beton.source:BetonSource",
     "webdataset": "tfds_torch.storage.webdataset.source:WebDatasetSource",
+    "map_style": "tfds_torch.storage.map_style.source:MapStyleSource",
 }
 """Format -> its Source. A new format is a folder of this room and a line here."""
 
-_NOT_OF_TFDS = {"image_folder", "beton", "webdataset"}
+_NOT_OF_TFDS = {"image_folder", "beton", "webdataset", "map_style"}
 """Those that no dataset of TFDS is prepared in."""
 
 _REFUSED = {

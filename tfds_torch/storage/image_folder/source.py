@@ -27,6 +27,7 @@ class ImageFolderSource(ReadByNumber):
     """A `Source` of image files. A file is opened only where its image is read; none stays open."""
 
     has_shards = False
+    is_one_threaded = False
     streams = "numbers"
 
     def __init__(self, name: str, instructions: Sequence[FileInstruction], listing: FolderListing) -> None:

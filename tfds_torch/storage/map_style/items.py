@@ -1,0 +1,257 @@
+"""Items of a dataset as columns: which fields they have, and that they are alike."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+from tfds_torch.storage.map_style.pixels import is_image
+
+IMAGE, LABEL, ITEM = "image", "label", "item"
+
+_OF_IMAGE_AND_TARGET = (IMAGE, LABEL)
+_PLAIN = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
+_NUMBERS = "biufc"
+
+
+class UnlikeItemError(Exception):
+    """The item at `position` of some is not like the first one of the dataset; `reason` is a sentence."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position, self.reason = position, reason
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """What a value is, as all values of its field must be.
+
+    Attributes:
+        kind: a number or an array of numbers ("array"), "text", "bytes", or anything else ("object").
+        dtype: of an array; `object` for everything else.
+        shape: of an array; its sizes may vary from item to item, their number may not.
+        is_image: whether it can stand for an image.
+    """
+
+    kind: Literal["array", "text", "bytes", "object"]
+    dtype: Any = object
+    shape: tuple[int, ...] = ()
+    is_image: bool = False
+
+    def __str__(self) -> str:
+        if self.kind == "array":
+            return f"{self.dtype} {list(self.shape)}"
+        return {"text": "a text", "bytes": "bytes", "object": "an object"}[self.kind]
+
+    @classmethod
+    def of(cls, value: Any) -> "ValueKind":
+        """Returns the kind of a value."""
+        if isinstance(value, str):
+            return cls("text")
+        if isinstance(value, bytes):
+            return cls("bytes", is_image=is_image(value))
+        array = _as_array(value)
+        if array is None:
+            return cls("object", is_image=is_image(value))
+        return cls("array", array.dtype, array.shape, is_image(array))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What items consist of, as the first one of a dataset shows.
+
+    Attributes:
+        form: items are dictionaries ("mapping"), tuples or lists ("sequence"), or single values ("value").
+        kinds: field -> the kind of its values, in the order of the item.
+        num_bytes: about the size of an item, in bytes.
+        number: of the item that shows it.
+    """
+
+    form: Literal["mapping", "sequence", "value"]
+    kinds: Mapping[str, ValueKind]
+    num_bytes: int
+    number: int = 0
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        """Field -> its place in an item that is a tuple."""
+        return {name: place for place, name in enumerate(self.kinds)}
+
+    @classmethod
+    def of(cls, item: Any, names: Sequence[str] | None, number: int = 0) -> "Layout":
+        """Returns the layout of an item; its fields are called `names`, where it is not a dictionary of names.
+
+        Raises:
+            ConfigError: it has other fields than there are names, or keys that are not texts.
+        """
+        form, values = _take_apart(item, names)
+        kinds = {name: ValueKind.of(value) for name, value in values.items()}
+        return cls(form, kinds, num_bytes(item), number)
+
+    def column(self, items: Sequence[Any], name: str) -> list[Any]:
+        """Returns the values of a field of some items, as they are.
+
+        Raises:
+            UnlikeItemError: an item lacks it, or is not of the form of the first one.
+        """
+        if self.form == "value":
+            return list(items)
+        if self.form == "mapping":
+            try:
+                return [item[name] for item in items]
+            except (KeyError, TypeError, IndexError):
+                raise self._unlike(items) from None
+        place = self.positions[name]
+        try:
+            return [item[place] for item in items]
+        except (KeyError, TypeError, IndexError):
+            raise self._unlike(items) from None
+
+    def check(self, items: Sequence[Any]) -> None:
+        """Raises UnlikeItemError for an item that has more or other fields than the first one."""
+        if self.form == "mapping":
+            names = self.kinds.keys()
+            is_alike = all(isinstance(item, Mapping) and item.keys() == names for item in items)
+        elif self.form == "sequence":
+            is_alike = all(isinstance(item, tuple | list) and len(item) == len(self.kinds) for item in items)
+        else:
+            is_alike = True
+        if not is_alike:
+            raise self._unlike(items)
+
+    def _unlike(self, items: Sequence[Any]) -> UnlikeItemError:
+        for position, item in enumerate(items):
+            if self.form == "mapping" and not isinstance(item, Mapping):
+                return UnlikeItemError(position, f"It is {_type_of(item)}, and item {self.number} is a dictionary.")
+            if self.form == "sequence" and not isinstance(item, tuple | list):
+                return UnlikeItemError(
+                    position, f"It is {_type_of(item)}, and item {self.number} a tuple of {len(self.kinds)} values."
+                )
+            if self.form == "sequence" and len(item) != len(self.kinds):
+                return UnlikeItemError(
+                    position, f"It has {len(item)} values, and item {self.number} has {len(self.kinds)}."
+                )
+            if self.form == "mapping" and item.keys() != self.kinds.keys():
+                lacking = [name for name in self.kinds if name not in item]
+                extra = [name for name in item if name not in self.kinds]
+                said = [
+                    f"it {verb} {', '.join(map(quoted, names))}"
+                    for verb, names in (("lacks", lacking), ("also has", extra))
+                    if names
+                ]
+                sentence = " and ".join(said)
+                return UnlikeItemError(
+                    position,
+                    f"{sentence[0].upper()}{sentence[1:]}: item {self.number} has the keys "
+                    f"{', '.join(map(quoted, self.kinds))}.",
+                )
+        return UnlikeItemError(0, f"It is not like item {self.number}.")
+
+
+def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
+    """Returns the values of a field as one array [n, ...], where they are numbers of one size; else as a list.
+
+    Numbers of Python become int64, float64 or bool; tensors become arrays, where an array is equal; all else stays.
+
+    Raises:
+        UnlikeItemError: a value is of another kind, dtype or number of axes than that of the first item.
+    """
+    kind = layout.kinds[name]
+    if not len(values):
+        return np.empty((0, *kind.shape), kind.dtype) if kind.kind == "array" else []
+    if kind.kind == "object":
+        return list(values)
+    if kind.kind != "array":
+        wanted = str if kind.kind == "text" else bytes
+        for position, value in enumerate(values):
+            if not isinstance(value, wanted):
+                raise _unlike_value(position, value, name, layout)
+        return list(values)
+    (first_type, *others) = {type(value) for value in values}
+    if not others and _PLAIN.get(first_type) == kind.dtype and not kind.shape:
+        try:
+            return np.array(values, kind.dtype)
+        except OverflowError:
+            pass  # Found below.
+    arrays = []
+    for position, value in enumerate(values):
+        array = _as_array(value)
+        if array is None or array.dtype != kind.dtype or array.ndim != len(kind.shape):
+            raise _unlike_value(position, value, name, layout)
+        arrays.append(array)
+    return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
+
+
+def num_bytes(value: Any) -> int:
+    """Returns about the size of a value, an item or a part of one, in bytes."""
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, Image.Image):
+        return value.width * value.height * len(value.getbands())
+    if isinstance(value, Mapping):
+        return sum(map(num_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(num_bytes, value))
+    return int(getattr(value, "nbytes", 8))
+
+
+def _take_apart(
+    item: Any, names: Sequence[str] | None
+) -> tuple[Literal["mapping", "sequence", "value"], dict[str, Any]]:
+    if isinstance(item, Mapping) and not is_image(item):
+        wrong = next((key for key in item if not isinstance(key, str)), None)
+        if wrong is not None:
+            raise ConfigError(f"ParserMapStyle: an item has the key {quoted(wrong)}, and keys must be texts.")
+        if names is not None:
+            raise ConfigError(
+                f"ParserMapStyle: names={quoted(names)} is for items that are tuples, and these are dictionaries with "
+                f"the keys {', '.join(map(quoted, item))}. Leave it out."
+            )
+        return "mapping", dict(item)
+    if isinstance(item, tuple | list):
+        own = getattr(item, "_fields", None)  # Of a named tuple.
+        if names is None and own is None:
+            names = _OF_IMAGE_AND_TARGET if len(item) == 2 and is_image(item[0]) else list(map(str, range(len(item))))
+        names = list(own if names is None and own is not None else names or ())
+        if len(names) != len(item):
+            raise ConfigError(
+                f"ParserMapStyle: names={quoted(names)} are {len(names)} names, and an item has {len(item)} values."
+            )
+        return "sequence", dict(zip(names, item, strict=True))
+    if names is not None and len(names) != 1:
+        raise ConfigError(f"ParserMapStyle: names={quoted(names)} are {len(names)} names, and an item is one value.")
+    name = names[0] if names else IMAGE if is_image(item) else ITEM
+    return "value", {name: item}
+
+
+def _as_array(value: Any) -> Any:
+    """Returns a number, or numbers, as an array; None: it is something else."""
+    dtype = _PLAIN.get(type(value))
+    if dtype is not None:
+        try:
+            return np.array(value, dtype)
+        except OverflowError:
+            return None
+    if is_tensor(type(value)):
+        value = array_of_tensor(value)
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in _NUMBERS:
+        return None
+    return np.asarray(value)
+
+
+def _unlike_value(position: int, value: Any, name: str, layout: Layout) -> UnlikeItemError:
+    kind = ValueKind.of(value)
+    found = _type_of(value) if kind.kind == "object" else str(kind)
+    return UnlikeItemError(
+        position, f"Its {quoted(name)} is {found}, and that of item {layout.number} is {layout.kinds[name]}."
+    )
+
+
+def _type_of(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"

@@ -1,0 +1,116 @@
+"""Images as datasets hold them: PIL images, arrays, tensors, encoded bytes, Hugging Face's undecoded columns."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+
+EncodedImage = bytes | NDArray[np.uint8]
+"""The bytes of an image file, or pixels uint8 [h, w, C]."""
+
+_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
+_CHANNELS = (1, 3, 4)
+_CONVERTED = {
+    "1": "L",
+    "PA": "RGBA",
+    **dict.fromkeys(("LA", "La", "RGBa"), "RGBA"),
+    **dict.fromkeys(("CMYK", "YCbCr", "LAB", "HSV", "RGBX"), "RGB"),
+}
+"""Modes of PIL images -> those that their pixels are taken in; L, RGB and RGBA stay."""
+
+
+def is_image(value: Any) -> bool:
+    """Whether a value can stand for an image.
+
+    That is a PIL image, the bytes of an image file, uint8 [h, w], [h, w, C] or (of a tensor, too) [C, h, w], and a
+    dictionary of `bytes` and `path`, as Hugging Face's undecoded columns have it.
+    """
+    if isinstance(value, Image.Image):
+        return True
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value[:8]).startswith(_SIGNATURES)
+    if _is_undecoded(value):
+        return True
+    array = array_of_tensor(value) if is_tensor(type(value)) else value
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+        return False
+    return array.ndim == 2 or (array.ndim == 3 and (array.shape[2] in _CHANNELS or array.shape[0] in _CHANNELS))
+
+
+def encoded_image(value: Any) -> EncodedImage:
+    """Returns an image as decoders take it: the bytes of its file, or its pixels.
+
+    Raises:
+        ValueError: it cannot stand for an image; the message is a sentence.
+    """
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, Image.Image):
+        return _pixels_of(value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if _is_undecoded(value):
+        return _file_content(value)
+    if is_tensor(type(value)):
+        array = array_of_tensor(value)
+        if array is not None:
+            return _pixels(array, channels_first=True)
+    if isinstance(value, np.ndarray):
+        return _pixels(value, channels_first=False)
+    raise ValueError(
+        f"It is of type {type(value).__name__}, and an image is a PIL image, the bytes of an image file, an array "
+        f"uint8 [h, w, C], or {{'bytes': ..., 'path': ...}}."
+    )
+
+
+def _is_undecoded(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.keys() == {"bytes", "path"}
+
+
+def _file_content(value: Mapping[str, Any]) -> bytes:
+    content, path = value["bytes"], value["path"]
+    if isinstance(content, bytes):
+        return content
+    if not isinstance(path, str):
+        raise ValueError(f"It has neither bytes nor a path: its bytes are {content!r} and its path is {path!r}.")
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"Its file {path} cannot be read: {error.strerror or error}.") from error
+
+
+def _pixels_of(image: Image.Image) -> NDArray[np.uint8]:
+    """Returns the pixels of a PIL image: of 16 bits the upper 8, of a palette its colours."""
+    mode = image.mode
+    if mode in ("L", "RGB", "RGBA"):
+        pixels = np.asarray(image)
+    elif mode.startswith("I;16"):
+        pixels = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+    elif mode == "P":
+        pixels = np.asarray(image.convert("RGBA" if "transparency" in image.info else "RGB"))
+    elif mode in _CONVERTED:
+        pixels = np.asarray(image.convert(_CONVERTED[mode]))
+    else:
+        raise ValueError(f"It is a PIL image of mode {mode!r}, whose levels have no range: convert it to 'L' or 'RGB'.")
+    return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _pixels(array: NDArray[Any], *, channels_first: bool) -> NDArray[np.uint8]:
+    """Returns an array as pixels [h, w, C]; where both ends could be the channels, `channels_first` decides."""
+    if array.dtype == np.uint8 and array.ndim == 2:
+        return np.ascontiguousarray(array)[..., None]
+    if array.dtype == np.uint8 and array.ndim == 3:
+        can_be_first, can_be_last = array.shape[0] in _CHANNELS, array.shape[2] in _CHANNELS
+        if can_be_first and (channels_first or not can_be_last):
+            return np.ascontiguousarray(array.transpose(1, 2, 0))
+        if can_be_last:
+            return np.ascontiguousarray(array)
+    raise ValueError(
+        f"It is {array.dtype} {list(array.shape)}, and pixels are uint8 [h, w], or [h, w, C] or [C, h, w] with 1, 3 or "
+        f"4 channels."
+    )

@@ -1,0 +1,193 @@
+"""Rows: how any dataset with a length is read by number, whatever its library; nothing of these is imported."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+
+
+class UnreadableItemError(Exception):
+    """An item raised what is the `__cause__` of this; `number` is its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Rows(Protocol):
+    """The items of a dataset, by number; for one thread at a time.
+
+    `has_schema` says whether all items have the same fields, because the library promises it.
+    """
+
+    has_schema: bool
+
+    def __len__(self) -> int:
+        """Number of items."""
+
+    def items(self, numbers: Sequence[int]) -> list[Any]:
+        """Returns items as the dataset gives them, in the order asked.
+
+        Raises:
+            UnreadableItemError: the dataset raised an exception for an item.
+            TfdsTorchError: likewise, where it is one of our own.
+        """
+
+    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:
+        """Returns the same, of which only some fields are needed, and those that are images may be encoded."""
+
+    def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:
+        """Returns field -> n values, where they lie in columns; None: they lie in items."""
+
+
+def rows_of(dataset: Any) -> Rows:
+    """Returns how a dataset is read.
+
+    Raises:
+        ConfigError: it has no length, or no items by number; or it is a dictionary of columns of several lengths.
+    """
+    if isinstance(dataset, Mapping) and dataset and all(isinstance(key, str) for key in dataset):
+        return ColumnRows(dataset)
+    if isinstance(dataset, str | bytes | type) or not hasattr(dataset, "__getitem__"):
+        raise ConfigError(
+            f"ParserMapStyle: {quoted(dataset)} has no items by number: it must have __getitem__ and __len__, such as "
+            f"a map-style dataset of torch, a datasets.Dataset, a list, or a dictionary of arrays."
+        )
+    is_hugging_face = all(hasattr(dataset, name) for name in ("features", "select_columns", "cast_column", "format"))
+    rows = HuggingFaceRows(dataset) if is_hugging_face else ItemRows(dataset)
+    try:
+        len(rows)
+    except Exception as error:
+        raise ConfigError(
+            f"ParserMapStyle: {type(dataset).__name__} has no length ({type(error).__name__}: {error}), and a plan "
+            f"needs one: give it a __len__ that returns its number of items. What can only be iterated goes into "
+            f"create_loader(dataset, batch_size=...), without a state."
+        ) from error
+    return rows
+
+
+class ItemRows:
+    """A dataset with `__len__` and `__getitem__`, or `__getitems__`, which torch calls for several items, too."""
+
+    has_schema = False
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def items(self, numbers: Sequence[int]) -> list[Any]:  # noqa: D102
+        return read_items(self.dataset, numbers)
+
+    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:  # noqa: D102
+        return self.items(numbers)
+
+    def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:  # noqa: D102
+        return None
+
+
+class HuggingFaceRows(ItemRows):
+    """A `datasets.Dataset`: only the columns that are asked for are read, and images are left encoded.
+
+    One with a format or a transform of its own gives whole items, as it gives them.
+    """
+
+    has_schema = True
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self._parts: dict[tuple[tuple[str, ...], frozenset[str]], Any] = {}
+
+    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:  # noqa: D102
+        if self.dataset.format.get("type") is not None:
+            return self.items(numbers)
+        wanted = tuple(fields), frozenset(images)
+        part = self._parts.get(wanted)
+        if part is None:
+            part = self.dataset.select_columns(list(fields))
+            for name in images:
+                feature = part.features[name]
+                if type(feature).__name__ == "Image" and getattr(feature, "decode", False):
+                    part = part.cast_column(name, type(feature)(decode=False))
+            self._parts[wanted] = part
+        return read_items(part, numbers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parts": {}}
+
+
+class ColumnRows:
+    """A dictionary of columns of one length: arrays, tensors on the CPU, lists."""
+
+    has_schema = True
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = {name: _as_column(name, column) for name, column in columns.items()}
+        sizes = {name: len(column) for name, column in self._columns.items()}
+        (first, size), *others = sizes.items()
+        for name, other in others:
+            if other != size:
+                raise ConfigError(
+                    f"ParserMapStyle: the columns of a dictionary must be of one length: {quoted(first)} has {size} "
+                    f"values, and {quoted(name)} {other}."
+                )
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def items(self, numbers: Sequence[int]) -> list[Any]:  # noqa: D102
+        columns = self.columns(numbers, list(self._columns))
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:  # noqa: D102
+        return self.items(numbers)
+
+    def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any]:  # noqa: D102
+        index = np.array(numbers, np.int64)
+        found = {}
+        for name in fields:
+            column = self._columns[name]
+            found[name] = column[index] if isinstance(column, np.ndarray) else [column[one] for one in numbers]
+        return found
+
+
+def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
+    """Returns items of a dataset; those that it gives several of at once are asked for together."""
+    fetch = getattr(dataset, "__getitems__", None)
+    if callable(fetch) and len(numbers) > 1:
+        try:
+            found = list(fetch(list(numbers)))
+        except Exception:  # One by one, they show which of them it was.
+            found = []
+        if len(found) == len(numbers):
+            return found
+    return [_read_item(dataset, number) for number in numbers]
+
+
+def _read_item(dataset: Any, number: int) -> Any:
+    try:
+        return dataset[number]
+    except (TfdsTorchError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnreadableItemError(number) from error
+
+
+def _as_column(name: str, column: Any) -> Any:
+    values = array_of_tensor(column) if is_tensor(type(column)) else None
+    if values is not None:
+        return values
+    if isinstance(column, str | bytes) or not (hasattr(column, "__getitem__") and hasattr(column, "__len__")):
+        raise ConfigError(
+            f"ParserMapStyle: {quoted(name)} of the dictionary is {quoted(column)}, and must be a column: an array, or "
+            f"a list with a value for each example."
+        )
+    if isinstance(column, np.ndarray) and not column.ndim:
+        raise ConfigError(f"ParserMapStyle: {quoted(name)} of the dictionary is a single number, and must be a column.")
+    return column

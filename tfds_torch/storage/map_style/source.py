@@ -1,0 +1,230 @@
+"""MapStyleSource: any dataset with `len` and `[i]` as a Source."""
+
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack
+from tfds_torch.storage.map_style.pixels import EncodedImage, encoded_image
+from tfds_torch.storage.map_style.rows import Rows, UnreadableItemError, rows_of
+from tfds_torch.storage.open_files import ProcessLock
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
+
+WHOLE_ITEM = "<item>"
+"""The stored field that is a whole item, as the dataset gives it."""
+
+_ENCODED_IMAGE = "image:"
+_MOST_TRIED = 16  # Items that are looked at for the first one that can be read.
+_ITEM_BYTES = 1 << 10  # Of an item that nobody has looked at.
+_MOST_DIGITS = 19
+
+_locks: "weakref.WeakValueDictionary[int, ProcessLock]" = weakref.WeakValueDictionary()
+"""Number of a dataset's object -> the lock of all its sources, which hold both."""
+
+
+def encoded_image_key(name: str) -> str:
+    """Returns the stored field that is the encoded image of a field."""
+    return f"{_ENCODED_IMAGE}{name}"
+
+
+class MapStyleSource(ReadByNumber):
+    """A `Source` of a dataset of the user's own. Building it reads no item.
+
+    Its stored fields are those of the items, whose values are as they are; that of `encoded_image_key`, whose values
+    are images as decoders take them; and WHOLE_ITEM.
+
+    One thread at a time asks the dataset for items, also where several sources read it. It is pickled with the source.
+
+    Args:
+        dataset: has `__len__` and `__getitem__`; or a dictionary of columns of one length.
+        names: of the fields of items that are tuples, or single values.
+        version: identifies the content, with the length; None: the type and the length do.
+
+    Raises:
+        ConfigError: it has no items by number, or no length.
+    """
+
+    is_one_threaded = True
+    has_shards = False
+
+    def __init__(self, dataset: Any, names: Sequence[str] | None, version: str | None) -> None:
+        self.dataset, self._names, self._version = dataset, names, version
+        self._rows: Rows = rows_of(dataset)
+        self._size = len(self._rows)
+        self._layout: Layout | None = None
+        self._lock = _locks.setdefault(id(dataset), ProcessLock())
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_lock": None}
+        state.pop("name", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = _locks.setdefault(id(self.dataset), ProcessLock())
+
+    @cached_property
+    def name(self) -> str:
+        """The type of the dataset."""
+        return type(self.dataset).__name__
+
+    @property
+    def identity(self) -> object:
+        """The version that was given, or the type; and the length."""
+        return [self._version or type(self.dataset).__qualname__, self._size]
+
+    @property
+    def stamps(self) -> object:
+        """The length that the dataset has now."""
+        return len(self._rows)
+
+    @property
+    def layout(self) -> Layout:
+        """What items consist of, as the first one shows that can be read.
+
+        Raises:
+            ExampleNotFoundError: there is none.
+            CorruptRecordError: none of the first ones can be read.
+        """
+        if self._layout is None:
+            self._layout = self._find_layout()
+        return self._layout
+
+    @property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """The fields of the items."""
+        if not self._size:
+            return {}
+        return MappingProxyType({name: FieldSpec(one.shape, one.dtype) for name, one in self.layout.kinds.items()})
+
+    @property
+    def instructions(self) -> Sequence[FileInstruction]:
+        """The dataset as a whole."""
+        return (FileInstruction(f"<{self.name}>", 0, self._size, 0, self._size),) if self._size else ()
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """About the size of the first item, once that has been looked at."""
+        return _ITEM_BYTES if self._layout is None else max(1, self._layout.num_bytes)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def check(self, streamed: Collection[str] | None = None) -> None:
+        """Compares the length of the dataset with what it was; see `Source`."""
+        found = len(self._rows)
+        if found != self._size:
+            raise ShardError(
+                f"{self.name} had {self._size} items when it was opened, and has {found} now: the plan counts with the "
+                f"first number. Make a new parser of it, and do not change a dataset while it is read."
+            )
+
+    def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
+        """Returns values of items in the order asked; see `Source`."""
+        numbers = self._checked(index).tolist()
+        with self._lock:
+            return self._read(numbers, fields) if numbers else {name: [] for name in fields}
+
+    def _read(self, numbers: list[int], fields: Sequence[str]) -> dict[str, Any]:
+        images = [name.removeprefix(_ENCODED_IMAGE) for name in fields if name.startswith(_ENCODED_IMAGE)]
+        values = [name for name in fields if name != WHOLE_ITEM and not name.startswith(_ENCODED_IMAGE)]
+        found: dict[str, Any] = {}
+        try:
+            if WHOLE_ITEM in fields:
+                found[WHOLE_ITEM] = self._rows.items(numbers)
+            if images or values:
+                found |= self._read_fields(numbers, values, images)
+        except UnreadableItemError as error:
+            raise self._unreadable(error) from error.__cause__
+        except UnlikeItemError as error:
+            raise self.undecodable(numbers[error.position], error.reason) from None
+        return found
+
+    def _read_fields(self, numbers: list[int], values: Sequence[str], images: Sequence[str]) -> dict[str, Any]:
+        layout, names = self.layout, list(dict.fromkeys([*values, *images]))
+        columns = self._rows.columns(numbers, names)
+        if columns is None:
+            items = self._rows.parts(numbers, names, images)
+            if not self._rows.has_schema:
+                layout.check(items)
+            columns = {name: layout.column(items, name) for name in names}
+        found = {name: _packed(columns[name], name, layout) for name in values}
+        return found | {encoded_image_key(name): _encoded_images(columns[name], name) for name in images}
+
+    def announce(self, index: Int64Array) -> None:
+        """Does nothing: a dataset is not asked for what is not needed yet."""
+
+    def ids(self, index: Int64Array) -> LazyIds:
+        """Returns the numbers of items as texts."""
+        return LazyIds(_names_of, self._checked(index))
+
+    def find(self, id: str) -> int:
+        """Returns the number that an id is."""
+        number = int(id) if id.isascii() and id.isdigit() and len(id) < _MOST_DIGITS else self._size
+        if number >= self._size or str(number) != id:
+            there = f"'0' to '{self._size - 1}'" if self._size else "none"
+            raise not_found(self, id, f"its ids are the numbers of its items as texts, {there}.")
+        return number
+
+    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
+        """Returns the error for an item that cannot be used; see `Source`."""
+        return CorruptRecordError(f"{self.name}: item {index} cannot be used. {reason}")
+
+    def close(self) -> None:
+        """Does nothing: the dataset is its owner's."""
+
+    def _unreadable(self, error: UnreadableItemError) -> CorruptRecordError:
+        cause = error.__cause__
+        return CorruptRecordError(
+            f"{self.name}: item {error.number} cannot be read: {type(cause).__name__}: {cause}. It was raised by "
+            f"{self.name}[{error.number}]."
+        )
+
+    def _find_layout(self) -> Layout:
+        """Returns what the first item consists of that can be read."""
+        self._checked(np.zeros(1, np.int64))
+        first: CorruptRecordError | None = None
+        for number in range(min(self._size, _MOST_TRIED)):
+            try:
+                (item,) = self._rows.items([number])
+            except UnreadableItemError as error:
+                first = first or self._unreadable(error)
+                first.__cause__ = first.__cause__ or error.__cause__
+                continue
+            return Layout.of(item, self._names, number)
+        assert first is not None  # noqa: S101 (a dataset with items has a first one)
+        raise first
+
+    def _checked(self, index: Int64Array) -> Int64Array:
+        index = np.asarray(index, np.int64)
+        outside = (index < 0) | (index >= self._size)
+        if outside.any():
+            raise ExampleNotFoundError(f"{self.name} has no item {index[outside][0]}: it has {self._size} items.")
+        return index
+
+
+def _names_of(index: Int64Array) -> list[str]:
+    return list(map(str, index.tolist()))
+
+
+def _packed(column: Any, name: str, layout: Layout) -> Any:
+    is_packed = isinstance(column, np.ndarray) and column.dtype.kind in "biufc"
+    return column if is_packed else pack(column, name, layout)
+
+
+def _encoded_images(column: Sequence[Any], name: str) -> list[EncodedImage]:
+    images: list[EncodedImage] = []
+    for value in column:
+        try:
+            images.append(encoded_image(value))
+        except Exception as error:  # Pillow raises anything for a file that is opened late.
+            reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}."
+            raise UnlikeItemError(len(images), f"Its {quoted(name)} is not an image. {reason}") from error
+    return images
