@@ -157,6 +157,16 @@ def test_parser_web_dataset_has_the_designed_parameters() -> None:
     assert set(of_beton) - set(keyword_only) == {"image_key", "target_key", "handlers"}
 
 
+def test_parser_map_style_has_the_designed_parameters() -> None:
+    assert list(defaults(tfds_torch.ParserMapStyle, POSITIONAL)) == [
+        *("dataset", "names", "class_names", "shuffle", "is_training", "batch_size", "repeats"),
+    ]
+    keyword_only, of_beton = (
+        defaults(parser, KEYWORD_ONLY) for parser in (tfds_torch.ParserMapStyle, tfds_torch.ParserBeton)
+    )
+    assert keyword_only == {"version": None} | {name: of_beton[name] for name in of_beton if name != "handlers"}
+
+
 def test_parser_mixture_has_the_designed_parameters() -> None:
     assert list(defaults(tfds_torch.ParserMixture, POSITIONAL).items()) == [
         ("members", EMPTY),

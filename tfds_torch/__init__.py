@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tfds_torch.parsers.mixture_parser import ParserMixture
     from tfds_torch.parsers.parser import Parser
     from tfds_torch.parsers.parser_beton import ParserBeton
+    from tfds_torch.parsers.parser_map_style import ParserMapStyle
     from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
     from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -46,6 +47,7 @@ _ROOMS = {
     "MultiLoader": "loaders.multi_loader",
     "Parser": "parsers.parser",
     "ParserBeton": "parsers.parser_beton",
+    "ParserMapStyle": "parsers.parser_map_style",
     "ParserMixture": "parsers.mixture_parser",
     "ParserTfds": "parsers.tfds.parser_tfds",
     "ParserWebDataset": "parsers.parser_web_dataset",
@@ -72,6 +74,7 @@ __all__ = [
     "MultiLoader",
     "Parser",
     "ParserBeton",
+    "ParserMapStyle",
     "ParserMixture",
     "ParserTfds",
     "ParserWebDataset",

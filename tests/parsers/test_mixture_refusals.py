@@ -63,7 +63,7 @@ def refusal(*arguments: Any, **more: Any) -> str:
         ({}, "members={} must be a mapping from name to parser"),
         (None, "members=None must be a mapping from name to parser"),
         ("ab", "members='ab' must be a mapping from name to parser"),
-        ([("a", 3)], "the member 'a' is 3, and must be a ParserTfds, a ParserBeton or a ParserWebDataset"),
+        ([("a", 3)], "the member 'a' is 3, and must be a ParserTfds, a ParserBeton, a ParserWebDataset"),
         ([3], "3 must be a pair (name, parser)"),
         ({"": 3}, "the name '' of a member must be a text of printable characters without '/'"),
         ({"a/b": 3}, "the name 'a/b' of a member must be a text of printable characters without '/'"),

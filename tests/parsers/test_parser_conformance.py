@@ -1,4 +1,4 @@
-"""What every format that is read by number promises: `.beton` files, tars and image folders alike."""
+"""What everything that is read by number promises: `.beton` files, tars, image folders and datasets of one's own."""
 
 import pickle
 from collections import Counter
@@ -13,6 +13,7 @@ import pytest
 import torch
 from conformance import Step, check_resumes
 from conftest import RunPython
+from PIL import Image
 from storage.beton.made_files import PAGE
 from storage.webdataset.made_tars import write_samples, write_tar
 
@@ -24,6 +25,7 @@ from tfds_torch import (
     IndexedImageDataset,
     MultiLoader,
     ParserBeton,
+    ParserMapStyle,
     ParserTfds,
     ParserWebDataset,
     ReadOptions,
@@ -40,6 +42,7 @@ from tfds_torch.storage.beton.writer import BetonWriter
 NUM_EXAMPLES, NUM_TARS = 36, 3
 LABELS = [number % NUM_CLASSES for number in range(NUM_EXAMPLES)]
 IDS = [f"part/{number:04d}" for number in range(NUM_EXAMPLES)]
+NUMBERS = tuple(map(str, range(NUM_EXAMPLES)))
 PIXELS = np.stack([pixels_of(number) for number in range(NUM_EXAMPLES)])
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 
@@ -113,14 +116,46 @@ def folder_case(folder: Path) -> Case:
     return Case(make, make, empty, code, folder, "train", [int(Path(name).stem) for name in ids], ids)
 
 
-@pytest.fixture(scope="module", params=[beton_case, tar_case, folder_case], ids=["beton", "tars", "folder"])
+class Items(torch.utils.data.Dataset[Any]):
+    """A map-style dataset of torch, whose images are PIL images."""
+
+    def __len__(self) -> int:
+        return NUM_EXAMPLES
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        image = Image.fromarray(PIXELS[number])
+        return {"image": image, "label": torch.tensor(LABELS[number]), "mask": image.copy()}
+
+
+def item_case(folder: Path) -> Case:
+    make = partial(ParserMapStyle, Items())
+    rows = f"[({png(PIXELS[0])!r}, number) for number in range({NUM_EXAMPLES})]"
+    code = f"ParserMapStyle({rows}, batch_size=36)"
+    return Case(make, make, partial(ParserMapStyle, []), code, folder, ids=NUMBERS)
+
+
+def column_case(folder: Path) -> Case:
+    make = partial(ParserMapStyle, {"image": PIXELS, "label": np.array(LABELS), "mask": list(PIXELS)})
+    code = f"ParserMapStyle({{'image': [{png(PIXELS[0])!r}] * 36, 'label': list(range(36))}}, batch_size=36)"
+    return Case(make, make, partial(ParserMapStyle, []), code, folder, ids=NUMBERS)
+
+
+CASES = {"beton": beton_case, "tars": tar_case, "folder": folder_case, "items": item_case, "columns": column_case}
+
+
+@pytest.fixture(scope="module", params=list(CASES.values()), ids=list(CASES))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     made: Case = request.param(tmp_path_factory.mktemp("files"))
     return made
 
 
-only_by_index = pytest.mark.parametrize("case", [beton_case, tar_case], indirect=True, ids=["beton", "tars"])
-"""The formats that no stream reads."""
+def only(*names: str) -> pytest.MarkDecorator:
+    """Lets a test run for some of the cases."""
+    return pytest.mark.parametrize("case", [CASES[name] for name in names], indirect=True, ids=names)
+
+
+only_by_index = only("beton", "tars", "items", "columns")
+"""Those that no stream reads."""
 
 
 # What comes
@@ -168,7 +203,11 @@ def test_file_names_are_the_ids(case: Case) -> None:
     parser = case.make()
     assert parser.filenames() == list(case.ids)
     assert parser.filenames(basename=True)[:2] == [Path(name).name for name in case.ids[:2]]
-    assert parser.filenames(absolute=True)[0] == str(case.folder / case.ids[0])
+
+
+@only("beton", "tars", "folder")
+def test_absolute_file_names_begin_with_the_folder(case: Case) -> None:
+    assert case.make().filenames(absolute=True)[0] == str(case.folder / case.ids[0])
 
 
 def test_a_class_map_gives_new_labels(case: Case) -> None:
@@ -324,5 +363,5 @@ def test_a_stream_is_refused(case: Case) -> None:
 
 def test_empty_files_are_an_error_in_training_and_no_batches_in_evaluation(case: Case) -> None:
     assert list(case.make_empty(batch_size=4).batches(fields=())) == []
-    with pytest.raises(ConfigError, match=r"(empty\.(beton|tar), split 'all'|split 'empty'): "):
+    with pytest.raises(ConfigError, match=r"((empty\.(beton|tar)|list), split 'all'|split 'empty'): "):
         case.make_empty(is_training=True, batch_size=4)

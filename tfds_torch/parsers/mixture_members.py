@@ -64,8 +64,8 @@ def check_members(members: object) -> dict[str, ParserBase]:
 def _check_parser(name: str, parser: object) -> ParserBase:
     if not isinstance(parser, ParserBase):
         raise ConfigError(
-            f"ParserMixture: the member {quoted(name)} is {quoted(parser)}, and must be a ParserTfds, a ParserBeton or "
-            f"a ParserWebDataset."
+            f"ParserMixture: the member {quoted(name)} is {quoted(parser)}, and must be a ParserTfds, a ParserBeton, a "
+            f"ParserWebDataset or a ParserMapStyle."
         )
     if hasattr(parser, "member_names"):
         raise ConfigError(

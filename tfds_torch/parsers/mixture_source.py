@@ -178,6 +178,7 @@ class MixtureSource(ReadByNumber):
         self._metrics = metrics
         self._names = list(parsers)
         self._sources = [parser.source for parser in parsers.values()]
+        self.is_one_threaded = any(source.is_one_threaded for source in self._sources)
         self._offsets = np.cumsum([0, *map(len, self._sources)]).astype(np.int64)
         self._stored: dict[str, _StoredFields] = {}
 

@@ -1,7 +1,7 @@
 """ParserOptions: the arguments that every parser takes, and what can be wrong with them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
@@ -80,3 +80,15 @@ def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> N
             f"function of whole batches. Read them with ImageDataset; or leave out the map_fn: "
             f"parser.with_preprocess(...)."
         )
+
+
+def check_class_names(class_names: object) -> tuple[str, ...] | None:
+    """Returns the names of labels that a user gives; ConfigError where they are not different texts."""
+    if class_names is None:
+        return None
+    names = () if isinstance(class_names, str) or not isinstance(class_names, Sequence) else tuple(class_names)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ConfigError(
+            f"class_names={quoted(class_names)} must be a sequence of different texts, one for each label."
+        )
+    return names

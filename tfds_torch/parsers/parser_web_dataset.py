@@ -11,7 +11,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
+from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
 from tfds_torch.parsers.web_dataset_fields import (
     DEFAULT_EXTENSIONS,
     SPECS,
@@ -105,7 +105,7 @@ class ParserWebDataset(ParserBase):
             read,
             epoch_size,
         )
-        self._names = _check_class_names(class_names)
+        self._names = check_class_names(class_names)
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS
         fields = name_fields(fields)
         tars: WebDatasetSource = source_type("webdataset")(urls, fields)
@@ -246,14 +246,3 @@ class ParserWebDataset(ParserBase):
             super()._check_preprocess()
         else:
             check_preprocess(self.preprocess, self.batch_size, self.image_mode)
-
-
-def _check_class_names(class_names: object) -> tuple[str, ...] | None:
-    if class_names is None:
-        return None
-    names = () if isinstance(class_names, str) or not isinstance(class_names, Sequence) else tuple(class_names)
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ConfigError(
-            f"class_names={quoted(class_names)} must be a sequence of different texts, one for each label."
-        )
-    return names

@@ -1,0 +1,255 @@
+"""ParserMapStyle: any dataset with `len` and `[i]` as batches of numpy arrays."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, OneKeyField, StoredField
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.map_style.items import ITEM, ValueKind
+from tfds_torch.storage.map_style.source import WHOLE_ITEM, MapStyleSource, encoded_image_key
+from tfds_torch.storage.source import Columns, FieldSpec, source_type
+
+SPLIT = "all"
+"""The split of a dataset of the user's own, for messages and states: it is one."""
+
+_IMAGE_SPEC = FieldSpec((None, None, 3), np.uint8)
+
+
+class ParserMapStyle(ParserBase):
+    """Reads a dataset of your own by number: whatever has a length and gives any item by its number.
+
+    That is a map-style dataset of torch, a `datasets.Dataset` of Hugging Face, a `tfds.data_source`, a list, or a
+    dictionary of columns of one length. Order, ranks, padding and exact resume are those of all parsers.
+
+    The first item shows which fields there are; it is read when they are first asked for. Items that are dictionaries
+    have their keys; named tuples have theirs; tuples have `names`. Every item must have the same ones, with values of
+    the same type, dtype and number of axes.
+
+    `image` goes through the preprocess, or comes as uint8 [H, W, C]. It may be a PIL image, the bytes of an image file,
+    an array or tensor uint8 [H, W], [H, W, C] or [C, H, W], or Hugging Face's `{"bytes": ..., "path": ...}`; a
+    `datasets.Dataset` is asked for encoded images. Other fields keep their types: numbers, arrays and tensors of one
+    size become one array, everything else a list. The field `item` is a whole item, as the dataset gives it.
+
+    A process asks the dataset for items with one thread at a time, that which iterates. An item that raises is a
+    CorruptRecordError with its number, and `ReadOptions(on_error="replace")` lets the next one take its place. An
+    example's id is its number as a text.
+
+    Parsers can be pickled if the dataset can; workers that are started by fork need not do so. The dataset must not
+    change while it is read.
+
+    Args:
+        dataset: the dataset.
+        names: of the fields of items that are tuples, or single values. None: `image` and `label` for two values of
+            which the first is an image, `image` or `item` for a single one, else "0", "1" and so on.
+        class_names: names of the labels, by number; None: those that the dataset has, as Hugging Face's and
+            torchvision's do, or none.
+        shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
+        is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
+        batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
+        repeats: passes over the dataset in one epoch; 0 and 1 mean one.
+        version: which content the dataset has, for the fingerprint in states: a state goes on where version and length
+            are equal. None: type and length of the dataset say it, so that another content of the same length is not
+            noticed.
+        seed: seed of the order, >= 0.
+        remainder: as in ParserTfds.
+        preprocess: as in ParserTfds.
+        image_key: field that holds the image; None: there is none.
+        target_key: field that holds the target; None: there is none.
+        image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
+        class_map: as in ParserTfds.
+        read: how examples are read: only read mode `index` can.
+
+    Raises:
+        ConfigError: an argument that cannot work, or a dataset without a length or without items by number.
+        CorruptRecordError: none of the first items can be read, where they are looked at.
+    """
+
+    target_key: str | None
+
+    def __init__(
+        self,
+        dataset: Any,
+        names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        shuffle: bool | None = None,
+        is_training: bool = False,
+        batch_size: int | None = None,
+        repeats: int = 0,
+        *,
+        version: str | None = None,
+        seed: int = 42,
+        remainder: Remainder | str | None = None,
+        preprocess: Preprocess | None = None,
+        image_key: str | None = "image",
+        target_key: str | None = "label",
+        image_mode: str | None = "RGB",
+        class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
+        read: ReadOptions = ReadOptions(),
+    ) -> None:
+        options = ParserOptions(
+            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
+        )
+        if version is not None and not isinstance(version, str):
+            raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")
+        self._names = check_class_names(class_names)
+        rows: MapStyleSource = source_type("map_style")(dataset, _check_names(names), version)
+        super().__init__(rows, SPLIT, options, image_key, target_key)
+        self.read_mode(World())
+
+    @property
+    def _rows(self) -> MapStyleSource:
+        return cast(MapStyleSource, self._source)
+
+    @property
+    def dataset(self) -> Any:
+        """The dataset that was given."""
+        return self._rows.dataset
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value, as the first item has them."""
+        fields = {
+            field_name(name): _IMAGE_SPEC
+            if name == self.image_key and kind.is_image
+            else FieldSpec(kind.shape, kind.dtype)
+            for name, kind in sorted(self._kinds.items())
+        }
+        return ElementSpec(fields | METADATA_SPECS)
+
+    def with_read(self, read: ReadOptions) -> "ParserMapStyle":
+        """Returns this parser, reading the same examples in another way."""
+        parser = super().with_read(read)
+        parser.read_mode(World())
+        return parser
+
+    @property
+    def _folder(self) -> str:
+        raise ConfigError(f"{self.dataset_name}: absolute=True needs files, and this dataset need not have any.")
+
+    @property
+    def _kinds(self) -> Mapping[str, ValueKind]:
+        return self._rows.layout.kinds if self.num_examples else {}
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        return list(self._names) if self._names is not None else _class_names_of(self.dataset, self.target_key)
+
+    def _field(self, name: str) -> FieldDecoder:
+        if name in (ITEM, WHOLE_ITEM) and (name == WHOLE_ITEM or name not in self._kinds):
+            return StoredField(WHOLE_ITEM)
+        key = self._key(name)
+        if key is None or key not in self._kinds:
+            raise ConfigError(self._missing(name, key))
+        if name == "image" or (self.preprocess is not None and name in self.preprocess.also):
+            if not self._kinds[key].is_image:
+                raise ConfigError(self._not_an_image(name, key))
+            return ImageField(encoded_image_key(key), self.image_mode)
+        is_named = self._names is not None and key == self.target_key
+        return ClassLabelField(StoredField(key), len(self._names or ())) if is_named else StoredField(key)
+
+    def _key(self, name: str) -> str | None:
+        """Returns the field of an item that is behind a field; None: image_key or target_key is None."""
+        key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
+        return own if key not in self._kinds and own in self._kinds else key
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored: images encoded or as pixels, texts as bytes."""
+        decoder = self._field(name)
+        if isinstance(decoder, ImageField):
+            return EncodedField(StoredField(decoder.key), "image", _IMAGE_SPEC)
+        kind = self._kinds.get(self._key(name) or "")
+        if kind is None or kind.kind == "object":
+            return EncodedField(decoder, "value", None)
+        if kind.kind == "text":
+            return EncodedField(_TextField(decoder.keys[0]), "text", FieldSpec((), object))
+        return EncodedField(decoder, "value", FieldSpec(kind.shape, kind.dtype))
+
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        if not self.num_examples:
+            return "no example", name == "image"
+        key = self._key(name)
+        if key is None or key not in self._kinds:
+            raise ConfigError(self._missing(name, key))
+        return str(self._kinds[key]), self._kinds[key].is_image
+
+    def _check_preprocess(self) -> None:
+        if not self.num_examples:
+            check_preprocess(self.preprocess, self.batch_size, self.image_mode)
+            return
+        super()._check_preprocess()
+        if self.preprocess is not None:
+            self._field("image")
+
+    @property
+    def _has_integer_target(self) -> bool:
+        kind = self._kinds.get(self.target_key or "")
+        return kind is not None and kind.kind == "array" and not kind.shape and kind.dtype.kind in "iu"
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return list(self._kinds)
+
+    def _missing(self, name: str, key: str | None) -> str:
+        if key is None:
+            argument = "image_key" if name == "image" else "target_key"
+            return f"{self.dataset_name}: there is no field {quoted(name)}: {argument}=None."
+        if not self.num_examples:
+            return f"{self.dataset_name} has no items, and so no field {quoted(key)}."
+        argument = {"image": " (image_key)", "label": " (target_key)"}.get(name, "")
+        there = ", ".join(f"{field_name(one)} ({kind})" for one, kind in self._kinds.items())
+        names = " Give names= to the values of a tuple." if self._rows.layout.form == "sequence" else ""
+        return (
+            f"{self.dataset_name} has no field {quoted(key)}{argument}: the fields of its items are {there}."
+            f"{names}{did_you_mean(key, self._kinds)}"
+        )
+
+    def _not_an_image(self, name: str, key: str) -> str:
+        images = [other for other, kind in self._kinds.items() if kind.is_image]
+        use = f"Use image_key= with one of {images}, or None" if images else "Use image_key=None"
+        return (
+            f"{self.dataset_name}: the field {quoted(key)} is {self._kinds[key]}, and {quoted(name)} must be a PIL "
+            f"image, the bytes of an image file, or uint8 [h, w], [h, w, C] or [C, h, w]. {use}, or give the field "
+            f"another name: all other fields come as they are."
+        )
+
+
+class _TextField(OneKeyField):
+    """Texts, as bytes in UTF-8."""
+
+    def decode(self, columns: Columns) -> list[bytes]:
+        """Returns n values."""
+        return [text.encode("utf-8", "surrogatepass") for text in columns[self.key]]
+
+
+def _check_names(names: object) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    found = () if isinstance(names, str) or not isinstance(names, Sequence) else tuple(names)
+    if not found or not all(isinstance(name, str) and name for name in found) or len(set(found)) < len(found):
+        raise ConfigError(
+            f"ParserMapStyle: names={quoted(names)} must be a sequence of different texts, one for each value of an "
+            f"item, such as ('image', 'label')."
+        )
+    return found
+
+
+def _class_names_of(dataset: Any, target_key: str | None) -> list[str] | None:
+    """Returns the names of the labels as a dataset of Hugging Face or torchvision has them; None: it has none."""
+    features = getattr(dataset, "features", None)
+    feature = features.get(target_key) if isinstance(features, Mapping) else None
+    names = getattr(dataset, "classes", None) if feature is None else getattr(feature, "names", None)
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        return None
+    return list(names)
