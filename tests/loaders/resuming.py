@@ -4,17 +4,21 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 from chosen import choose
 from conformance import Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
+from numbered_fixtures import NUM_EXAMPLES
 from tfds_fixtures import with_read
 
-from tfds_torch import MultiLoader, ParserTfds, World
+from tfds_torch import MultiLoader, ParserMapStyle, ParserTfds, World
 
 
 def make_parser(root: str, **arguments: Any) -> Any:
     mode = arguments.pop("mode", "index")
+    if arguments.pop("is_own", False):
+        return ParserMapStyle({"label": np.arange(NUM_EXAMPLES)}, **{"is_training": True, **arguments})
     if arguments.pop("is_mixture", False):
         return mix_numbered(root, **arguments)
     how = arguments.pop("chosen", "all")

@@ -21,6 +21,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "balanced": ({"chosen": "balanced"}, {"num_workers": 1, "num_replicas": 2}),
     "weighted": ({"chosen": "weighted"}, {"num_replicas": 2}),
     "epoch size": ({"epoch_size": 30}, {"num_replicas": 2}),
+    "own dataset": ({"is_own": True}, {"is_own": True, "num_workers": 1, "num_replicas": 2}),
     "mixture": ({"is_mixture": True}, {"is_mixture": True, "num_workers": 1, "num_replicas": 2}),
 }
 SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

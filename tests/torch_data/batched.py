@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, World
 from tfds_torch.images.preprocess import ExampleRandom
-from torch_data.resuming import MixtureSetup, Setup
+from torch_data.resuming import MapStyleSetup, MixtureSetup, Setup
 
 FIELDS = ("image", "label", "valid", "index", "id")
 
@@ -41,6 +41,11 @@ class BatchedSetup(Setup):
 @dataclass(frozen=True)
 class BatchedMixtureSetup(BatchedSetup, MixtureSetup):
     """The same, over a mixture."""
+
+
+@dataclass(frozen=True)
+class BatchedMapStyleSetup(BatchedSetup, MapStyleSetup):
+    """The same, over a dataset of one's own."""
 
 
 def ledger_of(batch: Any) -> list[tuple[Any, ...]]:

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from conformance import Step
 
 from tfds_torch import MultiLoader, ParserTfds, World
-from torch_data.resuming import CountedLoader, PlainLoader, Ranks, Setup, StatefulLoader
+from torch_data.resuming import CountedLoader, MapStyleSetup, PlainLoader, Ranks, Setup, StatefulLoader
 
 
 class MultiRank(CountedLoader):
@@ -49,7 +49,9 @@ KINDS: dict[str, Any] = {
     "MultiLoader": partial(Ranks, make=MultiRank),
     "DataLoader": partial(Ranks, make=PlainLoader),
     "StatefulDataLoader": StatefulLoader,
+    "own dataset": partial(Ranks, make=CountedLoader),
 }
+SETUPS = {"own dataset": MapStyleSetup}
 
 
 def train(kind: str, setup: dict[str, Any], folder: str, is_seeded: bool, last_epoch: int | None) -> None:
@@ -64,7 +66,7 @@ def train(kind: str, setup: dict[str, Any], folder: str, is_seeded: bool, last_e
     """
     if is_seeded:
         torch.manual_seed(5)
-    loader = KINDS[kind](Setup(**setup))
+    loader = KINDS[kind](SETUPS.get(kind, Setup)(**setup))
     saved, new = Path(folder, "state"), Path(folder, "state.new")
     if saved.exists():
         loader.load(pickle.loads(saved.read_bytes()))

@@ -6,15 +6,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 from chosen import choose
 from conformance import ResumableLoader, Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
+from numbered_fixtures import NUM_EXAMPLES
 from tfds_fixtures import with_read
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from tfds_torch import ImageDataset, Loader, ParserTfds, World, create_loader
+from tfds_torch import ImageDataset, Loader, ParserMapStyle, ParserTfds, World, create_loader
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
 
@@ -96,6 +98,27 @@ class ChosenSetup(Setup):
         arguments = dict(self.arguments)
         how = arguments.pop("chosen", "all")
         return cast(Parser, choose(ParserTfds(**arguments, batch_size=self.batch_size), how))
+
+
+class Rows:
+    """A dataset of one's own, without a base class: numbered examples, whose images are of one size."""
+
+    def __init__(self, num_examples: int) -> None:
+        self.num_examples = num_examples
+
+    def __len__(self) -> int:
+        return self.num_examples
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"image": np.full((9, 7, 3), number, np.uint8), "label": number}
+
+
+class MapStyleSetup(Setup):
+    """A loader over a dataset of one's own, with as many examples as `numbered`: its plans are the same."""
+
+    def make_parser(self) -> Parser:
+        arguments = {name: value for name, value in self.arguments.items() if name not in ("root", "name")}
+        return ParserMapStyle(Rows(NUM_EXAMPLES), **arguments, batch_size=self.batch_size)
 
 
 def make_setup(root: str, mode: str = "index", kind: type[Setup] = Setup, **arguments: Any) -> Setup:
@@ -216,6 +239,32 @@ class SampleLoader(StatefulLoader):
             yield Step(-1, -1, index, valid)
 
 
+class RowsLoader:
+    """`create_loader(rows, batch_size=...)`, whose batches torch's collation makes: one rank."""
+
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
+        rows = Rows(2 * setup.global_batch)
+        self.loader = create_loader(rows, batch_size=setup.batch_size, shuffle=True, seed=3, **setup.of_workers)
+        assert self.loader._planned is not None
+        self.loader._planned._rank.world = World(rank, setup.num_replicas)
+
+    def __iter__(self) -> Iterator[Step]:
+        for batch in self.loader:
+            labels = tuple(batch["label"].tolist())
+            assert batch["image"][:, 0, 0, 0].tolist() == list(labels)
+            state = self.loader.state_dict()
+            yield Step(state["epoch"], state["batches_delivered"] - 1, labels, (True,) * len(labels))
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
 class Ahead:
     """Stands for a device prefetcher on CUDA: takes two batches more than it has yielded."""
 
@@ -266,6 +315,7 @@ KINDS: dict[str, Callable[[Setup], ResumableLoader]] = {
     "plain": partial(Ranks, make=PlainLoader),
     "uncounted": partial(Ranks, make=UncountedLoader),
     "loader": partial(Ranks, make=CountedLoader),
+    "rows": partial(Ranks, make=RowsLoader),
     "stateful": StatefulLoader,
     "freed": FreedLoader,
     "samples": SampleLoader,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from grids.fleet import Fleet
 
-from torch_data.batched import BatchedMixtureSetup, BatchedSetup, Shade
-from torch_data.resuming import ChosenSetup, MixtureSetup, make_setup, run_conformance
+from torch_data.batched import BatchedMapStyleSetup, BatchedMixtureSetup, BatchedSetup, Shade
+from torch_data.resuming import ChosenSetup, MapStyleSetup, MixtureSetup, make_setup, run_conformance
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
@@ -121,9 +121,30 @@ CHOSEN = [
     case("epoch size, dropping", "plain", chosen("all", epoch_size=30, remainder="drop") | TWO, {}, slow, epochs=3),
 ]
 
+OWN = {"kind": MapStyleSetup}
+OWN_WHOLE = {"kind": BatchedMapStyleSetup, "preprocess": WHOLE["preprocess"]}
+OWN_DATASETS = [
+    case("own, no workers", "loader", OWN, {"num_replicas": 3}),
+    case("own, workers -> more workers", "plain", OWN | TWO, {"num_workers": 3}),
+    case("own, no workers", "stateful", OWN, {}, epochs=2),
+    case("own, whole", "uncounted", OWN_WHOLE, {"num_replicas": 2}),
+    case("own, evaluation", "uncounted", OWN | EVALUATION, {"num_replicas": 2}),
+    case("no workers", "rows", {}, {"num_replicas": 3}, epochs=2),
+    case("workers -> more workers", "rows", PERSISTENT, {"num_workers": 3}),
+    case("2x2 -> 1x3", "rows", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, slow, epochs=2),
+    case("spawn", "rows", {"num_workers": 1, "method": "spawn"}, {}, slow),
+    case("own, 2x2 -> 1x3", "loader", OWN | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow, epochs=2),
+    case("own, persistent", "loader", OWN | PERSISTENT | AHEAD, {"num_workers": 3}, slow, epochs=2),
+    case("own, repeats", "uncounted", OWN | {"repeats": 2}, {"num_replicas": 2}, slow, epochs=2),
+    case("own, two workers", "stateful", OWN_WHOLE | TWO, {}, slow),
+    case("own, free of workers", "freed", OWN | TWO, {"num_workers": 3}, slow),
+    case("own, within a batch", "samples", OWN | {"global_batch": 4}, {}, campaign),
+]
+
 
 @pytest.mark.parametrize(
-    ("kind", "arguments", "changes", "num_epochs"), [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN]
+    ("kind", "arguments", "changes", "num_epochs"),
+    [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *OWN_DATASETS],
 )
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     kind: str, arguments: dict[str, Any], changes: dict[str, Any], num_epochs: int, fleet: Fleet, numbered_root: str

@@ -158,13 +158,13 @@ class BatchAssembler:
         threads = self._threads = ThreadPoolExecutor(num_threads, "tfds_torch-decode")
         _running.add(self)
         waiting: deque[tuple[EncodedChunk, Future[DecodedChunk]]] = deque()
-        num_ahead = num_threads  # So many threads are busy while the oldest chunk is waited for.
+        num_ahead = 0 if self._request.is_lazy else num_threads  # So many are busy while the oldest is waited for.
         try:
             for chunk in chunks:
                 waiting.append((chunk, self._begin(chunk, threads)))
                 # The first chunks are not kept waiting for those that are read ahead.
                 while len(waiting) > num_ahead:
-                    num_ahead += num_ahead < self._request.num_chunks_ahead
+                    num_ahead += 0 < num_ahead < self._request.num_chunks_ahead
                     yield from self._finish(*waiting.popleft())
             while waiting:
                 yield from self._finish(*waiting.popleft())

@@ -86,6 +86,8 @@ class ReadRequest:
             nowhere, as the options say.
         read_at_once: examples that are read at a time, at least, where calls of the source are expensive; 0: those of
             one chunk.
+        is_lazy: whether a batch is read when it is asked for, and no other one with it: where nothing has to be decoded
+            and a single example may take long.
     """
 
     source: Source
@@ -98,6 +100,7 @@ class ReadRequest:
     context: ReadContext = ReadContext()
     replacing: tuple[ReplacementRange, ...] | None = None
     read_at_once: int = 0
+    is_lazy: bool = False
 
     @cached_property
     def replacement_ranges(self) -> tuple[ReplacementRange, ...]:
@@ -119,6 +122,8 @@ class ReadRequest:
         size = find_chunk_size(batch_size, self.source.mean_example_bytes, in_buffers=in_buffers)
         # Threads share the batches that are decoded ahead, rather than each taking batches of its own.
         most = -(-batch_size * (self.options.prefetch_batches + 1) // self.num_threads)
+        if size > batch_size and self.is_lazy:
+            return batch_size
         if size > batch_size:
             return max(1, min(size, most) // batch_size) * batch_size
         return -(-batch_size // -(-batch_size // min(size, most)))

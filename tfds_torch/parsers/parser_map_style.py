@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, OneKeyField, StoredField
 from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
@@ -175,6 +177,9 @@ class ParserMapStyle(ParserBase):
         if kind.kind == "text":
             return EncodedField(_TextField(decoder.keys[0]), "text", FieldSpec((), object))
         return EncodedField(decoder, "value", FieldSpec(kind.shape, kind.dtype))
+
+    def _as_read(self, request: ReadRequest) -> ReadRequest:
+        return replace(request, is_lazy=request.content.image is None)
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
         if not self.num_examples:

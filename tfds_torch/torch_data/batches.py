@@ -26,6 +26,14 @@ Transforms = tuple[Function | None, Function | None]
 """Called with the PIL image, or the tensor, and with the label; their results take the places of these."""
 
 
+class NumberedItems(list[Any]):
+    """The items of a batch, as their dataset gives them; `numbers` are those that it knows them by, int64 [n]."""
+
+    def __init__(self, items: Iterable[Any], numbers: NDArray[np.int64]) -> None:
+        super().__init__(items)
+        self.numbers = numbers
+
+
 def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
     """Returns the fields that a dataset is asked for; ConfigError where one does not exist, or there are none."""
     if isinstance(fields, str) or not fields:
@@ -93,7 +101,8 @@ def collate_items(
             except StopIteration as error:
                 raise WorkerError(f"The collate_fn {collate!r} raised StopIteration.") from error
             metrics.add("collate", time.monotonic() - fetched_at)
-            yield WorkerBatch(batch, count_examples(batch) if batch_size is None else len(rows))
+            is_list = batch_size is not None or isinstance(rows, NumberedItems)
+            yield WorkerBatch(batch, len(rows) if is_list else count_examples(batch))
     finally:
         close_iterator(items)
 
@@ -174,6 +183,8 @@ def _feature(values: Any) -> Any:
     """Returns the values of a feature, [B, ...] or B of them, as a tensor where they are numbers of one shape."""
     if isinstance(values, np.ndarray):
         return torch.from_numpy(np.array(values)) if values.dtype.kind in "biuf" else values.tolist()
+    if values and all(isinstance(value, Tensor) for value in values):  # Of a dtype that numpy does not have.
+        return torch.stack(values) if len({(value.shape, value.dtype) for value in values}) == 1 else values
     is_alike = all(isinstance(value, np.ndarray) and value.dtype.kind in "biuf" for value in values)
     if not is_alike or len({(value.shape, value.dtype) for value in values}) != 1:
         return values

@@ -1,7 +1,7 @@
 """DefaultCollation: torch's default collation of examples, whose errors name the field that makes no batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,39 +9,74 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.torch_data.batches import NumberedItems
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
-_Difference = tuple[str, str]
-"""Where the values of examples differ, and how, in words."""
+
+class _Difference(NamedTuple):
+    """Where the values of examples differ, and how, in words; and the positions of two that differ, where two do."""
+
+    where: str
+    what: str
+    positions: tuple[int, int] | None = None
 
 
 class DefaultCollation:
-    """Makes a batch of examples, as torch's `default_collate`; errors name the field of our datasets. Picklable."""
+    """Makes a batch of examples, as torch's `default_collate`; errors name the field of our datasets. Picklable.
+
+    Items of a map-style dataset are named by their numbers, and must have equal keys where they are dictionaries: torch
+    leaves out those that the first one lacks.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
     def __call__(self, examples: list[Any]) -> Any:
         """Returns the batch; ConfigError where the values of a field differ, so that they do not make one."""
+        if isinstance(examples, NumberedItems):
+            other = _find_other_keys(examples)
+            if other is not None:
+                raise self._error(examples, other)
         try:
             return default_collate(examples)
         except MemoryError:
             raise
         except Exception as error:
-            ours = (layer for layer in unwrap(self._dataset) if isinstance(layer, ImageDataset | IndexedImageDataset))
-            fields = next((layer.fields for layer in ours), ())
-            found = _find_in_fields(examples, fields)
+            found = _find_in_fields(examples, self._fields(examples))
             if found is None:  # Such as no space in shared memory.
                 raise
-            where, what = found
-            leave_out = f"leave it out of fields={fields}" if fields else "let the dataset leave it out"
-            raise ConfigError(
-                f"create_loader: torch's default collation cannot make a batch of these {len(examples)} examples: "
-                f"{where} {what} ({type(error).__name__}: {error}). Give create_loader a collate_fn=, which makes a "
-                f"batch of a list of examples; or {leave_out}, or make its values alike."
-            ) from error
+            raise self._error(examples, found, f" ({type(error).__name__}: {error})") from error
+
+    def _fields(self, examples: list[Any]) -> tuple[str, ...]:
+        if isinstance(examples, NumberedItems):
+            return ()
+        ours = (layer for layer in unwrap(self._dataset) if isinstance(layer, ImageDataset | IndexedImageDataset))
+        return next((layer.fields for layer in ours), ())
+
+    def _error(self, examples: list[Any], found: _Difference, raised: str = "") -> ConfigError:
+        fields, which = self._fields(examples), ""
+        if isinstance(examples, NumberedItems) and found.positions is not None:
+            first, other = (int(examples.numbers[position]) for position in found.positions)
+            which = f", items {first} and {other} of {self._dataset.parser.dataset_name}"
+        leave_out = f"leave it out of fields={fields}" if fields else "let the dataset leave it out"
+        return ConfigError(
+            f"create_loader: torch's default collation cannot make a batch of these {len(examples)} examples: "
+            f"{found.where} {found.what}{which}{raised}. Give create_loader a collate_fn=, which makes a batch of a "
+            f"list of examples; or {leave_out}, or make its values alike."
+        )
+
+
+def _find_other_keys(items: list[Any]) -> _Difference | None:
+    """Returns where one of several dictionaries has other keys than the first one."""
+    if not items or not isinstance(items[0], Mapping):
+        return None
+    keys = items[0].keys()
+    for position, item in enumerate(items):
+        if isinstance(item, Mapping) and item.keys() != keys:
+            return _other_keys("example", items, position)
+    return None
 
 
 def _find_in_fields(examples: list[Any], fields: tuple[str, ...]) -> _Difference | None:
@@ -63,22 +98,29 @@ def _find(values: Sequence[Any], where: str) -> _Difference | None:
 
 def _find_difference(values: Sequence[Any], where: str) -> _Difference | None:
     if all(isinstance(value, Mapping) for value in values):
-        keys = sorted({tuple(sorted(map(repr, value))) for value in values})
-        if len(keys) > 1:
-            return where, f"has the keys {_listed(keys[0])} in one of them and {_listed(keys[1])} in another"
+        other = next((at for at, value in enumerate(values) if value.keys() != values[0].keys()), None)
+        if other is not None:
+            return _other_keys(where, values, other)
         return _first((f"{where}[{key!r}]", [value[key] for value in values]) for key in values[0])
     if all(isinstance(value, list | tuple) for value in values):
-        sizes = sorted({len(value) for value in values})
-        if len(sizes) > 1:
-            return where, f"has {sizes[0]} values in one of them and {sizes[1]} in another"
+        other = next((at for at, value in enumerate(values) if len(value) != len(values[0])), None)
+        if other is not None:
+            sizes = len(values[0]), len(values[other])
+            return _Difference(where, f"has {sizes[0]} values in one of them and {sizes[1]} in another", (0, other))
         return _first((f"{where}[{number}]", column) for number, column in enumerate(zip(*values, strict=True)))
-    kinds = list(dict.fromkeys(_kind(value) for value in values))
-    if len(kinds) > 1:
-        return where, f"is {kinds[0]} in one of them and {kinds[1]} in another"
-    (kind,) = kinds
+    kinds = list(map(_kind, values))
+    other = next((at for at, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if other is not None:
+        return _Difference(where, f"is {kinds[0]} in one of them and {kinds[other]} in another", (0, other))
     is_taken = isinstance(values[0], torch.Tensor | np.ndarray | np.generic | int | float | str | bytes)
     is_number = not isinstance(values[0], np.ndarray | np.generic) or values[0].dtype.kind in "biufc"
-    return None if is_taken and is_number else (where, f"is {kind}, of which it makes no batch")
+    return None if is_taken and is_number else _Difference(where, f"is {kinds[0]}, of which it makes no batch")
+
+
+def _other_keys(where: str, values: Sequence[Mapping[Any, Any]], other: int) -> _Difference:
+    first, last = (sorted(map(repr, values[at])) for at in (0, other))
+    what = f"has the keys {_listed(first)} in one of them and {_listed(last)} in another"
+    return _Difference(where, what, (0, other))
 
 
 def _first(parts: Iterable[tuple[str, Sequence[Any]]]) -> _Difference | None:

@@ -273,6 +273,16 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         return make_items(batches, self.fields, None if self.is_batched else transforms)
 
     @property
+    def users_own(self) -> Any:
+        """The dataset that a loader was given: this one."""
+        return self
+
+    @property
+    def is_collated(self) -> bool:
+        """Whether a loader makes batches of what it yields: of single examples."""
+        return not self.is_batched
+
+    @property
     def has_pil_images(self) -> bool:
         """Whether it yields PIL images, of which torch's default collation makes no batches."""
         return "image" in self.fields and self.transform is None and not self.is_batched

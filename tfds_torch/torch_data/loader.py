@@ -71,27 +71,27 @@ class Loader(BaseLoader[Reader]):
 
     def __init__(self, options: LoaderOptions) -> None:
         self.options = options
-        self.dataset = dataset = options.dataset
+        self.dataset = options.dataset
+        self._planned = planned = options.planned
         self.num_workers, self.num_workers_reason = find_num_workers(options.num_workers)
-        name = name_of(dataset.parser) if isinstance(dataset, ImageDataset) else type(dataset).__name__
+        name = type(self.dataset).__name__ if planned is None else name_of(planned.parser)
         keeps_reader = self.num_workers > 0 and options.persistent_workers
         super().__init__(name, keeps_reader=keeps_reader, log_every=options.log_every)
         self._generator = make_generator(options)
-        self._position: Position | None = None  # Of the latest iteration over an ImageDataset.
+        self._position: Position | None = None  # Of the latest iteration over a dataset that plans.
         self._must_check_ranks = options.check_ranks
-        if isinstance(dataset, ImageDataset) and "image" in dataset.fields:
-            self._jpeg_decoder = dataset.parser.read.jpeg_decoder
+        if planned is not None and "image" in planned.fields:
+            self._jpeg_decoder = planned.parser.read.jpeg_decoder
         if options.has_device_stage:
             self._device_stage()  # What cannot work is reported now.
         warn_of_foreign(options, self.num_workers)
         self._has_ranks = warn_of_ranks(options)
-        warn_of_memory(dataset, self.num_workers, options.prefetch_batches)
+        warn_of_memory(self.dataset, self.num_workers, options.prefetch_batches)
 
     @property
     def batch_size(self) -> int | None:
         """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
-        is_ours = isinstance(self.dataset, ImageDataset)
-        return (self.dataset.parser.batch_size or 1) if is_ours else self.options.batch_size
+        return self.options.batch_size if self._planned is None else self._planned.parser.batch_size or 1
 
     def __len__(self) -> int:
         """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
@@ -99,23 +99,23 @@ class Loader(BaseLoader[Reader]):
         Raises:
             TypeError: an IterableDataset without a length.
         """
-        if isinstance(self.dataset, ImageDataset):
-            return self.dataset.plan().num_batches
+        if self._planned is not None:
+            return self._planned.plan().num_batches
         return count_batches(self.options)
 
     def _begin(self) -> tuple[Position, int | None]:
         if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
             self._has_ranks = warn_of_ranks(self.options, stacklevel=4)
         self._check_ranks()
-        if not isinstance(self.dataset, ImageDataset):
+        if self._planned is None:
             return Position(Start(0), self.num_workers), None
-        self._position = position = self.dataset.begin(self.num_workers, self._position)
-        plan = self.dataset.plan(first_example=position.start.first_example)
+        self._position = position = self._planned.begin(self.num_workers, self._position)
+        plan = self._planned.plan(first_example=position.start.first_example)
         return position, plan.num_batches - position.start.start_batch
 
     def _make_reader(self) -> Reader:
-        if isinstance(self.dataset, ImageDataset):
-            return make_reader(self.options, self.num_workers, self._generator)
+        if self._planned is not None:
+            return make_reader(self._planned, self.options, self.num_workers, self._generator)
         return ForeignReader(self.options, self.num_workers, self._generator)
 
     def _staged(self, batches: Iterator[WorkerBatch]) -> Iterator[tuple[Any, int]]:
@@ -130,7 +130,7 @@ class Loader(BaseLoader[Reader]):
         epoch = check_integer("set_epoch: epoch", epoch, 0)
         batch_sampler = self.options.batch_sampler
         samplers = (self.options.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
-        for owner in (*unwrap(self.dataset), *samplers):
+        for owner in (*unwrap(self._planned or self.dataset), *samplers):
             if callable(getattr(owner, "set_epoch", None)):
                 owner.set_epoch(epoch)
 
@@ -140,9 +140,9 @@ class Loader(BaseLoader[Reader]):
         A batch counts as soon as the training loop has got it: from the device, when there is one.
 
         Raises:
-            ConfigError: the dataset is not an ImageDataset.
+            ConfigError: torch's DataLoader plans the batches.
         """
-        dataset = self._own_dataset()
+        dataset = self._dataset_with_state()
         if self._position is None or not dataset.has_begun:
             return dataset.state_dict()
         return dataset.state_of(self._position).to_dict()
@@ -157,10 +157,10 @@ class Loader(BaseLoader[Reader]):
                 epoch is then dealt anew, each example exactly once. It must be given on every rank.
 
         Raises:
-            ConfigError: the dataset is not an ImageDataset.
+            ConfigError: torch's DataLoader plans the batches.
             StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
         """
-        dataset = self._own_dataset()
+        dataset = self._dataset_with_state()
         if is_position(state):
             LoaderState.from_dict(state)  # Its error describes the state.
         dataset.load_state_dict(state, allow_batch_change=allow_batch_change)
@@ -188,18 +188,19 @@ class Loader(BaseLoader[Reader]):
 
     def _check_ranks(self) -> None:
         """Compares the ranks once, where there are several, before the first batch."""
-        dataset = self.dataset
-        if not self._must_check_ranks or not isinstance(dataset, ImageDataset) or not is_distributed():
+        dataset = self._planned
+        if not self._must_check_ranks or dataset is None or not is_distributed():
             return
         if dataset.find_rank().num_replicas > 1:
             more = {**vars(dataset.start), "num_workers": self.num_workers}
             check_ranks(dataset.parser, dataset.find_rank, _RANKS_TIMEOUT_S, more)
         self._must_check_ranks = False
 
-    def _own_dataset(self) -> ImageDataset:
-        if not isinstance(self.dataset, ImageDataset):
+    def _dataset_with_state(self) -> ImageDataset:
+        if self._planned is None:
             raise ConfigError(
-                f"A Loader has a state over an ImageDataset only: {self._name} does not say which examples come after "
-                f"which. Keep the state of its sampler or batch sampler, or read it as an ImageDataset."
+                f"A Loader has a state over an ImageDataset, and over a map-style dataset with batch_size= and without "
+                f"sampler=, batch_sampler= or collate_fn=: {self._name} does not say which examples come after which. "
+                f"Keep the state of its sampler or batch sampler, or read it as an ImageDataset."
             )
-        return self.dataset
+        return self._planned

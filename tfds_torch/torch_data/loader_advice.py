@@ -1,10 +1,8 @@
 """Advice before a loader starts: the number of workers, their memory, and datasets that are read several times."""
 
-import inspect
 import logging
 import os
 import warnings
-from types import CodeType
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -18,12 +16,12 @@ from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.loader_options import LoaderOptions, is_plain_iterable
 from tfds_torch.torch_data.rank_world import find_rank
-from tfds_torch.torch_data.wrapped_datasets import find_layer, unwrap
+from tfds_torch.torch_data.rows_dataset import RowsDataset
+from tfds_torch.torch_data.wrapped_datasets import find_layer, knows_rank, mentions
 
 _logger = logging.getLogger(__name__)
 
 _WORKER_NAMES = {"get_worker_info"}
-_RANK_NAMES = {"get_rank", "get_world_size", "rank", "world_size", "num_replicas", "World", "RANK", "WORLD_SIZE"}
 
 _TENSORFLOW_BYTES = 400 * 2**20
 _TORCH_BYTES = 250 * 2**20
@@ -46,7 +44,7 @@ def warn_of_foreign(options: LoaderOptions, num_workers: int) -> None:
     if find_layer(dataset, ImageDataset) is not None:
         return
     name = type(dataset).__name__
-    is_shared_out = options.worker_init_fn is not None or _mentions(dataset, _WORKER_NAMES)
+    is_shared_out = options.worker_init_fn is not None or mentions(dataset, _WORKER_NAMES)
     if isinstance(dataset, IterableDataset) and num_workers > 1 and not is_shared_out:
         _warn(
             f"Each of the {num_workers} workers reads all of {name}, so that every example comes {num_workers} times: "
@@ -70,10 +68,12 @@ def warn_of_ranks(options: LoaderOptions, stacklevel: int = 4) -> bool:
         world = find_rank(os.environ)
     except ConfigError:  # An ImageDataset reports it.
         return False
+    if world.num_replicas > 1 and isinstance(options.planned, RowsDataset):
+        _warn_of_padding(options.planned, stacklevel + 1)
     is_dealt_out = options.sampler is not None or options.batch_sampler is not None or is_plain_iterable(dataset)
-    if world.num_replicas == 1 or is_dealt_out or find_layer(dataset, ImageDataset) is not None:
+    if world.num_replicas == 1 or is_dealt_out or options.planned is not None:
         return world.num_replicas > 1
-    if _mentions(dataset, _RANK_NAMES, options.worker_init_fn):
+    if knows_rank(dataset, options.worker_init_fn):
         return True
     step, name = world.num_replicas, type(dataset).__name__
     begin = f"This is rank {world.rank} of {world.num_replicas}, and each of them reads all of {name}"
@@ -91,6 +91,22 @@ def warn_of_ranks(options: LoaderOptions, stacklevel: int = 4) -> bool:
         )
     warnings.warn(f"{begin}: {advice}", UserWarning, stacklevel=stacklevel)
     return True
+
+
+def _warn_of_padding(dataset: RowsDataset, stacklevel: int) -> None:
+    """Warns of an evaluation on several ranks that counts some items twice, because nothing tells them apart."""
+    plan = dataset.plan()
+    num_twice = plan.num_batches * plan.global_batch_size - plan.num_examples
+    if plan.shuffle or num_twice <= 0:
+        return
+    warnings.warn(
+        f"{dataset.parser.dataset_name} has {plan.num_examples} items, and {plan.world.num_replicas} ranks with "
+        f"batch_size {plan.batch_size} read {num_twice} of them twice, so that all have as many batches. An evaluation "
+        f"that must not count them twice reads which are padding: create_loader(ImageDataset(ParserMapStyle(rows, "
+        f"batch_size={plan.batch_size}), fields=(..., 'valid'), batched=True)).",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def worker_bytes(dataset: Any, num_workers: int, prefetch_batches: int) -> tuple[int, str]:
@@ -131,28 +147,6 @@ def warn_of_memory(dataset: Any, num_workers: int, prefetch_batches: int) -> Non
         f"{_gigabytes(each_bytes)} each ({words}). {_gigabytes(free_bytes)} are free of {_gigabytes(limit.bytes)} "
         f"({limit.source}). Use fewer workers, or a smaller batch_size, prefetch_batches or shuffle_buffer."
     )
-
-
-def _mentions(dataset: Any, names: set[str], function: Any = None) -> bool:
-    """Whether a dataset, one within it, or a function has an attribute of one of these names, or code that uses one."""
-    layers = list(unwrap(dataset))
-    bases = [base for layer in layers for base in type(layer).__mro__ if not base.__module__.startswith("torch.")]
-    members = [member for base in bases for member in vars(base).values()]
-    return any(names & set(getattr(layer, "__dict__", {})) for layer in layers) or any(
-        _code_mentions(member, names) for member in (*members, function)
-    )
-
-
-def _code_mentions(function: Any, names: set[str]) -> bool:
-    codes = [getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)]
-    while codes:
-        code = codes.pop()
-        if code is None:
-            continue
-        if names & {*code.co_names, *(value for value in code.co_consts if isinstance(value, str))}:
-            return True
-        codes += [value for value in code.co_consts if isinstance(value, CodeType)]  # Functions within it.
-    return False
 
 
 def _is_stream(parser: Parser, num_workers: int) -> bool:

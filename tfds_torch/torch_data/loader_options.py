@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -13,7 +14,10 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers
+from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.plain_dataloader import no_collation
+from tfds_torch.torch_data.rows_dataset import RowsDataset
+from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 _MOST_WORKERS, _MOST_PREFETCHED = 1024, 1024
 _OWN_ORDER = (
@@ -105,6 +109,24 @@ class LoaderOptions:
         if is_iterable(self.dataset):
             _check_iterable(self.dataset, self)
         _check_batches(self)
+
+    @cached_property
+    def planned(self) -> ImageDataset | None:
+        """What plans the batches: the ImageDataset, or one over a map-style dataset; None: torch's DataLoader does.
+
+        That is left to torch where the caller has a sampler or a collate_fn, wants no batches, or has an
+        IndexedImageDataset, whose crops count the epochs of torch's loaders.
+        """
+        if isinstance(self.dataset, ImageDataset):
+            return self.dataset
+        has_own = any(value is not None for value in (self.sampler, self.batch_sampler, self.collate_fn))
+        if self.batch_size is None or has_own or is_iterable(self.dataset):
+            return None
+        if find_layer(self.dataset, IndexedImageDataset) is not None:
+            return None
+        return RowsDataset(
+            self.dataset, self.batch_size, shuffle=self.shuffle, drop_last=self.drop_last, seed=self.seed
+        )
 
     @property
     def has_device_stage(self) -> bool:

@@ -35,23 +35,24 @@ from tfds_torch.torch_data.worker_info import call_worker_init, fill_worker_info
 
 def make_generator(options: LoaderOptions) -> torch.Generator | None:
     """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own does."""
-    seed = _seed_of(options) if isinstance(options.dataset, ImageDataset) else options.seed
+    seed = options.seed if options.planned is None else _seed_of(options, options.planned)
     return None if seed is None else torch.Generator().manual_seed(seed % 2**63)
 
 
-def make_reader(options: LoaderOptions, num_workers: int, generator: torch.Generator | None) -> Reader:
+def make_reader(
+    dataset: ImageDataset, options: LoaderOptions, num_workers: int, generator: torch.Generator | None
+) -> Reader:
     """Returns the reader of an ImageDataset for a loader, with workers or without."""
-    dataset = options.dataset
-    collate = options.collate_fn or (None if dataset.is_batched else DefaultCollation(dataset))
+    collate = options.collate_fn or (DefaultCollation(dataset) if dataset.is_collated else None)
     base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-    source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(options), base_seed)
+    source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(options, dataset), base_seed)
     if not num_workers:
         return OwnReader(source, options.timeout_s)
     return _pool_reader(source, num_workers, options)
 
 
-def _seed_of(options: LoaderOptions) -> int:
-    return options.dataset.parser.plan(World()).seed if options.seed is None else options.seed
+def _seed_of(options: LoaderOptions, dataset: ImageDataset) -> int:
+    return dataset.parser.plan(World()).seed if options.seed is None else options.seed
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,14 @@ class DatasetSource:
     @property
     def inputs(self) -> Mapping[str, Any]:
         """The arguments of `create_loader` that workers get, for the message where one cannot be pickled."""
-        inputs = {"collate_fn": self.collate, "worker_init_fn": self.initialise, "dataset": self.dataset}
+        own = self.dataset.users_own
+        inputs = {"dataset": own, "collate_fn": self.collate, "worker_init_fn": self.initialise}
         return {f"create_loader: {name}": value for name, value in inputs.items()}
 
     def prepare(self, worker: int, num_workers: int) -> None:
         """Prepares a worker's process as torch's DataLoader does."""
         seed = self.base_seed + worker
-        fill_worker_info(worker, num_workers, seed, self.dataset)
+        fill_worker_info(worker, num_workers, seed, self.dataset.users_own)
         torch.manual_seed(seed_random_and_numpy(seed))
         call_worker_init(self.initialise, worker)
 

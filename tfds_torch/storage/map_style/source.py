@@ -118,9 +118,9 @@ class MapStyleSource(ReadByNumber):
         return self._size
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Compares the length of the dataset with what it was; see `Source`."""
+        """Raises ShardError where the dataset has become shorter; see `Source`."""
         found = len(self._rows)
-        if found != self._size:
+        if found < self._size:
             raise ShardError(
                 f"{self.name} had {self._size} items when it was opened, and has {found} now: the plan counts with the "
                 f"first number. Make a new parser of it, and do not change a dataset while it is read."

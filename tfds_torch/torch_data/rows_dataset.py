@@ -1,0 +1,89 @@
+"""RowsDataset: the items of a map-style dataset, in the order of a plan, for `create_loader(rows, batch_size=...)`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import CorruptRecordError, WorkerError
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.plan.cursor import Start
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.world import World
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.storage.map_style.source import WHOLE_ITEM
+from tfds_torch.torch_data.batches import NumberedItems
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.wrapped_datasets import knows_rank, unwrap
+
+SEED = 42
+"""Of an order whose seed is not given, as of every parser."""
+
+
+class RowsDataset(ImageDataset):
+    """Lists of the items of whole batches, which a loader collates as torch does.
+
+    Every item comes once in an epoch; on several ranks the last batch is filled with the first items of the epoch. A
+    dataset that knows its rank holds a share of its own, which is read as a whole.
+
+    Args:
+        rows: a dataset with `__len__` and `__getitem__`, or a dictionary of columns. One that has `set_epoch`, as
+            datasets within it, is given the epoch wherever it is read.
+        batch_size: items of a rank's batch.
+        shuffle: whether every epoch has an order of its own.
+        drop_last: whether an incomplete last batch is left out.
+        seed: of the order; None: SEED.
+
+    Raises:
+        ConfigError: it has no items by number, or no length.
+    """
+
+    def __init__(self, rows: Any, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int | None) -> None:
+        parser = ParserMapStyle(
+            rows,
+            shuffle=shuffle,
+            batch_size=batch_size,
+            seed=SEED if seed is None else seed,
+            remainder=Remainder.DROP if drop_last else None,
+            read=ReadOptions(num_threads=1),  # Nothing is decoded.
+        )
+        self.rows = rows
+        super().__init__(parser, fields=(WHOLE_ITEM,), world=World() if knows_rank(rows) else None, batched=True)
+
+    @property
+    def users_own(self) -> Any:
+        """The dataset that a loader was given."""
+        return self.rows
+
+    @property
+    def is_collated(self) -> bool:
+        """True: what it yields are items, of which a loader makes batches."""
+        return True
+
+    def read(  # noqa: D102
+        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
+    ) -> Iterator[Any]:
+        for layer in unwrap(self.rows):
+            if callable(getattr(layer, "set_epoch", None)):
+                layer.set_epoch(start.epoch)
+        batches = self._batches(world, start, metrics, slots)
+        while True:
+            raised, message = None, ""
+            try:
+                batch = next(batches, None)
+            except CorruptRecordError as error:
+                if error.__cause__ is None:  # One that the dataset has raised.
+                    raise
+                raised, message = error.__cause__, str(error)
+            if raised is not None:
+                raise self._users_error(raised, message)
+            if batch is None:
+                return
+            yield NumberedItems(batch.features[WHOLE_ITEM], batch.index)
+
+    def _users_error(self, error: BaseException, message: str) -> BaseException:
+        """Returns what the dataset has raised for an item: its type is what a training script may expect."""
+        if isinstance(error, StopIteration):  # It would pass for the end of the epoch.
+            return WorkerError(f"{self.parser.dataset_name} raised StopIteration for an index it has. {message}")
+        error.add_note(message)
+        return error
