@@ -154,9 +154,10 @@ class BatchAssembler:
         Raises:
             TfdsTorchError: a chunk's error, when everything before it has been yielded.
         """
-        num_threads = self._request.num_threads
-        threads = self._threads = ThreadPoolExecutor(num_threads, "tfds_torch-decode")
-        _running.add(self)
+        num_threads, threads = self._request.num_threads, None
+        if not self._request.is_lazy:
+            threads = self._threads = ThreadPoolExecutor(num_threads, "tfds_torch-decode")
+            _running.add(self)
         waiting: deque[tuple[EncodedChunk, Future[DecodedChunk]]] = deque()
         num_ahead = 0 if self._request.is_lazy else num_threads  # So many are busy while the oldest is waited for.
         try:
@@ -179,10 +180,14 @@ class BatchAssembler:
         if threads is not None:
             threads.shutdown(wait, cancel_futures=True)
 
-    def _begin(self, chunk: EncodedChunk, threads: ThreadPoolExecutor) -> "Future[DecodedChunk]":
+    def _begin(self, chunk: EncodedChunk, threads: ThreadPoolExecutor | None) -> "Future[DecodedChunk]":
         try:
             if chunk.error is not None:
                 return _failed(chunk.error)
+            if threads is None:  # Nothing has to be decoded.
+                done: Future[DecodedChunk] = Future()
+                done.set_result(self._decode(chunk, self._rows_of(chunk)))
+                return done
             return threads.submit(self._decode, chunk, self._rows_of(chunk))
         except TfdsTorchError as error:  # What comes before it is yielded first.
             return _failed(error)

@@ -120,6 +120,11 @@ class ParserMapStyle(ParserBase):
         return self._rows.dataset
 
     @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the columns of a dictionary; none of any other dataset."""
+        return tuple(self.dataset) if self._rows.has_columns and self.num_examples else ()
+
+    @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value, as the first item has them."""
         fields = {

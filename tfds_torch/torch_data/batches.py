@@ -1,7 +1,7 @@
 """Turns a parser's batches into the items of a dataset: whole batches, or single examples."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -31,6 +31,14 @@ class NumberedItems(list[Any]):
 
     def __init__(self, items: Iterable[Any], numbers: NDArray[np.int64]) -> None:
         super().__init__(items)
+        self.numbers = numbers
+
+
+class NumberedColumns(dict[str, Any]):
+    """The fields of a batch as columns, arrays or lists of n values; `numbers` are those of the items, int64 [n]."""
+
+    def __init__(self, columns: Mapping[str, Any], numbers: NDArray[np.int64]) -> None:
+        super().__init__(columns)
         self.numbers = numbers
 
 
@@ -101,8 +109,10 @@ def collate_items(
             except StopIteration as error:
                 raise WorkerError(f"The collate_fn {collate!r} raised StopIteration.") from error
             metrics.add("collate", time.monotonic() - fetched_at)
-            is_list = batch_size is not None or isinstance(rows, NumberedItems)
-            yield WorkerBatch(batch, len(rows) if is_list else count_examples(batch))
+            if isinstance(rows, NumberedItems | NumberedColumns):
+                yield WorkerBatch(batch, len(rows.numbers))
+            else:
+                yield WorkerBatch(batch, count_examples(batch) if batch_size is None else len(rows))
     finally:
         close_iterator(items)
 

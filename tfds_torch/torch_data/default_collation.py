@@ -9,7 +9,7 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.torch_data.batches import NumberedItems
+from tfds_torch.torch_data.batches import NumberedColumns, NumberedItems
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.wrapped_datasets import unwrap
@@ -33,8 +33,10 @@ class DefaultCollation:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
-    def __call__(self, examples: list[Any]) -> Any:
+    def __call__(self, examples: list[Any] | NumberedColumns) -> Any:
         """Returns the batch; ConfigError where the values of a field differ, so that they do not make one."""
+        if isinstance(examples, NumberedColumns):
+            return {name: self._collate_column(name, values, examples) for name, values in examples.items()}
         if isinstance(examples, NumberedItems):
             other = _find_other_keys(examples)
             if other is not None:
@@ -48,6 +50,18 @@ class DefaultCollation:
             if found is None:  # Such as no space in shared memory.
                 raise
             raise self._error(examples, found, f" ({type(error).__name__}: {error})") from error
+
+    def _collate_column(self, name: str, values: Any, columns: NumberedColumns) -> Any:
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biufc":
+            return torch.from_numpy(values)  # As torch makes it of their single values.
+        try:
+            return default_collate(list(values))
+        except Exception as error:
+            found = _find(values, f"the column {name!r}")
+            if found is None:
+                raise
+            items = NumberedItems(values, columns.numbers)
+            raise self._error(items, found, f" ({type(error).__name__}: {error})") from error
 
     def _fields(self, examples: list[Any]) -> tuple[str, ...]:
         if isinstance(examples, NumberedItems):

@@ -5,6 +5,7 @@ from typing import Any
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, WorkerError
+from tfds_torch.parsers.parser import stored_name
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import Remainder
@@ -12,7 +13,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.storage.map_style.source import WHOLE_ITEM
-from tfds_torch.torch_data.batches import NumberedItems
+from tfds_torch.torch_data.batches import NumberedColumns, NumberedItems
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.wrapped_datasets import knows_rank, unwrap
 
@@ -48,7 +49,9 @@ class RowsDataset(ImageDataset):
             read=ReadOptions(num_threads=1),  # Nothing is decoded.
         )
         self.rows = rows
-        super().__init__(parser, fields=(WHOLE_ITEM,), world=World() if knows_rank(rows) else None, batched=True)
+        self._columns = list(parser.column_names)
+        fields = [stored_name(name) for name in self._columns] or [WHOLE_ITEM]
+        super().__init__(parser, fields=fields, world=World() if knows_rank(rows) else None, batched=True)
 
     @property
     def users_own(self) -> Any:
@@ -79,7 +82,11 @@ class RowsDataset(ImageDataset):
                 raise self._users_error(raised, message)
             if batch is None:
                 return
-            yield NumberedItems(batch.features[WHOLE_ITEM], batch.index)
+            if self._columns:
+                columns = {name: batch.features[stored_name(name)] for name in self._columns}
+                yield NumberedColumns(columns, batch.index)
+            else:
+                yield NumberedItems(batch.features[WHOLE_ITEM], batch.index)
 
     def _users_error(self, error: BaseException, message: str) -> BaseException:
         """Returns what the dataset has raised for an item: its type is what a training script may expect."""

@@ -57,8 +57,7 @@ def rows_of(dataset: Any) -> Rows:
             f"ParserMapStyle: {quoted(dataset)} has no items by number: it must have __getitem__ and __len__, such as "
             f"a map-style dataset of torch, a datasets.Dataset, a list, or a dictionary of arrays."
         )
-    is_hugging_face = all(hasattr(dataset, name) for name in ("features", "select_columns", "cast_column", "format"))
-    rows = HuggingFaceRows(dataset) if is_hugging_face else ItemRows(dataset)
+    rows = HuggingFaceRows(dataset) if _is_hugging_face(dataset) else ItemRows(dataset)
     try:
         len(rows)
     except Exception as error:
@@ -167,22 +166,29 @@ def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
             found = []
         if len(found) == len(numbers):
             return found
-    return [_read_item(dataset, number) for number in numbers]
-
-
-def _read_item(dataset: Any, number: int) -> Any:
+    found = []
     try:
-        return dataset[number]
+        for number in numbers:
+            found.append(dataset[number])
     except (TfdsTorchError, MemoryError):
         raise
     except Exception as error:
-        raise UnreadableItemError(number) from error
+        raise UnreadableItemError(numbers[len(found)]) from error
+    return found
+
+
+def _is_hugging_face(dataset: Any) -> bool:
+    return all(hasattr(dataset, name) for name in ("features", "select_columns", "cast_column", "format"))
 
 
 def _as_column(name: str, column: Any) -> Any:
     values = array_of_tensor(column) if is_tensor(type(column)) else None
     if values is not None:
         return values
+    if _is_hugging_face(column):
+        raise ConfigError(
+            f"ParserMapStyle: this is a dictionary of datasets: give one of them, such as dataset[{quoted(name)}]."
+        )
     if isinstance(column, str | bytes) or not (hasattr(column, "__getitem__") and hasattr(column, "__len__")):
         raise ConfigError(
             f"ParserMapStyle: {quoted(name)} of the dictionary is {quoted(column)}, and must be a column: an array, or "

@@ -13,7 +13,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack
 from tfds_torch.storage.map_style.pixels import EncodedImage, encoded_image
-from tfds_torch.storage.map_style.rows import Rows, UnreadableItemError, rows_of
+from tfds_torch.storage.map_style.rows import ColumnRows, Rows, UnreadableItemError, rows_of
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
 
@@ -86,6 +86,11 @@ class MapStyleSource(ReadByNumber):
         return len(self._rows)
 
     @property
+    def has_columns(self) -> bool:
+        """Whether the dataset is a dictionary of columns."""
+        return isinstance(self._rows, ColumnRows)
+
+    @property
     def layout(self) -> Layout:
         """What items consist of, as the first one shows that can be read.
 
@@ -94,7 +99,8 @@ class MapStyleSource(ReadByNumber):
             CorruptRecordError: none of the first ones can be read.
         """
         if self._layout is None:
-            self._layout = self._find_layout()
+            with self._lock:
+                self._layout = self._layout or self._find_layout()
         return self._layout
 
     @property
@@ -129,26 +135,31 @@ class MapStyleSource(ReadByNumber):
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns values of items in the order asked; see `Source`."""
         numbers = self._checked(index).tolist()
+        if not numbers:
+            return {name: [] for name in fields}
+        layout = None if WHOLE_ITEM in fields and len(fields) == 1 else self.layout
         with self._lock:
-            return self._read(numbers, fields) if numbers else {name: [] for name in fields}
+            return self._read(numbers, fields, layout)
 
-    def _read(self, numbers: list[int], fields: Sequence[str]) -> dict[str, Any]:
+    def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None) -> dict[str, Any]:
         images = [name.removeprefix(_ENCODED_IMAGE) for name in fields if name.startswith(_ENCODED_IMAGE)]
         values = [name for name in fields if name != WHOLE_ITEM and not name.startswith(_ENCODED_IMAGE)]
         found: dict[str, Any] = {}
         try:
             if WHOLE_ITEM in fields:
                 found[WHOLE_ITEM] = self._rows.items(numbers)
-            if images or values:
-                found |= self._read_fields(numbers, values, images)
+            if layout is not None:
+                found |= self._read_fields(numbers, values, images, layout)
         except UnreadableItemError as error:
             raise self._unreadable(error) from error.__cause__
         except UnlikeItemError as error:
             raise self.undecodable(numbers[error.position], error.reason) from None
         return found
 
-    def _read_fields(self, numbers: list[int], values: Sequence[str], images: Sequence[str]) -> dict[str, Any]:
-        layout, names = self.layout, list(dict.fromkeys([*values, *images]))
+    def _read_fields(
+        self, numbers: list[int], values: Sequence[str], images: Sequence[str], layout: Layout
+    ) -> dict[str, Any]:
+        names = list(dict.fromkeys([*values, *images]))
         columns = self._rows.columns(numbers, names)
         if columns is None:
             items = self._rows.parts(numbers, names, images)

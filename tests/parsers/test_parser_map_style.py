@@ -1,0 +1,497 @@
+"""ParserMapStyle: what the items of a dataset of one's own become, and what is said of those that cannot be used."""
+
+import io
+import logging
+import threading
+from collections import namedtuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tfds_fixtures import Datasets
+from zygote import tensorflow_zygote
+
+from parsers.look_alikes import HubDataset, HubImage, HubLabel
+from parsers.tar_samples import SIDE, pixels_of, png
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    IndexedImageDataset,
+    MultiLoader,
+    ParserMapStyle,
+    ParserMixture,
+    ReadOptions,
+    TrainPreprocess,
+    World,
+    create_loader,
+    export_dataset,
+)
+from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
+from tfds_torch.parsers.parser_beton import ParserBeton
+
+WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
+NUM = 12
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+def only_batch(rows: Any, fields: Sequence[str], **arguments: Any) -> Any:
+    (batch,) = ParserMapStyle(rows, batch_size=NUM, **arguments).batches(fields=fields)
+    return batch
+
+
+# Values
+
+
+VALUES: dict[str, tuple[Any, Any]] = {
+    "int": ([5, -6], np.array([5, -6], np.int64)),
+    "float": ([0.5, 2.0], np.array([0.5, 2.0], np.float64)),
+    "bool": ([True, False], np.array([True, False])),
+    "numpy scalar": ([np.float16(1), np.float16(2)], np.array([1, 2], np.float16)),
+    "array": ([np.zeros((2, 3), np.int16)] * 2, np.zeros((2, 2, 3), np.int16)),
+    "tensor": ([torch.ones(3), torch.zeros(3)], np.array([[1, 1, 1], [0, 0, 0]], np.float32)),
+    "tensor of one number": ([torch.tensor(3), torch.tensor(4)], np.array([3, 4])),
+    "text": (["a", "b"], ["a", "b"]),
+    "bytes": ([b"a", b""], [b"a", b""]),
+    "ragged": ([np.zeros(1), np.zeros(2)], [np.zeros(1), np.zeros(2)]),
+    "lists": ([[1, 2], [3]], [[1, 2], [3]]),
+    "none": ([None, 3], [None, 3]),
+}
+
+
+@pytest.mark.parametrize("form", ["dictionaries", "columns", "values"])
+@pytest.mark.parametrize("name", VALUES)
+def test_values_keep_their_types(name: str, form: str) -> None:
+    values, wanted = VALUES[name]
+    rows: Any = values if form == "values" else [{"item": value} for value in values]
+    rows = {"item": values} if form == "columns" else rows
+    names = ["item"] if form == "values" and name == "lists" else None  # A list would be a tuple's fields.
+    if names:
+        rows = [[value] for value in values]
+    found = only_batch(rows, ["item"], names=names).features["item"]
+    assert type(found) is type(wanted)
+    if isinstance(wanted, np.ndarray):
+        assert found.dtype == wanted.dtype
+        assert (found == wanted).all()
+    else:
+        assert len(found) == len(wanted)
+        assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_whole_batches_of_any_fields_come_without_images() -> None:
+    columns = {"x": np.arange(20, dtype=np.float32).reshape(10, 2), "name": [str(number) for number in range(10)]}
+    parser = ParserMapStyle(columns, batch_size=4, is_training=True)
+    with create_loader(ImageDataset(parser, fields=("x", "index", "name"), batched=True), 2) as loader:
+        seen = []
+        for x, index, names in loader:
+            assert torch.equal(x, torch.from_numpy(columns["x"])[index])
+            assert x.shape == (4, 2)
+            assert names == [str(number) for number in index.tolist()]
+            seen += index.tolist()
+    assert len(seen) == 12
+    assert set(seen) == set(range(10))
+
+
+def test_tensors_that_numpy_does_not_have_stay_tensors() -> None:
+    rows = [{"x": torch.full((2,), number, dtype=torch.bfloat16)} for number in range(4)]
+    (batch,) = create_loader(ImageDataset(ParserMapStyle(rows, batch_size=4), fields=("x",), batched=True))
+    assert batch[0].dtype == torch.bfloat16
+    assert batch[0].shape == (4, 2)
+
+
+def test_sizes_that_vary_from_chunk_to_chunk_make_a_list() -> None:
+    rows = [{"image": png(pixels_of(number)), "boxes": np.zeros((number // 40, 4))} for number in range(80)]
+    parser = ParserMapStyle(rows, batch_size=80, preprocess=WHOLE)
+    (batch,) = parser.batches(fields=("image", "boxes"))
+    assert [len(boxes) for boxes in batch.features["boxes"]] == [0] * 40 + [1] * 40
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "names"),
+    [
+        ([(1, 2.0, "a")], {}, ["0", "1", "2"]),
+        ([(1, 2.0, "a")], {"names": ("x", "y", "z")}, ["x", "y", "z"]),
+        ([[png(pixels_of(0)), 2]], {}, ["image", "label"]),
+        ([(np.zeros(3), 2)], {}, ["0", "1"]),
+        ([Pair(1, 2)], {}, ["x", "y"]),
+        ([Pair(1, 2)], {"names": ("a", "b")}, ["a", "b"]),
+        ([png(pixels_of(0))], {}, ["image"]),
+        ([3.0], {}, ["item"]),
+        ([3.0], {"names": ["x"]}, ["x"]),
+        ([{"b": 1, "a": 2}], {}, ["a", "b"]),
+    ],
+)
+def test_fields_have_names(rows: Any, arguments: Any, names: list[str]) -> None:
+    fields = ParserMapStyle(rows, **arguments).element_spec.fields
+    assert list(fields) == [*names, "valid", "index", "id"]
+
+
+def test_a_whole_item_and_names_that_a_batch_has() -> None:
+    rows = [{"index": 10 + number, "label": "x"} for number in range(3)]
+    batch = only_batch(rows, ["item", "stored/index", "index", "label"])
+    assert batch.features["item"] == rows
+    assert batch.features["stored/index"].tolist() == [10, 11, 12]
+    assert batch.index.tolist() == [0, 1, 2]
+    assert batch.features["label"] == ["x"] * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "message"),
+    [
+        ([(1, 2)], {"names": ("x",)}, r"names=\['x'\] are 1 names, and an item has 2 values"),
+        ([1], {"names": ("x", "y")}, "are 2 names, and an item is one value"),
+        ([{"x": 1}], {"names": ("x",)}, "names=.* is for items that are tuples, and these are dictionaries"),
+        ([{1: 1}], {}, "an item has the key 1, and keys must be texts"),
+        ([1], {"names": "x"}, "names='x' must be a sequence of different texts"),
+        ([1], {"names": ["x", "x"]}, "must be a sequence of different texts"),
+        ([1], {"version": 3}, "version=3 must be a text"),
+        (3, {}, "3 has no items by number"),
+        (iter([1]), {}, "has no items by number"),
+        ({"a": HubDataset({"x": [1]}), "b": HubDataset({"x": [1]})}, {}, "dictionary of datasets: give one of them"),
+    ],
+)
+def test_names_and_datasets_that_cannot_work_are_refused(rows: Any, arguments: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ParserMapStyle(rows, **arguments).check_fields(["x"])
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("lable", r"list has no field 'lable': .* image \(bytes\), label \(int64 \[\]\)\. Give names= .*Did you mean"),
+        ("stored/x", "has no field 'stored/x'"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_those_that_are_there(field: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ParserMapStyle([(png(pixels_of(0)), 1)]).check_fields([field])
+
+
+# Images
+
+
+def encode(pixels: Any, kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def images(kind: str, folder: Path) -> list[Any]:
+    all_pixels = [pixels_of(number) for number in range(NUM)]
+    if kind == "files":
+        for number, pixels in enumerate(all_pixels):
+            (folder / f"{number}.png").write_bytes(png(pixels))
+        return [{"bytes": None, "path": str(folder / f"{number}.png")} for number in range(NUM)]
+    make: dict[str, Any] = {
+        "PIL": Image.fromarray,
+        "opened late": lambda pixels: Image.open(io.BytesIO(png(pixels))),
+        "bytes": png,
+        "bytearray": lambda pixels: bytearray(png(pixels)),
+        "array": lambda pixels: pixels,
+        "array, channels first": lambda pixels: pixels.transpose(2, 0, 1),
+        "tensor": lambda pixels: torch.from_numpy(pixels).permute(2, 0, 1),
+        "undecoded": lambda pixels: {"bytes": png(pixels), "path": None},
+    }
+    return [make[kind](pixels) for pixels in all_pixels]
+
+
+IMAGE_KINDS = ["PIL", "opened late", "bytes", "bytearray", "array", "array, channels first", "tensor"]
+IMAGE_KINDS += ["undecoded", "files"]
+
+
+@pytest.mark.parametrize("kind", IMAGE_KINDS)
+def test_images_of_every_form_go_through_the_preprocess(kind: str, tmp_path: Path) -> None:
+    rows = [(image, number) for number, image in enumerate(images(kind, tmp_path))]
+    batch = only_batch(rows, ("image", "label"), preprocess=WHOLE)
+    assert (batch.image == np.stack([pixels_of(number) for number in range(NUM)])).all()
+    assert batch.label.tolist() == list(range(NUM))
+    parser = ParserMapStyle(rows)
+    assert (parser[3].image == pixels_of(3)).all()
+    image, label = IndexedImageDataset(parser)[4]
+    assert (np.asarray(image) == pixels_of(4)).all()
+    assert label == 4
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16"])
+def test_pil_images_of_any_mode_have_the_pixels_of_pillow(mode: str) -> None:
+    image = Image.fromarray(pixels_of(1))
+    image = image.convert("L").convert("I").point(lambda level: level * 256) if mode == "I;16" else image
+    image = image.convert(mode)
+    (found,) = only_batch([image], ("image",)).image
+    wanted = image.convert("RGB") if mode != "I;16" else Image.fromarray(pixels_of(1)).convert("L").convert("RGB")
+    assert (found == np.asarray(wanted)).all()
+
+
+def test_grey_arrays_are_images_and_other_fields_are_not() -> None:
+    digits = np.arange(2 * 9, dtype=np.uint8).reshape(2, 3, 3)
+    batch = only_batch({"image": digits, "mask": digits}, ("image", "mask"), image_mode="L")
+    assert (np.stack(batch.image)[..., 0] == digits).all()
+    assert batch.features["mask"].shape == (2, 3, 3)
+    also = TrainPreprocess(size=3, also=("mask",), crop_padding=1)
+    batch = only_batch({"image": digits, "mask": digits}, ("image", "mask"), image_mode="L", preprocess=also)
+    assert (batch.image == np.stack(batch.features["mask"])).all()
+
+
+def test_another_key_holds_the_image_or_none_does() -> None:
+    rows = [{"picture": png(pixels_of(number)), "image": np.zeros(3), "class": number} for number in range(3)]
+    batch = only_batch(rows, ("image", "label"), image_key="picture", target_key="class", preprocess=WHOLE)
+    assert (batch.image[2] == pixels_of(2)).all()
+    assert batch.label.tolist() == [0, 1, 2]
+    with pytest.raises(ConfigError, match=r"'image' is float64 \[3\], .*Use image_key= with one of \['picture'\]"):
+        only_batch(rows, ("image",))
+    with pytest.raises(ConfigError, match="there is no field 'image': image_key=None"):
+        only_batch(rows, ("image",), image_key=None)
+    assert only_batch(rows, ("stored/image",), image_key=None).features["stored/image"].shape == (3, 3)
+
+
+# Hugging Face, by a look-alike
+
+
+def hub_dataset() -> HubDataset:
+    columns: dict[str, list[Any]] = {
+        "image": [{"bytes": png(pixels_of(number)), "path": None} for number in range(NUM)],
+        "label": [number % 2 for number in range(NUM)],
+        "text": list(map(str, range(NUM))),
+    }
+    return HubDataset(columns, {"image": HubImage(), "label": HubLabel(["cat", "dog"]), "text": object()})
+
+
+def test_columns_of_a_hub_are_read_encoded_and_only_those_that_are_asked_for() -> None:
+    rows = hub_dataset()
+    parser = ParserMapStyle(rows, batch_size=5, preprocess=WHOLE)
+    assert parser.class_names == ["cat", "dog"]
+    rows.log.clear()
+    for batch in parser.batches(fields=("image", "label")):
+        assert (batch.image == np.stack([pixels_of(number) for number in batch.index])).all()
+        assert batch.label.tolist() == [number % 2 for number in batch.index]
+    assert {tuple(sorted(names)) for names in rows.log} == {("image", "label")}
+    assert rows.num_decoded == 1  # That of the first item, which shows what there is.
+    assert only_batch(rows, ("text", "stored/image")).features["text"] == list(map(str, range(NUM)))
+
+
+def test_a_hubs_own_format_is_left_alone() -> None:
+    rows = hub_dataset().with_format("numpy")
+    batch = only_batch(rows, ("image", "label"))
+    assert (np.stack(batch.image) == np.stack([pixels_of(number) for number in range(NUM)])).all()
+
+
+# tfds.data_source
+
+
+def read_data_source(folder: str) -> tuple[list[Any], list[Any]]:
+    """Returns the labels and the sums of pixels of a split, as TFDS and as a parser over its data source give them."""
+    import tensorflow_datasets as tfds
+
+    rows = tfds.builder_from_directory(folder).as_data_source("train")
+    theirs = [(int(row["label"]), int(row["image"].sum())) for row in rows]
+    (batch,) = ParserMapStyle(rows, batch_size=len(rows)).batches()
+    return theirs, list(zip(batch.label.tolist(), [int(image.sum()) for image in batch.image], strict=True))
+
+
+def test_a_data_source_of_tfds_is_a_dataset(datasets: Datasets) -> None:
+    theirs, ours = tensorflow_zygote().call(read_data_source, str(datasets.array_record / "shapes" / "1.0.0"))
+    assert len(theirs) > 10
+    assert ours == theirs
+
+
+# Mixtures, identity, export
+
+
+def test_datasets_of_ones_own_are_members_of_a_mixture() -> None:
+    encoded = [(png(pixels_of(number)), number) for number in range(9)]
+    shown = [(Image.fromarray(pixels_of(number)), torch.tensor(number)) for number in range(9, 14)]
+    members = {"a": ParserMapStyle(encoded), "b": ParserMapStyle(shown)}
+    parser = ParserMixture(members, {"a": 0.5, "b": 0.5}, is_training=True, batch_size=4, preprocess=WHOLE)
+    for batch in parser.batches(fields=("image", "label", "member")):
+        assert batch.features["member"].tolist() == [0, 1, 0, 1] or batch.features["member"].tolist() == [1, 0, 1, 0]
+        assert (batch.image == np.stack([pixels_of(number) for number in batch.label])).all()
+    texts = {name: ParserMapStyle([{"text": name * 2, "x": np.zeros(2)}]) for name in "ab"}
+    (batch,) = ParserMixture(texts, batch_size=2).batches(fields=("text", "x"))
+    assert batch.features["text"] == ["aa", "bb"]
+    assert batch.features["x"].shape == (2, 2)
+
+
+def test_a_fingerprint_is_the_version_or_the_type_and_the_length() -> None:
+    def fingerprint(rows: Any, version: str | None = None) -> str:
+        return ParserMapStyle(rows, version=version).fingerprint
+
+    assert fingerprint([1, 2]) == fingerprint([3, 4])
+    assert len({fingerprint([1, 2]), fingerprint([1]), fingerprint((1, 2)), fingerprint([1, 2], "a")}) == 4
+    assert fingerprint([1, 2], "a") != fingerprint([1, 2], "b")
+
+
+def test_it_can_be_exported(tmp_path: Path) -> None:
+    rows = [(png(pixels_of(number)), number) for number in range(NUM)]
+    export_dataset(ParserMapStyle(rows), tmp_path / "all.beton", format="beton")
+    (batch,) = ParserBeton(tmp_path / "all.beton", batch_size=NUM).batches()
+    assert batch.label.tolist() == list(range(NUM))
+    assert [image.shape for image in batch.image] == [(SIDE, SIDE, 3)] * NUM
+
+
+# One thread
+
+
+class Watched:
+    """Notes which threads ask for items, and how many at a time."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self.inside, self.most = 0, 0
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, number: int) -> Any:
+        self.threads.add(threading.get_ident())
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        found = png(pixels_of(number)), number
+        self.inside -= 1
+        return found
+
+
+def test_items_are_asked_for_by_the_thread_that_iterates() -> None:
+    rows = Watched()
+    parser = ParserMapStyle(rows, batch_size=64, preprocess=WHOLE, read=ReadOptions(num_threads=4))
+    assert sum(len(batch) for batch in parser.batches()) == 400
+    assert len(parser.examples_by_index(range(400))) == 400
+    members = {"a": ParserMapStyle(rows), "b": ParserMapStyle(rows)}
+    assert len(ParserMixture(members, batch_size=8, read=ReadOptions(num_threads=4)).examples_by_index(range(800)))
+    assert rows.threads == {threading.get_ident()}
+
+
+def test_parsers_of_one_dataset_ask_it_in_turns() -> None:
+    rows = Watched()
+    parsers = [ParserMapStyle(rows, batch_size=10) for _ in range(4)]
+    threads = [threading.Thread(target=lambda one: list(one.batches()), args=(parser,)) for parser in parsers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(rows.threads) == 4
+    assert rows.most == 1
+
+
+# Bad items
+
+
+ODD: dict[str, tuple[Any, str]] = {
+    "lacks": ({"x": np.zeros(2)}, "It lacks 'y': item 0 has the keys 'x', 'y'"),
+    "more": ({"x": np.zeros(2), "y": 1, "z": 1}, "It also has 'z': item 0 has the keys"),
+    "other": ({"z": 1}, "It lacks 'x', 'y' and it also has 'z'"),
+    "no dictionary": (3, "It is of type int, and item 0 is a dictionary"),
+    "dtype": ({"x": np.zeros(2, np.float32), "y": 1}, r"Its 'x' is float32 \[2\], and that of item 0 is float64 \[2\]"),
+    "axes": ({"x": np.zeros((2, 2)), "y": 1}, r"Its 'x' is float64 \[2, 2\], and that of item 0 is float64 \[2\]"),
+    "type": ({"x": np.zeros(2), "y": "one"}, r"Its 'y' is a text, and that of item 0 is int64 \[\]"),
+    "none": ({"x": np.zeros(2), "y": None}, r"Its 'y' is None, and that of item 0 is int64 \[\]"),
+    "huge": ({"x": np.zeros(2), "y": 2**70}, r"Its 'y' is of type int, and that of item 0 is int64 \[\]"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_item_that_is_not_like_the_first_is_named(name: str) -> None:
+    odd, message = ODD[name]
+    rows = [{"x": np.zeros(2), "y": 1} for _ in range(NUM)]
+    rows[7] = odd
+    with pytest.raises(CorruptRecordError, match=f"^list: item 7 cannot be used. {message}"):
+        only_batch(rows, ("x", "y"))
+    parser = ParserMapStyle(rows, batch_size=4, read=ReadOptions(on_error="replace"))
+    labels = [batch.valid.tolist() for batch in parser.batches(fields=("x", "y"))]
+    assert labels == [[True] * 4, [True] * 3 + [False], [True] * 4]
+
+
+@pytest.mark.parametrize("odd", [(1,), (1, 2, 3), {"x": 1}])
+def test_a_tuple_of_another_length_is_named(odd: Any) -> None:
+    with pytest.raises(CorruptRecordError, match=r"item 3 cannot be used\. It (has \d values, and item 0 has 2|is of)"):
+        only_batch([(1, 2), (1, 2), (1, 2), odd], ("0",))
+
+
+class Raising:
+    """Raises for some numbers."""
+
+    def __init__(self, bad: Sequence[int]) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return NUM
+
+    def __getitem__(self, number: int) -> Any:
+        if number in self.bad:
+            raise OSError("the disk is gone")
+        return png(pixels_of(number)), number
+
+
+def test_an_item_that_raises_is_named_or_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    message = r"^Raising: item 5 cannot be read: OSError: the disk is gone\. It was raised by Raising\[5\]\."
+    with pytest.raises(CorruptRecordError, match=message) as caught:
+        only_batch(Raising([5]), ("image", "label"))
+    assert isinstance(caught.value.__cause__, OSError)
+    with (
+        MultiLoader(ParserMapStyle(Raising([5]), batch_size=4), 2) as loader,
+        pytest.raises(CorruptRecordError, match="item 5 cannot be read"),
+    ):
+        list(loader)
+    parser = ParserMapStyle(
+        Raising([5]), batch_size=NUM, shuffle=True, preprocess=WHOLE, read=ReadOptions(on_error="replace")
+    )
+    with caplog.at_level(logging.WARNING):
+        (batch,) = parser.batches(World(), fields=("image", "label"))
+    assert sorted(batch.index.tolist()) == [0, 1, 2, 3, 4, 6, 6, *range(7, NUM)]
+    assert batch.label.tolist().count(-100) == 1
+    assert "item 5 cannot be read" in caplog.text
+
+
+def test_a_first_item_that_raises_is_looked_behind_and_all_of_them_are_an_error() -> None:
+    read = ReadOptions(on_error="replace")
+    assert only_batch(Raising([0, 1]), ("image", "label"), read=read).label.tolist()[2:] == list(range(2, NUM))
+    with pytest.raises(CorruptRecordError, match="Raising: item 0 cannot be read: OSError"):
+        ParserMapStyle(Raising(range(NUM))).check_fields(["image"])
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (png(pixels_of(1))[:40], r"item 2 cannot be used\. The PNG ends early"),
+        (b"no image", r"item 2 cannot be used\. Its 8 bytes are not a whole"),
+        (Image.new("F", (8, 8)), "Its 'image' is not an image. It is a PIL image of mode 'F'"),
+        (np.zeros((8, 8, 3)), r"Its 'image' is not an image\. It is float64 \[8, 8, 3\], and pixels are uint8"),
+        ({"bytes": None, "path": "/nowhere/x.png"}, "Its file /nowhere/x.png cannot be read: No such file"),
+        ({"bytes": None, "path": None}, "It has neither bytes nor a path"),
+        (None, "It is of type NoneType, and an image is a PIL image"),
+    ],
+)
+def test_an_image_that_cannot_be_used_is_named(image: Any, message: str) -> None:
+    rows = [(png(pixels_of(number)), number) for number in range(4)]
+    rows[2] = (image, 2)
+    with pytest.raises(CorruptRecordError, match=message):
+        only_batch(rows, ("image",), preprocess=WHOLE)
+
+
+def test_class_names_are_given_or_the_datasets_and_given_ones_are_checked() -> None:
+    rows = [(png(pixels_of(number)), number) for number in range(3)]
+    parser = ParserMapStyle(rows, class_names=["a", "b"], batch_size=3)
+    assert parser.class_to_idx == {"a": 0, "b": 1}
+    with pytest.raises(CorruptRecordError, match="A label of 'label' is 2, which is not a label of the 2 classes"):
+        list(parser.batches())
+
+    class Folder(list[Any]):
+        classes = ("x", "y", "z")
+
+    assert ParserMapStyle(Folder(rows)).class_names == ["x", "y", "z"]
+    assert ParserMapStyle(rows).class_names is None
+
+
+def test_ids_are_numbers_and_others_are_not_found() -> None:
+    parser = ParserMapStyle(list(range(NUM)))
+    assert parser["11"].index == 11
+    for wrong in ("12", "011", "-1", "x", "1" * 30, "٣"):
+        with pytest.raises(ExampleNotFoundError, match="ids are the numbers of its items as texts, '0' to '11'"):
+            parser[wrong]
+    with pytest.raises(ConfigError, match="absolute=True needs files"):
+        parser.filenames(absolute=True)
