@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision_build
 from PIL import Image
 from tfds_fixtures import Datasets
 from zygote import tensorflow_zygote
@@ -279,6 +280,41 @@ def test_a_hubs_own_format_is_left_alone() -> None:
     rows = hub_dataset().with_format("numpy")
     batch = only_batch(rows, ("image", "label"))
     assert (np.stack(batch.image) == np.stack([pixels_of(number) for number in range(NUM)])).all()
+
+
+# torchvision
+
+
+def test_an_image_folder_of_torchvision_is_read_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = torchvision_build.declare_where_needed()
+    from torchvision.datasets import ImageFolder
+    from torchvision.datasets.folder import pil_loader as load
+
+    for number in range(NUM):
+        folder = tmp_path / f"class {number % 2}"
+        folder.mkdir(exist_ok=True)
+        kind = "ppm" if number == 5 else "png"  # Which only Pillow reads.
+        Image.fromarray(pixels_of(number)).save(folder / f"{number:02d}.{kind}")
+    rows = ImageFolder(str(tmp_path), target_transform=lambda label: label + 10)
+    order = [*range(0, NUM, 2), *range(1, NUM, 2)]
+    parser = ParserMapStyle(rows, batch_size=NUM, preprocess=WHOLE)
+    assert parser.class_names == ["class 0", "class 1"]
+    (batch,) = parser.batches()
+    assert (batch.image == np.stack([pixels_of(number) for number in order])).all()
+    assert batch.label.tolist() == [10 + number % 2 for number in order]
+    opened: list[str] = []
+    monkeypatch.setattr("torchvision.datasets.folder.pil_loader", lambda path: opened.append(path) or load(path))
+    (again,) = parser.batches()
+    assert (again.image == batch.image).all()
+    assert [Path(path).name for path in opened] == ["05.ppm"]
+    shown = ImageFolder(str(tmp_path), transform=np.asarray)  # One that is changed comes as it gives it.
+    assert (only_batch(shown, ("image",)).image[3] == pixels_of(6)).all()
+    (Path(rows.samples[3][0])).unlink()
+    with pytest.raises(
+        CorruptRecordError, match=r"ImageFolder: item 3 cannot be used\. .*06\.png cannot be read: No such"
+    ):
+        list(parser.batches())
+    del held
 
 
 # tfds.data_source

@@ -44,7 +44,7 @@ def _with_arguments_of(
 
 @_with_arguments_of(LoaderOptions)
 def create_loader(*args: Any, **kwargs: Any) -> "Loader":
-    """Returns a Loader over an ImageDataset, or over any other dataset of torch; it takes LoaderOptions' arguments."""
+    """Returns a Loader over an ImageDataset, or over any other dataset; it takes LoaderOptions' arguments."""
     unknown = kwargs.keys() - (names := inspect.signature(LoaderOptions).parameters).keys()
     if unknown:
         name = min(unknown)
@@ -55,10 +55,10 @@ def create_loader(*args: Any, **kwargs: Any) -> "Loader":
 class Loader(BaseLoader[Reader]):
     """Batches, for training loops: every `for` is an epoch.
 
-    Over an ImageDataset its length is exact, its state counts what was delivered, and a state taken anywhere goes on
-    exactly. Over any dataset, a worker that dies is a WorkerError within seconds, and a batch that does not come a
-    StallError after `timeout_s`. What fails in a worker is raised here: with its own type where that needs no import
-    (else a WorkerError), and with the worker's traceback.
+    Over an ImageDataset, or a map-style dataset that it plans (see `create_loader`), its length is exact, its state
+    counts what was delivered, and a state taken anywhere goes on exactly. Over any dataset, a worker that dies is a
+    WorkerError within seconds, and a batch that does not come a StallError after `timeout_s`. What fails in a worker is
+    raised here: with its own type where that needs no import (else a WorkerError), and with the worker's traceback.
 
     One iteration at a time: a new one ends the one before, and is the next epoch; over an ImageDataset, one of which no
     batch was taken is begun again. Batches of workers lie in memory that processes share: copy one before you fork a

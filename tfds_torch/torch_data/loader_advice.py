@@ -87,7 +87,8 @@ def warn_of_ranks(options: LoaderOptions, stacklevel: int = 4) -> bool:
         ours = " Or read it with ImageDataset, which does so." if find_layer(dataset, IndexedImageDataset) else ""
         advice = (
             f"deal it out with sampler=torch.utils.data.DistributedSampler(dataset), and call loader.set_epoch(epoch) "
-            f"before every epoch.{ours} If it is this rank's share already, give a sampler of its order."
+            f"before every epoch; or give batch_size= and no collate_fn=: then create_loader does so.{ours} If it is "
+            f"this rank's share already, give a sampler of its order."
         )
     warnings.warn(f"{begin}: {advice}", UserWarning, stacklevel=stacklevel)
     return True

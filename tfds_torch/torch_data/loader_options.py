@@ -31,8 +31,9 @@ class LoaderOptions:
     """What a loader reads, and how: the arguments of `create_loader`, checked.
 
     Args:
-        dataset: an ImageDataset, a map-style Dataset, an IterableDataset, or any iterable that can be read anew in
-            every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
+        dataset: an ImageDataset; a map-style dataset, or a dictionary of columns, which is read in the order of a plan
+            where it gets a batch_size and no sampler, batch_sampler or collate_fn; an IterableDataset; or any iterable
+            that can be read anew in every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
         num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
         device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
         mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
@@ -42,7 +43,8 @@ class LoaderOptions:
         timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever. Without
             workers, and outside of the main thread, what waits in native code is logged and goes on.
         batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
-        shuffle: whether a map-style dataset is shuffled anew in every epoch; an ImageDataset's parser plans its order.
+        shuffle: whether a map-style dataset is shuffled anew in every epoch, by `seed`; an ImageDataset's parser plans
+            its order.
         sampler: as in torch's DataLoader, for a map-style dataset.
         batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
         drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
@@ -52,8 +54,9 @@ class LoaderOptions:
         persistent_workers: whether workers live from epoch to epoch, until `close`.
         multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
         seed: of `random`, `numpy.random` and torch in the workers, and of `shuffle`; None: an ImageDataset's own seed,
-            else torch's generator. Workers over an ImageDataset are seeded anew in every epoch by (seed, epoch, first
-            batch, rank, worker), others when they start. The training process's generators are left alone.
+            42 where a map-style dataset is planned, else torch's generator. Workers of a plan are seeded anew in every
+            epoch by (seed, epoch, first batch, rank, worker), others when they start. The training process's generators
+            are left alone.
         check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
         log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
         channels_last: whether normalised or moved images lie in channels_last memory.

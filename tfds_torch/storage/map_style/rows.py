@@ -9,6 +9,9 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
 
+_FOLDER = "torchvision.datasets.folder"
+_READABLE = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+
 
 class UnreadableItemError(Exception):
     """An item raised what is the `__cause__` of this; `number` is its number."""
@@ -57,7 +60,8 @@ def rows_of(dataset: Any) -> Rows:
             f"ParserMapStyle: {quoted(dataset)} has no items by number: it must have __getitem__ and __len__, such as "
             f"a map-style dataset of torch, a datasets.Dataset, a list, or a dictionary of arrays."
         )
-    rows = HuggingFaceRows(dataset) if _is_hugging_face(dataset) else ItemRows(dataset)
+    kinds = {HuggingFaceRows: _is_hugging_face, FolderRows: _is_folder}
+    rows = next((kind for kind, is_kind in kinds.items() if is_kind(dataset)), ItemRows)(dataset)
     try:
         len(rows)
     except Exception as error:
@@ -120,6 +124,28 @@ class HuggingFaceRows(ItemRows):
         return {**self.__dict__, "_parts": {}}
 
 
+class FolderRows(ItemRows):
+    """An `ImageFolder` of torchvision without a transform: images are left in their files, by their paths."""
+
+    def parts(  # noqa: D102
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]
+    ) -> Sequence[Any]:
+        if not images:
+            return self.items(numbers)
+        found = []
+        for number in numbers:
+            path, target = self.dataset.samples[number]
+            if not path.lower().endswith(_READABLE):
+                found += self.items([number])
+                continue
+            try:
+                change = self.dataset.target_transform
+                found.append(({"bytes": None, "path": path}, target if change is None else change(target)))
+            except Exception as error:
+                raise UnreadableItemError(number) from error
+        return found
+
+
 class ColumnRows:
     """A dictionary of columns of one length: arrays, tensors on the CPU, lists."""
 
@@ -179,6 +205,13 @@ def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
 
 def _is_hugging_face(dataset: Any) -> bool:
     return all(hasattr(dataset, name) for name in ("features", "select_columns", "cast_column", "format"))
+
+
+def _is_folder(dataset: Any) -> bool:
+    """Whether a dataset reads its items as torchvision's `DatasetFolder` does, by torchvision's loader of images."""
+    functions = type(dataset).__getitem__, getattr(dataset, "loader", None)
+    names = [f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', '')}" for one in functions]
+    return names == [f"{_FOLDER}.DatasetFolder.__getitem__", f"{_FOLDER}.default_loader"] and dataset.transform is None
 
 
 def _as_column(name: str, column: Any) -> Any:
