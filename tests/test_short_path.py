@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from called_files import CalledFiles
 from picture_fixtures import photograph, save, write_pictures
@@ -17,6 +18,7 @@ from tfds_torch import (
     ImageDataset,
     MultiLoader,
     ParserBeton,
+    ParserMapStyle,
     ParserMixture,
     ParserTfds,
     ReadOptions,
@@ -75,6 +77,12 @@ def load_mixture(root: Path, _: Path) -> Iterable[Any]:
     return load(parser, NUM_WORKERS)
 
 
+def load_own(root: Path, _: Path) -> Iterable[Any]:
+    stored = open_parser(root, "index").encoded_examples(np.arange(BATCH_SIZE * NUM_BATCHES), ("image", "label"))
+    rows = [(one.image if one.image is not None else one.features["image"], one.label) for one in stored]
+    return load(ParserMapStyle(rows, is_training=True, batch_size=BATCH_SIZE, preprocess=PREPROCESS), NUM_WORKERS)
+
+
 def load_beton(root: Path, folder: Path) -> Iterable[Any]:
     path = folder / "pictures.beton"
     export_dataset(open_parser(root, "index"), path, format="beton")
@@ -93,6 +101,7 @@ def load_stream(root: Path, _: Path) -> Iterable[Any]:
         pytest.param(load_multi, NUM_WORKERS, 26, id="MultiLoader"),
         pytest.param(load_here, 0, 22, id="no workers"),
         pytest.param(load_mixture, NUM_WORKERS, 27, id="mixture"),
+        pytest.param(load_own, NUM_WORKERS, 27, id="own dataset"),
         pytest.param(load_beton, NUM_WORKERS, 26, id="beton"),
         pytest.param(load_stream, NUM_WORKERS, 24, id="stream", marks=pytest.mark.slow),  # Workers import tensorflow.
     ],
