@@ -370,6 +370,27 @@ def test_it_can_be_exported(tmp_path: Path) -> None:
     assert [image.shape for image in batch.image] == [(SIDE, SIDE, 3)] * NUM
 
 
+# Some of the items
+
+
+def test_subsets_targets_classes_and_draws_are_those_of_every_parser() -> None:
+    rows = [(png(pixels_of(number)), number % 3) for number in range(NUM)]
+    parser = ParserMapStyle(rows, is_training=True, batch_size=3)
+    assert parser.targets().tolist() == [number % 3 for number in range(NUM)]
+    shifted = ParserMapStyle([(image, label + 5) for image, label in rows])  # Of one type and length.
+    assert shifted.targets().tolist() == [5 + number % 3 for number in range(NUM)]
+    some = parser.subset(parser.targets() == 1)
+    assert {number for batch in some.batches() for number in batch.index.tolist()} == {1, 4, 7, 10}
+    assert some[1].index == 4
+    for batch in parser.balanced().batches(fields=("label",)):
+        assert sorted(batch.label.tolist()) == [0, 1, 2]
+    drawn = parser.weighted([1.0] + [0.0] * (NUM - 1), epoch_size=6)
+    assert {number for batch in drawn.batches(fields=("label",)) for number in batch.index.tolist()} == {0}
+    short = ParserMapStyle(rows, is_training=True, batch_size=3, epoch_size=6)
+    came = [number for epoch in range(2) for batch in short.batches(epoch=epoch) for number in batch.index.tolist()]
+    assert sorted(came) == list(range(NUM))
+
+
 # One thread
 
 

@@ -72,6 +72,7 @@ class ParserMapStyle(ParserBase):
         image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         class_map: as in ParserTfds.
         read: how examples are read: only read mode `index` can.
+        epoch_size: as in ParserTfds.
 
     Raises:
         ConfigError: an argument that cannot work, or a dataset without a length or without items by number.
@@ -99,9 +100,20 @@ class ParserMapStyle(ParserBase):
         image_mode: str | None = "RGB",
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
+        epoch_size: int | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, class_map, read
+            shuffle,
+            is_training,
+            batch_size,
+            repeats,
+            seed,
+            remainder,
+            preprocess,
+            image_mode,
+            class_map,
+            read,
+            epoch_size,
         )
         if version is not None and not isinstance(version, str):
             raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")
@@ -122,7 +134,7 @@ class ParserMapStyle(ParserBase):
     @property
     def column_names(self) -> tuple[str, ...]:
         """The names of the columns of a dictionary; none of any other dataset."""
-        return tuple(self.dataset) if self._rows.has_columns and self.num_examples else ()
+        return tuple(self.dataset) if self._rows.has_columns and len(self._rows) else ()
 
     @property
     def element_spec(self) -> ElementSpec:
@@ -147,7 +159,7 @@ class ParserMapStyle(ParserBase):
 
     @property
     def _kinds(self) -> Mapping[str, ValueKind]:
-        return self._rows.layout.kinds if self.num_examples else {}
+        return self._rows.layout.kinds if len(self._rows) else {}
 
     @property
     def _stored_class_names(self) -> list[str] | None:
@@ -184,10 +196,10 @@ class ParserMapStyle(ParserBase):
         return EncodedField(decoder, "value", FieldSpec(kind.shape, kind.dtype))
 
     def _as_read(self, request: ReadRequest) -> ReadRequest:
-        return replace(request, is_lazy=request.content.image is None)
+        return replace(super()._as_read(request), is_lazy=request.content.image is None)
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
-        if not self.num_examples:
+        if not len(self._rows):
             return "no example", name == "image"
         key = self._key(name)
         if key is None or key not in self._kinds:
@@ -195,12 +207,16 @@ class ParserMapStyle(ParserBase):
         return str(self._kinds[key]), self._kinds[key].is_image
 
     def _check_preprocess(self) -> None:
-        if not self.num_examples:
+        if not len(self._rows):
             check_preprocess(self.preprocess, self.batch_size, self.image_mode)
             return
         super()._check_preprocess()
         if self.preprocess is not None:
             self._field("image")
+
+    @property
+    def _has_stored_targets(self) -> bool:
+        return False  # Another dataset of this type and length may have others.
 
     @property
     def _has_integer_target(self) -> bool:
@@ -215,7 +231,7 @@ class ParserMapStyle(ParserBase):
         if key is None:
             argument = "image_key" if name == "image" else "target_key"
             return f"{self.dataset_name}: there is no field {quoted(name)}: {argument}=None."
-        if not self.num_examples:
+        if not len(self._rows):
             return f"{self.dataset_name} has no items, and so no field {quoted(key)}."
         argument = {"image": " (image_key)", "label": " (target_key)"}.get(name, "")
         there = ", ".join(f"{field_name(one)} ({kind})" for one, kind in self._kinds.items())
