@@ -98,11 +98,23 @@ def test_a_dictionary_of_columns_gives_dictionaries() -> None:
         "y": torch.arange(7),
         "name": list("abcdefg"),
         "flag": np.arange(7) > 3,
+        "small": np.arange(7, dtype=np.uint8),
     }
     rows = [{name: column[number] for name, column in columns.items()} for number in range(7)]
     with create_loader(columns, batch_size=3) as ours:
         for one, other in zip(ours, DataLoader(Rows(rows), batch_size=3), strict=True):
             assert_same(one, other)
+
+
+def test_a_column_of_numpys_texts_gives_texts() -> None:
+    columns = {"name": np.array(["a", "bcd", ""]), "x": [[1, 2], [3, 4], [5, 6]]}
+    (batch,) = create_loader(columns, batch_size=3)
+    assert batch["name"] == ["a", "bcd", ""]
+    assert [one.tolist() for one in batch["x"]] == [[1, 3, 5], [2, 4, 6]]  # As torch makes it.
+    with pytest.raises(
+        ConfigError, match=r"the column 'x' has 2 values in one of them and 1 in another, items 0 and 2"
+    ):
+        list(create_loader({"x": [[1, 2], [3, 4], [5]]}, batch_size=3))
 
 
 def numbers_of(loader: Any) -> list[int]:

@@ -175,10 +175,15 @@ class ColumnRows:
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any]:  # noqa: D102
         index = np.array(numbers, np.int64)
-        found = {}
+        found: dict[str, Any] = {}
         for name in fields:
             column = self._columns[name]
-            found[name] = column[index] if isinstance(column, np.ndarray) else [column[one] for one in numbers]
+            if not isinstance(column, np.ndarray):
+                found[name] = [column[one] for one in numbers]
+            elif column.dtype.kind in "US":
+                found[name] = column[index].tolist()
+            else:
+                found[name] = column[index]
         return found
 
 
