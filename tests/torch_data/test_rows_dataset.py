@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 from tfds_torch import ImageDataset, IndexedImageDataset, ParserMapStyle, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, StateMismatchError, WorkerError
+from tfds_torch.integrations.lightning import resumable
 
 FORKED: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 WORKERS = [pytest.param({}, id="no workers"), pytest.param(FORKED, id="fork")]
@@ -202,6 +203,14 @@ def test_random_numbers_of_workers_depend_on_the_seed() -> None:
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
     assert len({str(batch) for batch in draw(1)}) == 4
+
+
+def test_lightnings_loader_takes_it() -> None:
+    loader = resumable(create_loader(Rows(range(8)), batch_size=4))
+    assert numbers_of(loader) == list(range(8))
+    assert loader.state_dict()["batches_delivered"] == 2
+    with pytest.raises(ConfigError, match="or over a map-style dataset with batch_size and without sampler"):
+        resumable(create_loader(Rows(range(8))))
 
 
 # Ranks

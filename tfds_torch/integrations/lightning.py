@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
 
 
@@ -23,13 +22,16 @@ def resumable(loader: Loader) -> "ResumableLoader":
     Trainer's epoch e reads the Loader's epoch e.
 
     Args:
-        loader: what `create_loader` returned for an ImageDataset.
+        loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
 
     Raises:
         ConfigError: it is another loader.
     """
-    if not isinstance(loader, Loader) or not isinstance(loader.dataset, ImageDataset):
-        raise ConfigError(f"resumable({loader!r}): only a Loader of create_loader over an ImageDataset has a position.")
+    if not isinstance(loader, Loader) or not loader.has_state:
+        raise ConfigError(
+            f"resumable({loader!r}): only a Loader of create_loader over an ImageDataset, or over a map-style dataset "
+            f"with batch_size and without sampler, batch_sampler and collate_fn, has a position."
+        )
     return ResumableLoader(loader)
 
 

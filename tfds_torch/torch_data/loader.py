@@ -93,6 +93,11 @@ class Loader(BaseLoader[Reader]):
         """Examples of a batch; None: the dataset's items come as they are, or a batch sampler deals them out."""
         return self.options.batch_size if self._planned is None else self._planned.parser.batch_size or 1
 
+    @property
+    def has_state(self) -> bool:
+        """Whether it plans its batches, and so has a state: else torch's DataLoader does."""
+        return self._planned is not None
+
     def __len__(self) -> int:
         """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
 
