@@ -63,7 +63,8 @@ def test_threads_add_up() -> None:
 
 def test_the_training_process_adds_to_a_workers_hand_over() -> None:
     metrics = StageMetrics(1)
-    metrics.add_hand_over(0, 0.5)
+    metrics.add_hand_over(0, 2.0, 2.5)
+    metrics.add_hand_over(0, 2.0, 1.5)  # It was there before it was asked for.
     assert metrics.seconds(0)["hand_over"] == 0.5
 
 

@@ -129,7 +129,7 @@ class _ChunkReader:
         while stop < self.num_examples:
             start, bounds = stop, self._chunk_bounds(stop, chunk_size, at_once)
             stop, at_once = bounds[-1], min(request.read_at_once, num_ahead)
-            began_s = time.perf_counter()
+            began_at = time.monotonic()
             ahead = min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
@@ -140,7 +140,7 @@ class _ChunkReader:
             announced = ahead
             read = self._read_chunks(start, own, bounds)
             if metrics is not None:
-                metrics.add("read", time.perf_counter() - began_s)
+                metrics.add("read", time.monotonic() - began_at, began_at)
             yield from read
 
     def _chunk_bounds(self, start: int, chunk_size: int, at_once: int) -> list[int]:

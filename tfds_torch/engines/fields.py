@@ -204,7 +204,12 @@ class ChunkDecoder:
         if (image := content.image) is not None:
             map_images = make_map(content.preprocess, image.mode, seed)
             self._transform = ImageTransform(
-                image.mode, content.preprocess, seed=seed, map_images=map_images, jpeg_decoder=image.jpeg_decoder
+                image.mode,
+                content.preprocess,
+                seed=seed,
+                map_images=map_images,
+                jpeg_decoder=image.jpeg_decoder,
+                metrics=metrics,
             )
 
     def row_shape(self, chunk: EncodedChunk, position: int) -> tuple[int, int, int]:
@@ -239,7 +244,7 @@ class ChunkDecoder:
             CorruptRecordError: an image or another value cannot be decoded.
             ConfigError: the preprocess or its map_fn failed, or images of whole batches are of several sizes.
         """
-        began_s = time.perf_counter()
+        began_at = time.monotonic()
         try:
             return self._decode(chunk, rows)
         except OtherSizeError as error:
@@ -256,7 +261,7 @@ class ChunkDecoder:
             raise self._undecodable(chunk, error.position, error.reason) from None
         finally:
             if self._metrics is not None:
-                self._metrics.add("decode", time.perf_counter() - began_s)
+                self._metrics.add("decode", time.monotonic() - began_at, began_at)
 
     def _decode(self, chunk: EncodedChunk, rows: Sequence[BufferRows]) -> Decoded:
         decoded = {name: self._decode_field(name, chunk) for name in self._content.fields}

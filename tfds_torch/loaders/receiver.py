@@ -117,7 +117,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
             raise received.item.to_error(f"worker {worker} (pid {self._pool.pids[worker]})")
         self._num_came[worker] += 1
         self._pool.allow_more(worker, self._iteration)
-        self._pool.context.metrics.add_hand_over(worker, max(0.0, now - max(received.ready_at, self._asked_at)))
+        self._pool.context.metrics.add_hand_over(worker, max(received.ready_at, self._asked_at), now)
         self._turns.remove(worker)  # The worker that has just delivered is asked last.
         self._turns.append(worker)
         return WorkerBatch(received.item, received.num_examples)

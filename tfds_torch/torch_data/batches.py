@@ -20,6 +20,7 @@ from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.torch_data.nested import count_examples
+from tfds_torch.torch_data.profiling import stage
 
 Function = Callable[[Any], Any]
 Transforms = tuple[Function | None, Function | None]
@@ -98,17 +99,18 @@ def collate_items(
                 rows = next(items, None) if batch_size is None else list(islice(items, batch_size))
             finally:
                 fetched_at = time.monotonic()
-                metrics.add("fetch", fetched_at - begun_at)
+                metrics.add("fetch", fetched_at - begun_at, begun_at)
             if not rows:
                 return
             if collate is None:
                 yield WorkerBatch(rows, len(rows[0]))  # A field of a whole batch.
                 continue
             try:
-                batch = collate(rows)
+                with stage("collate"):
+                    batch = collate(rows)
             except StopIteration as error:
                 raise WorkerError(f"The collate_fn {collate!r} raised StopIteration.") from error
-            metrics.add("collate", time.monotonic() - fetched_at)
+            metrics.add("collate", time.monotonic() - fetched_at, fetched_at)
             if isinstance(rows, NumberedItems | NumberedColumns):
                 yield WorkerBatch(batch, len(rows.numbers))
             else:
@@ -153,11 +155,11 @@ def timed(function: Function | None, metrics: StageMetrics | None) -> Function |
         return function
 
     def call(value: Any) -> Any:
-        began_s = time.perf_counter()
+        began_at = time.monotonic()
         try:
             return function(value)
         finally:
-            metrics.add("transform", time.perf_counter() - began_s)
+            metrics.add("transform", time.monotonic() - began_at, began_at)
 
     return call
 

@@ -5,14 +5,16 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.spans import DEVICE
 from tfds_torch.torch_data.nested import map_tensors, tensors
 from tfds_torch.torch_data.normalization import Normalization
+from tfds_torch.torch_data.profiling import stage
 
 STAGE = "device_copy"
 
@@ -22,6 +24,18 @@ class StageTimes(Protocol):
 
     def add(self, stage: str, seconds: float) -> None:
         """Adds the seconds that a stage took."""
+
+
+@runtime_checkable
+class SpanTimes(StageTimes, Protocol):
+    """StageTimes that also keep when a stage ran, for a trace."""
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether they keep them."""
+
+    def note_span(self, name: str, began_at: float, seconds: float, number: int = -1, kind: int | None = None) -> None:
+        """Notes a span, which began at a time of the monotonic clock; `kind`: of a lane that is no thread's."""
 
 
 def find_device(device: Any) -> torch.device:
@@ -55,19 +69,24 @@ class DeviceCopy:
     def __init__(self, device: torch.device, normalization: Normalization, metrics: StageTimes | None) -> None:
         self._device, self._normalization, self._metrics = device, normalization, metrics
         self._normalize = normalization.on(device)
+        self._spans: SpanTimes | None = metrics if isinstance(metrics, SpanTimes) and metrics.has_spans else None
 
     def send(self, batch: Any) -> Any:
         """Begins to copy a batch, and returns what `receive` wants."""
-        began = time.perf_counter()
+        began_at = time.monotonic()
         image = self._normalization.find_image(batch)
 
         def move(tensor: Tensor) -> Tensor:
             moved = tensor.to(self._device)
             return self._normalize(moved) if tensor is image else moved
 
-        moved = map_tensors(batch, move)
+        with stage(STAGE):
+            moved = map_tensors(batch, move)
+        seconds = time.monotonic() - began_at
         if self._metrics is not None:
-            self._metrics.add(STAGE, time.perf_counter() - began)
+            self._metrics.add(STAGE, seconds)
+        if self._spans is not None:
+            self._spans.note_span(STAGE, began_at, seconds)
         return moved
 
     def settle(self, sent: Any) -> None:
@@ -100,6 +119,7 @@ class CudaCopy(DeviceCopy):
         self.num_ahead = num_ahead
         self._times: deque[tuple[Any, Any]] = deque()  # Events before and after each copy not reported yet.
         self._receiver = threading.get_ident()
+        self._clock = None if self._spans is None else _DeviceClock(self._stream)
         self._executor = ThreadPoolExecutor(1, "tfds_torch.device_copy")
 
     def send(self, batch: Any) -> "Future[tuple[Any, Any]]":
@@ -133,7 +153,11 @@ class CudaCopy(DeviceCopy):
 
     def _copy(self, batch: Any) -> tuple[Any, Any]:
         image = self._normalization.find_image(batch)
-        pinned = {id(tensor): self._pin(tensor) for tensor in tensors(batch)}
+        began_at = time.monotonic()
+        with stage("pin"):
+            pinned = {id(tensor): self._pin(tensor) for tensor in tensors(batch)}
+        if self._spans is not None:
+            self._spans.note_span("pin", began_at, time.monotonic() - began_at)
         with torch.cuda.stream(self._stream):
             before, after, is_ready = _event(is_timed=True), _event(is_timed=True), _event()
             before.record(self._stream)
@@ -157,7 +181,27 @@ class CudaCopy(DeviceCopy):
         """Reports the copies that are through."""
         while self._metrics is not None and self._times and self._times[0][1].query():
             before, after = self._times.popleft()
-            self._metrics.add(STAGE, before.elapsed_time(after) / 1000)
+            seconds = before.elapsed_time(after) / 1000
+            self._metrics.add(STAGE, seconds)
+            if self._spans is not None and self._clock is not None:
+                self._spans.note_span(STAGE, self._clock.time_of(before), seconds, kind=DEVICE)
+
+
+class _DeviceClock:
+    """Tells when events of a stream happened, by this machine's monotonic clock."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._event, self._at = _event(is_timed=True), 0.0
+        self._event.record(stream)
+        self._event.synchronize()
+        self._at = time.monotonic()
+
+    def time_of(self, event: torch.cuda.Event) -> float:
+        """Returns when an event happened, seconds; events come one after the other."""
+        # From event to event: the device reports milliseconds as float32, which are coarse after an hour.
+        self._at += self._event.elapsed_time(event) / 1000
+        self._event = event
+        return self._at
 
 
 @functools.cache

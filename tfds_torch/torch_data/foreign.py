@@ -54,7 +54,7 @@ class ForeignReader:
     """
 
     def __init__(self, options: LoaderOptions, num_workers: int, generator: torch.Generator | None = None) -> None:
-        context = WorkerContext.of(num_workers, options.prefetch_batches)
+        context = WorkerContext.of(num_workers, options.prefetch_batches, has_spans=options.trace is not None)
         self.metrics = context.metrics
         self._dataset, self._options, self._owner = options.dataset, options, os.getpid()
         self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0
@@ -131,7 +131,7 @@ class ForeignReader:
             worker = found.worker or 0
             if isinstance(found.batch, Failure):
                 raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
-            self.metrics.add_hand_over(worker, max(0.0, found.received_at - max(found.ready_at, self._asked_at)))
+            self.metrics.add_hand_over(worker, max(found.ready_at, self._asked_at), found.received_at)
         if self._length is not None:
             self._num_items += found.num_examples if is_collated(self._options) else 1
             if self._num_items > self._length:
