@@ -46,7 +46,6 @@ MEANINGS = {
     "device_copy": "copying to the device",
 }
 LEFT, WIDTH, TOP, ROW, LINE = 152, 860, 44, 34, 22
-_ROUNDING_S = 1e-6  # A span may seem to begin before the one before it has ended.
 
 
 class Bar(NamedTuple):
@@ -81,7 +80,7 @@ def _bars_of(spans: Sequence[Mapping[str, Any]], origin_s: float, length_s: floa
     for span in sorted(spans, key=lambda one: (one["ts"], -one["dur"])):
         start_s = span["ts"] / 1e6 - origin_s
         stop_s = start_s + span["dur"] / 1e6
-        around = [end_s for end_s in around if end_s > start_s + _ROUNDING_S]
+        around = [end_s for end_s in around if end_s > start_s]
         if stop_s > 0 and start_s < length_s:
             bars.append(Bar(span["name"], max(0.0, start_s), min(length_s, stop_s), len(around)))
         around.append(stop_s)

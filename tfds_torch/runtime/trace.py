@@ -15,6 +15,7 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.spans import DECODE, LANES, MAIN, MOST_OF_LOADER, MOST_OF_PROCESS, OTHER, NotedSpans, Span
 
 _LARGEST_SHARE = 0.02  # Of the time between two writings at the end of an epoch, for the second one.
+_APART_NS = 10
 _NOTED = {"waiting": "batch", "consumer": "batch", "hand_over": "worker"}  # What the number of a span is.
 
 _logger = logging.getLogger(__name__)
@@ -137,28 +138,54 @@ def _processes_of(metrics: StageMetrics) -> list[_Process]:
 
 
 def _events(kept: list[tuple[_Process, Span]]) -> Iterator[str]:
-    """Yields the events of a file, as JSON: the names of its rows, and the spans."""
+    """Yields the events of a file, as JSON: the names of its rows, each with its spans."""
     pids = sorted({(one.worker, one.pid) for one, _ in kept})
     for place, (worker, pid) in enumerate(pids):
         name = "training process" if worker < 0 else f"worker {worker}"
         yield _metadata("process_name", pid, 0, {"name": f"{name} (pid {pid})"})
         yield _metadata("process_sort_index", pid, 0, {"sort_index": place})
-    lanes = sorted({(one.worker, one.pid, span.kind, span.lane) for one, span in kept})
+    rows: dict[tuple[int, int, int, int], list[Span]] = {}
+    for one, span in kept:
+        rows.setdefault((one.worker, one.pid, span.kind, span.lane), []).append(span)
     other = max((pid for _, pid in pids), default=0)  # No thread has the number of a process but its main thread.
-    tids: dict[tuple[int, int, int], int] = {}
-    for place, (worker, pid, kind, lane) in enumerate(lanes):
-        tids[pid, kind, lane] = pid if kind == MAIN else other + 1 + place
+    for place, ((worker, pid, kind, lane), spans) in enumerate(sorted(rows.items())):
+        tid = pid if kind == MAIN else other + 1 + place
         name = f"{LANES[kind]} {lane}" if kind in (DECODE, OTHER) else LANES[kind]
         name = "training loop" if worker < 0 and kind == MAIN else name
-        yield _metadata("thread_name", pid, tids[pid, kind, lane], {"name": name})
-        yield _metadata("thread_sort_index", pid, tids[pid, kind, lane], {"sort_index": place})
-    for one, span in kept:
-        tid = tids[one.pid, span.kind, span.lane]
-        noted = f',"args":{{"{_NOTED[span.name]}":{span.number}}}' if span.number >= 0 and span.name in _NOTED else ""
-        yield (
-            f'{{"name":"{span.name}","cat":"tfds_torch","ph":"X","ts":{span.began_at * 1e6:.3f},'
-            f'"dur":{span.seconds * 1e6:.3f},"pid":{one.pid},"tid":{tid}{noted}}}'
-        )
+        yield _metadata("thread_name", pid, tid, {"name": name})
+        yield _metadata("thread_sort_index", pid, tid, {"sort_index": place})
+        for span, start_ns, stop_ns in _apart(spans):
+            has_number = span.number >= 0 and span.name in _NOTED
+            noted = f',"args":{{"{_NOTED[span.name]}":{span.number}}}' if has_number else ""
+            yield (
+                f'{{"name":"{span.name}","cat":"tfds_torch","ph":"X","ts":{_to_us(start_ns)},'
+                f'"dur":{_to_us(stop_ns - start_ns)},"pid":{pid},"tid":{tid}{noted}}}'
+            )
+
+
+def _apart(spans: list[Span]) -> Iterator[tuple[Span, int, int]]:
+    """Yields the spans of a row with their beginnings and ends, nanoseconds, which follow each other or are nested.
+
+    Where one ends as another one begins, rounding could let them overlap, and Perfetto drops a span that is partly in
+    another one: a few nanoseconds lie between them.
+    """
+    timed = [(round(one.began_at * 1e9), round((one.began_at + one.seconds) * 1e9), one) for one in spans]
+    timed.sort(key=lambda one: (one[0], -one[1]))
+    around: list[tuple[int, int]] = []  # The spans that the next one may lie in, the innermost last.
+    for start_ns, stop_ns, span in timed:
+        while around and around[-1][1] <= start_ns + _APART_NS:
+            start_ns = max(start_ns, around.pop()[1] + _APART_NS)
+        if around:
+            start_ns = max(start_ns, around[-1][0] + _APART_NS)
+            stop_ns = min(stop_ns, around[-1][1] - _APART_NS)
+        stop_ns = max(start_ns, stop_ns)
+        around.append((start_ns, stop_ns))
+        yield span, start_ns, stop_ns
+
+
+def _to_us(ns: int) -> str:
+    """Returns nanoseconds as microseconds, exactly."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
 
 
 def _metadata(name: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
