@@ -177,9 +177,13 @@ def test_a_trace_of_single_images_has_their_transforms(data_root: Path, tmp_path
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("dataset", [Batches(), Squares()], ids=["iterable", "map-style"])
-def test_datasets_of_torch_are_traced(tmp_path: Path, num_workers: int, dataset: Any) -> None:
-    arguments: dict[str, Any] = {"multiprocessing_context": "fork" if num_workers else None}
+@pytest.mark.parametrize(
+    ("dataset", "batch_size"),
+    [(Batches(), None), (Squares(), None), (Squares(), 4)],
+    ids=["iterable", "map-style", "map-style in batches that are planned"],
+)
+def test_datasets_of_torch_are_traced(tmp_path: Path, num_workers: int, dataset: Any, batch_size: int | None) -> None:
+    arguments: dict[str, Any] = {"multiprocessing_context": "fork" if num_workers else None, "batch_size": batch_size}
     with create_loader(dataset, num_workers, trace=tmp_path / "t.json", **arguments) as loader:
         list(loader)
     trace, stats = load(tmp_path / "t.json"), loader.stats()
