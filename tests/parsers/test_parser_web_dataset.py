@@ -19,6 +19,7 @@ from tfds_torch import (
     ParserWebDataset,
     TrainPreprocess,
     World,
+    create_loader,
     export_dataset,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
@@ -287,3 +288,61 @@ def test_no_label_is_allowed_beside_class_names(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.cls", b"-1"), ("2.cls", b" +4\n")])
     (batch,) = ParserWebDataset(path, {"label": "cls"}, CLASSES, batch_size=2).batches(fields=("label",))
     assert batch.label.tolist() == [-1, 4]
+
+
+# Decoders of one's own
+
+
+def reverse(stored: bytes) -> bytes:
+    return stored[::-1]
+
+
+def refuse(stored: bytes) -> bytes:
+    raise KeyError("no such thing")
+
+
+@pytest.mark.parametrize("extension", [".bin", "bin"])
+def test_a_decoder_of_ones_own_takes_the_place_of_the_usual_one(urls: str, extension: str) -> None:
+    decoders = {extension: reverse, ".json": len, "seg.png": len}
+    parser = ParserWebDataset(urls, FIELDS, decoders=decoders, batch_size=NUM_EXAMPLES)
+    (batch,) = parser.batches(fields=("image", "raw", "facts", "mask"))
+    samples = [sample_of(number) for number in range(NUM_EXAMPLES)]
+    assert batch.features["raw"] == [sample["bin"][::-1] for sample in samples]
+    assert batch.features["facts"] == [len(sample["json"]) for sample in samples]
+    assert batch.features["mask"] == [len(sample["seg.png"]) for sample in samples]
+    assert (batch.image[3] == pixels_of(3)).all()  # .png has its own, but for .seg.png.
+
+
+def test_a_decoder_reaches_workers_and_extensions_without_a_field(urls: str) -> None:
+    parser = ParserWebDataset(urls, decoders={"txt": reverse}, batch_size=6)
+    loader = create_loader(ImageDataset(parser, fields=("txt", "index"), batched=True), num_workers=2)
+    with loader:
+        for texts, index in loader:
+            assert list(texts) == [sample_of(int(number))["txt"][::-1] for number in index]
+
+
+def test_what_a_decoder_raises_is_named_with_tar_and_key(urls: str) -> None:
+    parser = ParserWebDataset(urls, {"facts": "json"}, decoders={".json": refuse}, batch_size=2)
+    said = r"sample 'part/0000' \(index 0\) cannot be decoded: .*Its decoder refuse raised KeyError: 'no such thing'"
+    with pytest.raises(CorruptRecordError, match=said):
+        next(iter(parser.batches(fields=("facts",))))
+
+
+@pytest.mark.parametrize(
+    ("decoders", "said"),
+    [
+        ({".msgpack": reverse}, r"no sample has a member \.msgpack: the extensions in the tars are"),
+        ({".jsn": reverse}, r"Did you mean 'json'\?"),
+        ({".json": "reverse"}, r"decoders\['\.json'\]='reverse' must be a function of bytes"),
+        ([reverse], r"must map extensions to functions of bytes"),
+        ({1: reverse}, r"must map extensions to functions of bytes"),
+    ],
+)
+def test_decoders_that_cannot_work_are_refused(urls: str, decoders: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ParserWebDataset(urls, FIELDS, decoders=decoders)
+
+
+def test_one_field_has_one_decoder(urls: str) -> None:
+    with pytest.raises(ConfigError, match="mixes kinds of values"):
+        ParserWebDataset(urls, {"value": "bin;txt"}, decoders={"bin": reverse})

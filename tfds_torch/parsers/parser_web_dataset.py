@@ -15,11 +15,15 @@ from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, 
 from tfds_torch.parsers.web_dataset_fields import (
     DEFAULT_EXTENSIONS,
     SPECS,
+    Decoder,
     Kind,
     LabelField,
+    OwnDecoder,
+    check_decoders,
     decode_array,
     decode_json,
     decode_text,
+    decoder_of,
     kind_of,
     name_fields,
     show_extensions,
@@ -66,6 +70,9 @@ class ParserWebDataset(ParserBase):
         class_map: as in ParserTfds.
         read: how examples are read: only read mode `index` can.
         epoch_size: as in ParserTfds.
+        decoders: extension, with or without a leading dot, -> a function that makes a value of a member's bytes, in the
+            place of what is done with it otherwise: {".msgpack": msgpack.unpackb}. Of several the longest one that an
+            extension ends with is taken. What it raises is a CorruptRecordError with the example's key.
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
@@ -91,6 +98,7 @@ class ParserWebDataset(ParserBase):
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
+        decoders: Mapping[str, Decoder] | None = None,
     ) -> None:
         options = ParserOptions(
             shuffle,
@@ -109,7 +117,8 @@ class ParserWebDataset(ParserBase):
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS
         fields = name_fields(fields)
         tars: WebDatasetSource = source_type("webdataset")(urls, fields)
-        self._kinds = {name: kind_of(name, found) for name, found in tars.alternatives.items()}
+        self._decoders = check_decoders(decoders, tars.index.extensions)
+        self._kinds = {name: kind_of(name, found, self._decoders) for name, found in tars.alternatives.items()}
         image_key, target_key = (name if name in fields else None for name in ("image", "label"))
         super().__init__(tars, SPLIT, options, image_key, target_key)
         self.read_mode(World())
@@ -165,7 +174,7 @@ class ParserWebDataset(ParserBase):
             self._tars.check_field(name)
         if not found or not self._tars.has(name):
             raise ConfigError(self._missing(name))
-        return self._kinds.get(name) or kind_of(name, found)
+        return self._kinds.get(name) or kind_of(name, found, self._decoders)
 
     def _field(self, name: str) -> FieldDecoder:
         name = self._key(name)
@@ -181,6 +190,9 @@ class ParserWebDataset(ParserBase):
         if kind == "label":
             is_named = self._names is not None and name == "label"
             return ClassLabelField(LabelField(name), len(self._names or ())) if is_named else LabelField(name)
+        own = decoder_of(self._tars.alternatives_of(name)[0], self._decoders) if kind == "own" else None
+        if own is not None:
+            return DecodedField(name, OwnDecoder(own))
         return DecodedField(name, _DECODERS[kind]) if kind in _DECODERS else StoredField(name)
 
     def _key(self, name: str) -> str:
@@ -194,7 +206,7 @@ class ParserWebDataset(ParserBase):
             return EncodedField(StoredField(name), "image", SPECS[kind])
         if kind == "text":
             return EncodedField(StoredField(name), "text", SPECS[kind])
-        return EncodedField(decoder, "value", None if kind in _DECODERS else SPECS[kind])
+        return EncodedField(decoder, "value", None if kind in _DECODERS or kind == "own" else SPECS[kind])
 
     @property
     def _has_integer_target(self) -> bool:

@@ -4,7 +4,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -14,10 +15,12 @@ from numpy.typing import NDArray
 from tfds_torch.engines.fields import OneKeyField
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Columns, FieldSpec
 
-Kind = Literal["image", "label", "text", "json", "array", "bytes"]
+Kind = Literal["image", "label", "text", "json", "array", "bytes", "own"]
+Decoder = Callable[[bytes], Any]
 
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image"),
@@ -41,19 +44,76 @@ SPECS: dict[Kind, FieldSpec] = {
     "json": FieldSpec((), object),
     "array": FieldSpec((), object),
     "bytes": FieldSpec((), object),
+    "own": FieldSpec((), object),
 }
 """The specs of one decoded value, by kind; values of JSON and arrays vary."""
 
 
-def kind_of(name: str, extensions: Sequence[str]) -> Kind:
+def kind_of(name: str, extensions: Sequence[str], decoders: Mapping[str, Decoder] = MappingProxyType({})) -> Kind:
     """Returns what the members of a field are; raises ConfigError where they are of several kinds."""
-    kinds = {extension: _KINDS.get(extension.rpartition(".")[2], "bytes") for extension in extensions}
-    if len(set(kinds.values())) > 1:
+    own = {extension: decoder_of(extension, decoders) for extension in extensions}
+    kinds: dict[str, Kind] = {
+        extension: _KINDS.get(extension.rpartition(".")[2], "bytes") if own[extension] is None else "own"
+        for extension in extensions
+    }
+    if len(set(kinds.values())) > 1 or len({id(one) for one in own.values()}) > 1:
         shown = ", ".join(f".{extension} is {quoted(kind)}" for extension, kind in kinds.items())
         raise ConfigError(
             f"fields[{quoted(name)}]={quoted(';'.join(extensions))} mixes kinds of values: {shown}. Name one kind."
         )
     return next(iter(kinds.values()))
+
+
+def decoder_of(extension: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
+    """Returns the decoder of one's own for an extension, that of its longest end: of "a.txt.gz" that of "txt.gz"."""
+    parts = extension.split(".")
+    ends = (".".join(parts[first:]) for first in range(len(parts)))
+    return next((decoders[end] for end in ends if end in decoders), None)
+
+
+def check_decoders(decoders: object, there: Sequence[str]) -> Mapping[str, Decoder]:
+    """Returns extension -> decoder, without leading dots, of `decoders` as `ParserWebDataset` takes them.
+
+    Args:
+        decoders: what was given; None: none.
+        there: the extensions in the tars.
+
+    Raises:
+        ConfigError: it is no mapping from extensions to functions, or an extension is not in the tars.
+    """
+    if decoders is None:
+        return {}
+    if not isinstance(decoders, Mapping) or not all(isinstance(one, str) for one in decoders):
+        raise ConfigError(
+            f"decoders={quoted(decoders)} must map extensions to functions of bytes, such as {{'.msgpack': unpack}}."
+        )
+    found = {}
+    for name, decoder in decoders.items():
+        extension = name.removeprefix(".")
+        if not callable(decoder):
+            raise ConfigError(f"decoders[{quoted(name)}]={quoted(decoder)} must be a function of bytes.")
+        if there and not any(one == extension or one.endswith(f".{extension}") for one in there):
+            raise ConfigError(
+                f"decoders[{quoted(name)}]: no sample has a member .{extension}: the extensions in the tars are "
+                f"{show_extensions(there)}.{did_you_mean(extension, there)}"
+            )
+        found[extension] = decoder
+    return found
+
+
+@dataclass(frozen=True)
+class OwnDecoder:
+    """A decoder of one's own, whose errors are those of the member that it is given."""
+
+    function: Decoder
+
+    def __call__(self, stored: bytes) -> Any:
+        """Returns what the function makes of the stored bytes; raises ValueError where it raises."""
+        try:
+            return self.function(stored)
+        except Exception as error:
+            name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+            raise ValueError(f"Its decoder {name} raised {type(error).__name__}: {error}.") from error
 
 
 def name_fields(fields: Any) -> Mapping[str, str]:
