@@ -36,7 +36,7 @@ def decode_examples(
     """Returns examples by their sample keys, int64 [n], in this order, with the class map applied."""
     if not len(keys):
         return []
-    chunk_size = max(1, _CHUNK_BYTES // max(1, source.mean_example_bytes))
+    chunk_size = examples_at_once(source)
     num_threads = 1 if len(keys) <= chunk_size else read.threads_of_worker(1)
     return [
         example
@@ -58,6 +58,11 @@ def _examples(
     for i, (one, number, name) in enumerate(zip(labels, index.tolist(), batch.id, strict=True)):
         features = {key: values[i] for key, values in batch.features.items()}
         yield Example(None if image is None else image[i], one, number, name, features)
+
+
+def examples_at_once(source: Source) -> int:
+    """Returns how many examples are read and decoded at a time, so that little memory is taken."""
+    return max(1, _CHUNK_BYTES // max(1, source.mean_example_bytes))
 
 
 def find_examples(source: Source, split: str, keys: Iterable[Any]) -> Int64Array:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import Content
 from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.own_files import ForeignFileError, check_own_folder, own_folder, read_own, remove_foreign
 from tfds_torch.storage.source import Source
 
-_AT_ONCE = 4096
 _DIGEST_BYTES = 16
 _logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def cache_file(source: Source, target_key: object) -> Path:
 
 def read_targets(source: Source, content: Content, index: Int64Array, num_threads: int) -> NDArray[Any] | list[Any]:
     """Returns the labels of examples, int64 [n], in the order asked: an array where each is one number, else a list."""
-    found = read_examples(source, content, index, num_threads, _AT_ONCE)
+    found = read_examples(source, content, index, num_threads, examples_at_once(source))
     parts = [decoded["label"] for _, decoded in found]
     if parts and all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
