@@ -1,44 +1,27 @@
 """Subset: some examples of a split by their numbers, as a value."""
 
-import hashlib
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.array_value import ArrayValue
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 
 
-class Subset:
-    """Some examples of a split, in an order. Subsets are equal where their numbers are, in the same order.
+class Subset(ArrayValue):
+    """Some examples of a split, in an order: their numbers, int64 [n], each once."""
 
-    Args:
-        numbers: int64 [n], different numbers of examples; they must not be changed afterwards.
-    """
-
-    def __init__(self, numbers: Int64Array) -> None:
-        self.numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Subset) and np.array_equal(self.numbers, other.numbers)
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
+    @property
+    def numbers(self) -> Int64Array:
+        """The numbers of the examples in the split, int64 [n]."""
+        return self.values
 
     def __repr__(self) -> str:
         return f"Subset({len(self):,} examples, {self.digest[:8]})"
-
-    @cached_property
-    def digest(self) -> str:
-        """Hex digest of the numbers and their order."""
-        return hashlib.blake2b(self.numbers.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
     def places_of(self, numbers: Int64Array) -> Int64Array:
         """Returns the places of examples, int64 [k], in the subset; -1 for those that are not in it."""
@@ -53,9 +36,6 @@ class Subset:
     def _by_number(self) -> tuple[Int64Array, Int64Array]:
         places = np.argsort(self.numbers, kind="stable")
         return self.numbers[places], places
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"numbers": self.numbers}
 
 
 def make_subset(indices: object, there: Int64Array | int) -> Subset:

@@ -3,13 +3,13 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.array_value import ArrayValue
 from tfds_torch.plan.mixture_order import MixtureSlots
 from tfds_torch.plan.mixture_weights import MOST_SLOTS
 from tfds_torch.plan.order import LARGEST_KEY, Int64Array, draw_uniforms
@@ -17,29 +17,8 @@ from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.printable import quoted
 
 
-class DrawWeights:
-    """Weights of n examples, as a value. They are equal where all weights are.
-
-    Args:
-        weights: float64 [n], finite, >= 0, with a sum > 0; they must not be changed afterwards.
-    """
-
-    def __init__(self, weights: NDArray[np.float64]) -> None:
-        self.weights = weights
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DrawWeights) and np.array_equal(self.weights, other.weights)
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    @cached_property
-    def digest(self) -> str:
-        """Hex digest of the weights and their order."""
-        return hashlib.blake2b(self.weights.astype("<f8").tobytes(), digest_size=16).hexdigest()
+class DrawWeights(ArrayValue):
+    """Weights of n examples: float64 [n], finite, >= 0, with a sum > 0."""
 
     def at(self, uniforms: NDArray[np.float64]) -> Int64Array:
         """Returns which examples are drawn by numbers in 0..1, [n] each."""
@@ -48,14 +27,11 @@ class DrawWeights:
 
     @cached_property
     def _cumulative(self) -> NDArray[np.float64]:
-        sums = np.cumsum(self.weights / self.weights.max())
+        sums = np.cumsum(self.values / self.values.max())
         cumulative: NDArray[np.float64] = sums / sums[-1]
         # What rounding leaves behind the last positive weight belongs to that one.
-        cumulative[np.flatnonzero(self.weights)[-1] :] = np.inf
+        cumulative[np.flatnonzero(self.values)[-1] :] = np.inf
         return cumulative
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"weights": self.weights}
 
 
 @dataclass(frozen=True)
