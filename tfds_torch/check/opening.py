@@ -9,13 +9,12 @@ from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.config import Config
-from tfds_torch.parsers.mixture_config import MixtureConfig
+from tfds_torch.parsers.mixture_config import MemberConfig, MixtureConfig
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.one_split import is_beton, is_one_split
 from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.runtime.printable import quoted
 
 _FAKE_HINT = 1000
 
@@ -56,21 +55,19 @@ def _open_mixture(
     embedded = [one.member_name for one in mixture.members if _is_embedded(one.name, one.root or root)]
     if num_fake is not None and len(embedded) == len(mixture.members):
         raise ConfigError(f"--fake {num_fake}: all members are embedded, with real content. Drop --fake.")
-    members = {}
-    for one in mixture.members:
-        name, is_fixed = one.member_name, is_one_split(one.name)
-        is_made_up = num_fake is not None and name not in embedded and not is_fixed
-        try:
-            members[name] = _open_dataset(
-                config.of_member(one),
-                None if is_fixed else one.root or root,
-                num_fake=num_fake if is_made_up else None,
-                num_shards=num_shards if is_made_up or name in embedded else None,
-                command=command,
-            )
-        except (ConfigError, DatasetNotFoundError) as error:
-            raise type(error)(f"Member {quoted(name)} of the mixture: {error}") from None
-    return config.mix(members)
+
+    def open_member(one: MemberConfig, recipe: Config) -> CheckedParser:
+        is_fixed, is_there = is_one_split(one.name), one.member_name in embedded
+        is_made_up = num_fake is not None and not is_there and not is_fixed
+        return _open_dataset(
+            recipe,
+            None if is_fixed else one.root or root,
+            num_fake=num_fake if is_made_up else None,
+            num_shards=num_shards if is_made_up or is_there else None,
+            command=command,
+        )
+
+    return config.mix(open_member)
 
 
 def _open_dataset(

@@ -2,13 +2,13 @@
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.class_map import check_entries
@@ -24,6 +24,8 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 _MAX_FILE_BYTES = 64 * 2**10
+_OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read")
+_OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
 _PREPROCESSES: dict[str, Any] = {"train": TrainPreprocess, "eval": EvalPreprocess}
 
 
@@ -95,12 +97,7 @@ class Config:
             DatasetNotFoundError: the dataset is not prepared under `root`.
         """
         if self.mixture is not None:
-            return self.mix(
-                {
-                    one.member_name: self.of_member(one).make_parser(one.root or root, download=download, cache=cache)
-                    for one in self.mixture.members
-                }
-            )
+            return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, download=download, cache=cache))
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("num_workers", "mixture"):
             del given[name]
@@ -114,22 +111,26 @@ class Config:
         """Returns this recipe without what it says of training only: every example once, in order."""
         return replace(self, is_training=False, shuffle=None, repeats=0, remainder=None, epoch_size=None)
 
-    def of_member(self, member: MemberConfig) -> "Config":
-        """Returns the recipe of one dataset of the mixture: what belongs to an epoch is the mixture's."""
-        own = {
-            name: getattr(member, name) for name in ("name", "split", "image_key", "target_key", "class_map", "read")
-        }
-        return replace(self, mixture=None, preprocess=None, epoch_size=None, **own)
+    def mix(self, open_member: "Callable[[MemberConfig, Config], ParserBase]") -> ParserMixture:
+        """Returns the mixture, as this recipe mixes its members; in evaluation without their weights.
 
-    def mix(self, members: Mapping[str, ParserBase]) -> ParserMixture:
-        """Returns the mixture of its members, as this recipe mixes them; in evaluation without their weights.
+        Args:
+            open_member: returns the parser of a member, of whose dataset it is given the recipe: what belongs to an
+                epoch is the mixture's.
 
         Raises:
-            ConfigError: as ParserMixture.
+            ConfigError, DatasetNotFoundError: as `open_member`, with the member's name; and as ParserMixture.
         """
-        names = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
-        epoch = {name: getattr(self, name) for name in names}
-        arguments = self.mixture.arguments if self.mixture is not None and self.is_training else {}
+        mixture, members = self.mixture, dict[str, ParserBase]()
+        for one in () if mixture is None else mixture.members:
+            own = {name: getattr(one, name) for name in _OF_MEMBERS}
+            recipe = replace(self, mixture=None, preprocess=None, epoch_size=None, **own)
+            try:
+                members[one.member_name] = open_member(one, recipe)
+            except (ConfigError, DatasetNotFoundError) as error:
+                raise type(error)(f"Member {quoted(one.member_name)} of the mixture: {error}") from None
+        epoch = {name: getattr(self, name) for name in _OF_EPOCHS}
+        arguments = mixture.arguments if mixture is not None and self.is_training else {}
         return ParserMixture(members, preprocess=self.preprocess, read=self.read, **epoch, **arguments)
 
 

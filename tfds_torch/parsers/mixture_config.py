@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config_values import check_keys, checked, shown
+from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.runtime.printable import quoted
 
 MIXTURE, SCHEDULE = "[[mixture]]", "[[schedule]]"
@@ -42,7 +43,7 @@ class MemberConfig:
         """Its name in the mixture."""
         if self.member is not None:
             return self.member
-        if ".beton" not in self.name and ".tar" not in self.name:
+        if not is_one_split(self.name):
             return self.name.partition(":")[0].partition("/")[0]
         file = self.name.rpartition("/")[2]  # Of several tars the part before their numbers.
         return file.partition("{")[0].partition(".")[0].rstrip("-_") or file
@@ -82,7 +83,7 @@ class _Part:
     """An entry [[schedule]]."""
 
     start: int
-    weights: dict[str, float] | str = field(default_factory=dict)
+    weights: dict[str, float] | str
 
 
 TOP_KEYS = frozenset(get_type_hints(MixtureConfig)) - {"members", "schedule"}

@@ -83,17 +83,8 @@ class ParserBeton(ParserBase):
         handlers: Mapping[str, BetonField] | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle,
-            is_training,
-            batch_size,
-            repeats,
-            seed,
-            remainder,
-            preprocess,
-            image_mode,
-            class_map,
-            read,
-            epoch_size,
+            *(shuffle, is_training, batch_size, repeats, seed, remainder),
+            *(preprocess, image_mode, class_map, read, epoch_size),
         )
         file = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
         super().__init__(file, SPLIT, options, image_key, target_key)

@@ -103,17 +103,8 @@ class ParserMapStyle(ParserBase):
         epoch_size: int | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle,
-            is_training,
-            batch_size,
-            repeats,
-            seed,
-            remainder,
-            preprocess,
-            image_mode,
-            class_map,
-            read,
-            epoch_size,
+            *(shuffle, is_training, batch_size, repeats, seed, remainder),
+            *(preprocess, image_mode, class_map, read, epoch_size),
         )
         if version is not None and not isinstance(version, str):
             raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")

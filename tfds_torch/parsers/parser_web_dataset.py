@@ -101,17 +101,8 @@ class ParserWebDataset(ParserBase):
         decoders: Mapping[str, Decoder] | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle,
-            is_training,
-            batch_size,
-            repeats,
-            seed,
-            remainder,
-            preprocess,
-            image_mode,
-            class_map,
-            read,
-            epoch_size,
+            *(shuffle, is_training, batch_size, repeats, seed, remainder),
+            *(preprocess, image_mode, class_map, read, epoch_size),
         )
         self._names = check_class_names(class_names)
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS

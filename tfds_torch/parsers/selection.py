@@ -9,9 +9,8 @@ from tfds_torch.engines.fields import Content
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.split_description import SplitDescription
 from tfds_torch.parsers.targets import cache_file, load_targets, map_targets, read_targets, store_targets
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
-from tfds_torch.plan.mixture_weights import MOST_SLOTS, SIZES, make_segments
+from tfds_torch.plan.mixture_weights import SIZES, make_segments
 from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.plan.weighted_order import WeightedOrder, make_draw_weights
 from tfds_torch.plan.world import World
@@ -135,11 +134,6 @@ class Selection(SplitDescription):
         """Whether what is stored alone says what the targets are, so that they can be kept from run to run."""
         return True
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
-        return self._order is not None or self._draws is not None
-
     def _check_has_no_weights(self, name: str) -> None:
         if self.has_weights:
             raise ConfigError(
@@ -160,5 +154,5 @@ class Selection(SplitDescription):
         sizes = dict(zip(names, counts.tolist(), strict=True))
         weights = dict.fromkeys(names, 1) if temperature is None else SIZES
         segments, _ = make_segments(sizes, weights, 1.0 if temperature is None else temperature)
-        size = self.epoch_size if epoch_size is None else check_integer("epoch_size", epoch_size, 1, MOST_SLOTS)
+        size = self.epoch_size if epoch_size is None else epoch_size
         return MixtureOrder(members, segments, size, self.seed, self.shuffle, len(self._source))

@@ -244,10 +244,19 @@ class SplitDescription(ABC):
     @property
     def epoch_size(self) -> int:
         """Examples of an epoch, without repeats and without what fills its last batch."""
-        row = self._order or self._draws
-        if row is not None:
-            return row.epoch_size
+        if self._row is not None:
+            return self._row.epoch_size
         return self.num_examples if self._epoch_size is None else self._epoch_size
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
+        return self._row is not None
+
+    @property
+    def _row(self) -> MixtureOrder | WeightedOrder | None:
+        """The endless row that weights make; None: there are none."""
+        return self._order if self._order is not None else self._draws
 
     @property
     def indices(self) -> NDArray[np.int64]:
@@ -341,7 +350,7 @@ class SplitDescription(ABC):
             ConfigError: the number of examples, the batch size and the remainder cannot work together there.
         """
         default = EpochPlan.default_remainder(self.is_training, world)
-        is_row = self._order is not None or self._draws is not None
+        is_row = self._row is not None
         try:
             return EpochPlan(
                 num_examples=len(self._source),

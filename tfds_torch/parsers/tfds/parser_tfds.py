@@ -99,17 +99,8 @@ class ParserTfds(ParserBase):
         cache: DecodedCache | None = None,
     ) -> None:
         options = ParserOptions(
-            shuffle,
-            is_training,
-            batch_size,
-            repeats,
-            seed,
-            remainder,
-            preprocess,
-            image_mode,
-            class_map,
-            read,
-            epoch_size,
+            *(shuffle, is_training, batch_size, repeats, seed, remainder),
+            *(preprocess, image_mode, class_map, read, epoch_size),
         )
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset import split_expression
