@@ -353,7 +353,8 @@ def test_the_recipes_are_there() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_recipe_can_be_read_and_its_header_tells_command_and_outcome(path: Path) -> None:
     config = load_config(path)
-    assert path.stem.startswith(config.name) or config.mixture
+    datasets = [config.name] if config.mixture is None else [one.name for one in config.mixture.members]
+    assert all(path.stem.startswith(name) for name in datasets)
     assert config.batch_size is not None
     header = path.read_text().partition("\n\n")[0]
     command = f"# Command:   python -m tfds_torch.check --config configs/{path.name}"
