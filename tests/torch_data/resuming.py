@@ -239,32 +239,6 @@ class SampleLoader(StatefulLoader):
             yield Step(-1, -1, index, valid)
 
 
-class RowsLoader:
-    """`create_loader(rows, batch_size=...)`, whose batches torch's collation makes: one rank."""
-
-    def __init__(self, setup: Setup, rank: int = 0) -> None:
-        rows = Rows(2 * setup.global_batch)
-        self.loader = create_loader(rows, batch_size=setup.batch_size, shuffle=True, seed=3, **setup.of_workers)
-        assert self.loader._planned is not None
-        self.loader._planned._rank.world = World(rank, setup.num_replicas)
-
-    def __iter__(self) -> Iterator[Step]:
-        for batch in self.loader:
-            labels = tuple(batch["label"].tolist())
-            assert batch["image"][:, 0, 0, 0].tolist() == list(labels)
-            state = self.loader.state_dict()
-            yield Step(state["epoch"], state["batches_delivered"] - 1, labels, (True,) * len(labels))
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
-
-
 class Ahead:
     """Stands for a device prefetcher on CUDA: takes two batches more than it has yielded."""
 
@@ -294,6 +268,23 @@ class CountedLoader:
 
     def close(self) -> None:
         self.loader.close()
+
+
+class RowsLoader(CountedLoader):
+    """`create_loader(rows, batch_size=...)`, whose batches torch's collation makes: one rank."""
+
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
+        rows = Rows(2 * setup.global_batch)
+        self.loader = create_loader(rows, batch_size=setup.batch_size, shuffle=True, seed=3, **setup.of_workers)
+        assert self.loader._planned is not None
+        self.loader._planned._rank.world = World(rank, setup.num_replicas)
+
+    def __iter__(self) -> Iterator[Step]:
+        for batch in self.loader:
+            labels = tuple(batch["label"].tolist())
+            assert batch["image"][:, 0, 0, 0].tolist() == list(labels)
+            state = self.loader.state_dict()
+            yield Step(state["epoch"], state["batches_delivered"] - 1, labels, (True,) * len(labels))
 
 
 def make_loader(setup: Setup, rank: int = 0) -> Loader:
