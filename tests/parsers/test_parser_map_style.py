@@ -324,7 +324,8 @@ def read_data_source(folder: str) -> tuple[list[Any], list[Any]]:
     """Returns the labels and the sums of pixels of a split, as TFDS and as a parser over its data source give them."""
     import tensorflow_datasets as tfds
 
-    rows = tfds.builder_from_directory(folder).as_data_source("train")
+    decoders = {"depth": tfds.decode.SkipDecoding()}  # Without OpenCV, TFDS cannot decode its 16 bits.
+    rows = tfds.builder_from_directory(folder).as_data_source("train", decoders=decoders)
     theirs = [(int(row["label"]), int(row["image"].sum())) for row in rows]
     (batch,) = ParserMapStyle(rows, batch_size=len(rows)).batches()
     return theirs, list(zip(batch.label.tolist(), [int(image.sum()) for image in batch.image], strict=True))

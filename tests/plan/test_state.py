@@ -378,11 +378,11 @@ def test_of_many_numbers_of_ranks_the_eight_nearest_are_named() -> None:
         ({"dataset": "digits/full:2.0.0"}, "dataset: 'digits/full:1.0.0' in the state, 'digits/full:2.0.0' here. Open "
                                            "the dataset and version of the state."),
         ({"split": "test"}, "split: 'train' in the state, 'test' here. Pass split='train'."),
-        ({"fingerprint": "f"}, "fingerprint: '0123456789abcdef' in the state, 'f' here. The files are not those that "
-                               "the state was saved with: open the same ones (and a decoded cache with the same "
-                               "max_resolution, a mixture with the same members and weights)."),
-        ({"num_examples": 999}, "num_examples: 1000 in the state, 999 here. Open the dataset with the examples it "
-                                "had, a mixture with its epoch_size."),
+        ({"fingerprint": "f"}, "fingerprint: '0123456789abcdef' in the state, 'f' here. The files, or a mixture's "
+                               "weights, or a subset's numbers, are not those that the state was saved with: open the "
+                               "same ones (and a decoded cache with the same max_resolution)."),
+        ({"num_examples": 999}, "num_examples: 1000 in the state, 999 here. Open the dataset with the examples, "
+                                "and the epoch_size, that it had."),
         ({"read_mode": "files"}, "read_mode: 'index' in the state, 'files' here. Pass ReadOptions(mode='index')."),
         ({"is_training": False}, "is_training: True in the state, False here. Pass is_training=True."),
         ({"shuffle": False}, "shuffle: True in the state, False here. Pass shuffle=True."),
