@@ -5,6 +5,7 @@ import hashlib
 import math
 import pickle
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,6 +63,17 @@ def place(preprocess: Any, size: tuple[int, int], count: int = 1, seed: int = 42
         ({"map_fn": "a:b:c"}, "map_fn='a:b:c' must have the form 'module:function'."),
         ({"map_fn": 3}, "map_fn=3 must be a function, or its name as 'module:function'."),
         ({"max_pixels": 0}, "max_pixels=0 must be an integer >= 1."),
+        ({"min_visible": 1.5}, "min_visible=1.5 must be a share of a box's area, 0 to 1."),
+        ({"min_visible": float("nan")}, "min_visible=nan must be a share of a box's area, 0 to 1."),
+        *(
+            (
+                {"boxes": boxes},
+                f"boxes={boxes!r} must be names of fields, such as ('objects/bbox',), or map these to the fields that "
+                f"have a row for each box, such as {{'bboxes': ('classes',)}}; () where no boxes move; or None: those "
+                f"that the dataset declares.",
+            )
+            for boxes in ("objects/bbox", 3, (3,), {"bboxes": "classes"}, {"bboxes": (1,)}, ("bboxes", ("classes",)))
+        ),
     ],
 )
 def test_values_that_cannot_be_are_refused(kind: type, arguments: dict[str, Any], message: str) -> None:
@@ -129,7 +141,27 @@ def test_lists_and_numpys_numbers_become_plain_values(kind: type) -> None:
     assert kind(size=96).max_pixels == MOST_PIXELS
 
 
-@pytest.mark.parametrize("value", [TrainPreprocess(size=32, map_fn="a.b:c"), EvalPreprocess(size=32, also=("mask",))])
+@pytest.mark.parametrize("kind", BOTH)
+def test_fields_of_boxes_are_kept_in_a_form_that_can_be_hashed_and_given_again(kind: type) -> None:
+    for given, kept, fields in (
+        (None, None, None),
+        ((), (), {}),
+        (["a", "b"], ("a", "b"), {"a": (), "b": ()}),
+        ({"a": ["c", "d"], "b": ()}, (("a", ("c", "d")), "b"), {"a": ("c", "d"), "b": ()}),
+    ):
+        value = kind(size=96, boxes=given)
+        assert (value.boxes, value.box_fields) == (kept, fields)
+        assert hash(value) == hash(replace(value, boxes=value.boxes))
+        assert value.moved_fields == tuple(fields or ())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TrainPreprocess(size=32, map_fn="a.b:c"),
+        EvalPreprocess(size=32, also=("mask",), boxes={"bboxes": ("classes",)}),
+    ],
+)
 def test_they_are_plain_values(value: Any) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
     assert len({value, pickle.loads(pickle.dumps(value))}) == 1

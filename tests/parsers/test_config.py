@@ -54,12 +54,15 @@ fill = 7
 also = ["mask"]
 map_fn = "augment:rotate"
 max_pixels = 1000000
+boxes = { boxes = ["classes"] }
+min_visible = 0.5
 
 [loader]
 num_workers = 6
 """
 PREPROCESS = TrainPreprocess(
     *(48, (0.5, 1.0), (0.5, 2.0), 0.25, "random", 3, 7, ("mask",), "augment:rotate", 1_000_000),
+    *({"boxes": ("classes",)}, 0.5),
 )
 
 

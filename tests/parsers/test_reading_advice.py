@@ -1,4 +1,4 @@
-"""Warnings about what is unlikely to be meant: a split smaller than a batch, and boxes that do not move with images."""
+"""Warnings about a split that is smaller than a batch; those about boxes are in `test_moving_boxes`."""
 
 import warnings
 from collections.abc import Callable
@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tfds_fixtures import Datasets
 
 from parsers.cached_pictures import NUM_EXAMPLES, write_small
 from tfds_torch import (
-    EvalPreprocess,
     ImageDataset,
-    IndexedImageDataset,
     MultiLoader,
     ParserTfds,
-    TrainPreprocess,
     World,
     create_loader,
 )
@@ -105,55 +101,3 @@ def test_the_environment_says_how_large_a_global_batch_is(root: Path, monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     (text,) = warnings_of(lambda: ImageDataset(parser))
     assert "(2 ranks x batch_size 40)" in text
-
-
-# Boxes
-
-CROPS = {
-    "TrainPreprocess": TrainPreprocess(size=8),
-    "EvalPreprocess": EvalPreprocess(size=8),
-}
-
-
-def boxes_of(datasets: Datasets, preprocess: Any, fields: tuple[str, ...], reader: str = "ImageDataset") -> list[str]:
-    parser = ParserTfds(datasets.root, "shapes", "test", batch_size=4, preprocess=preprocess)
-    return warnings_of(lambda: READERS[reader](parser, None, fields))
-
-
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("field", ["objects", "objects/bbox"])
-@pytest.mark.parametrize("name", CROPS)
-def test_boxes_beside_a_crop_are_a_warning_that_says_what_to_do(
-    name: str, field: str, reader: str, datasets: Datasets
-) -> None:
-    (text,) = boxes_of(datasets, CROPS[name], ("image", field), reader)
-    assert text == (
-        f"shapes:1.0.0: {name} crops or flips the images, and the boxes in {field!r} stay those of the whole image. "
-        "Leave out the preprocess and transform image and boxes together, example by example; or keep the whole image: "
-        "EvalPreprocess(size=..., crop_pct=1, crop_mode='squash')."
-    )
-
-
-@pytest.mark.parametrize(
-    ("preprocess", "fields"),
-    [
-        (EvalPreprocess(size=8, crop_pct=1, crop_mode="squash"), ("image", "objects")),
-        (None, ("image", "objects")),
-        (TrainPreprocess(size=8), ("objects", "label")),
-        (TrainPreprocess(size=8), ("image", "label", "id", "valid")),
-        (TrainPreprocess(size=8), ("image", "objects/label")),
-    ],
-    ids=str,
-)
-def test_boxes_that_are_right_are_not_warned_of(preprocess: Any, fields: tuple[str, ...], datasets: Datasets) -> None:
-    assert boxes_of(datasets, preprocess, fields) == []
-
-
-def test_boxes_of_single_examples_beside_a_crop_are_a_warning(datasets: Datasets) -> None:
-    def read(preprocess: Any) -> list[str]:
-        parser = ParserTfds(datasets.root, "shapes", "test", batch_size=4, preprocess=preprocess)
-        return warnings_of(lambda: IndexedImageDataset(parser, fields=("image", "objects")))
-
-    (text,) = read(TrainPreprocess(size=8))
-    assert "TrainPreprocess crops or flips the images, and the boxes in 'objects' stay those of the whole image" in text
-    assert read(None) == []

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.map_function import make_map
 from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.images.boxes import BoxRows, move_boxes
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import Preprocess, PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
@@ -154,12 +156,14 @@ class Content:
         has_label: whether the field `label` is a scalar integer, and so becomes `Batch.label`.
         image: the images that go into batch buffers; None: there are none.
         preprocess: preprocess of those images.
+        boxes: the fields, or parts of them, that move with those images.
     """
 
     fields: Mapping[str, FieldDecoder]
     has_label: bool
     image: ImageField | None = None
     preprocess: Preprocess | None = None
+    boxes: tuple[BoxRows, ...] = ()
 
     @property
     def keys(self) -> list[str]:
@@ -269,7 +273,10 @@ class ChunkDecoder:
         if image is not None and self._transform is not None:
             also = () if preprocess is None else preprocess.also
             masks = {name: decoded[name] for name in also if name in decoded}
-            decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows, masks)
+            boxes, move = self._content.boxes, None
+            if boxes and preprocess is not None:
+                move = partial(move_boxes, decoded, boxes, preprocess.min_visible)
+            decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows, masks, move)
         return decoded
 
     def _decode_field(self, name: str, chunk: EncodedChunk) -> Any:

@@ -6,7 +6,7 @@ resized; `augment` changes finished images in place. One of your own overrides e
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ from tfds_torch.images.crops import (
 )
 from tfds_torch.images.headers import MOST_PIXELS
 from tfds_torch.images.preprocess_arguments import (
+    LEAST_VISIBLE,
+    BoxFields,
     check_interpolation,
     check_range,
     check_shared,
@@ -67,6 +69,8 @@ class Preprocess(ABC):
         also: other image features, such as a segmentation mask, that go through the same crop, by the nearest pixel.
         map_fn: a tensorflow function, see `TrainPreprocess`.
         max_pixels: an image of more pixels is an error; it is not decoded.
+        boxes: fields of boxes that move with the image, see `TrainPreprocess`.
+        min_visible: share of a box's area that must be in the result, see `TrainPreprocess`.
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -77,6 +81,8 @@ class Preprocess(ABC):
     also: tuple[str, ...] = ()
     map_fn: MapFunction | None = None
     max_pixels: int = MOST_PIXELS
+    boxes: BoxFields = None
+    min_visible: float = LEAST_VISIBLE
 
     def __post_init__(self) -> None:
         check_shared(self)
@@ -97,6 +103,18 @@ class Preprocess(ABC):
             images: uint8 [n, H, W, C], in the memory of their batch.
             random: the random numbers of the n examples; others than those of `crop`.
         """
+
+    @property
+    def box_fields(self) -> Mapping[str, tuple[str, ...]] | None:
+        """Name -> the fields that have a row for each box; None: those that a dataset declares."""
+        if self.boxes is None:
+            return None
+        return dict((entry, ()) if isinstance(entry, str) else entry for entry in self.boxes)
+
+    @property
+    def moved_fields(self) -> tuple[str, ...]:
+        """The fields that are named because they move with the image."""
+        return *self.also, *(self.box_fields or ())
 
     @property
     def augments(self) -> bool:
@@ -187,6 +205,12 @@ class TrainPreprocess(Preprocess):
             that can be pickled and imports tensorflow inside. Called as `map_fn(image, seed)` with image uint8
             [H, W, C] and seed int64 [2], for `tf.random.stateless_*`; returns uint8 of the same shape.
         max_pixels: an image of more pixels is an error; it is not decoded.
+        boxes: fields of boxes that move with the image: TFDS's, [ymin, xmin, ymax, xmax], relative to it. None: those
+            that a TFDS dataset declares as BBox, and with them the rows of their sequence. Names, for datasets that
+            declare none; or name -> the fields that have a row for each of its boxes, such as
+            `{"bboxes": ("classes",)}`. (): no boxes move.
+        min_visible: share of a box's area, 0 to 1, that must be in the result: a box of which less is there, or nothing
+            at all, is left out, with its row in the other fields of its sequence. A single box becomes [0, 0, 0, 0].
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -202,6 +226,8 @@ class TrainPreprocess(Preprocess):
     also: tuple[str, ...] = ()
     map_fn: MapFunction | None = None
     max_pixels: int = MOST_PIXELS
+    boxes: BoxFields = None
+    min_visible: float = LEAST_VISIBLE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,6 +296,8 @@ class EvalPreprocess(Preprocess):
         also: as in TrainPreprocess.
         map_fn: as in TrainPreprocess.
         max_pixels: as in TrainPreprocess.
+        boxes: as in TrainPreprocess.
+        min_visible: as in TrainPreprocess.
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -285,6 +313,8 @@ class EvalPreprocess(Preprocess):
     also: tuple[str, ...] = ()
     map_fn: MapFunction | None = None
     max_pixels: int = MOST_PIXELS
+    boxes: BoxFields = None
+    min_visible: float = LEAST_VISIBLE
 
     def __post_init__(self) -> None:
         super().__post_init__()

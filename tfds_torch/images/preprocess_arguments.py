@@ -1,13 +1,20 @@
 """Which values the fields of a preprocess may have, and how they are read from a timm config."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
+
+BoxFields = tuple[str | tuple[str, tuple[str, ...]], ...] | Mapping[str, Sequence[str]] | None
+"""Fields of boxes; or each with those that have a row for each box; None: those that a dataset declares."""
+
+LEAST_VISIBLE = 0.05
+"""Share of a box's area that is visible at least; so small that no crop of TrainPreprocess that lies within a box, 0.08
+of the image or more, loses it."""
 
 INTERPOLATIONS = ("bilinear", "bicubic", "random")
 
@@ -29,12 +36,34 @@ def check_shared(value: Any) -> None:
     if not isinstance(value.also, tuple | list) or not all(isinstance(name, str) for name in value.also):
         raise ConfigError(f"{kind}: also={value.also!r} must be names of image features, such as ('mask',).")
     object.__setattr__(value, "also", tuple(value.also))
+    object.__setattr__(value, "boxes", _read_boxes(kind, value.boxes))
+    if not is_number(value.min_visible) or not 0 <= value.min_visible <= 1:
+        raise ConfigError(f"{kind}: min_visible={value.min_visible!r} must be a share of a box's area, 0 to 1.")
     object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))
     is_named = isinstance(value.map_fn, str) and all(part.strip() for part in f"{value.map_fn}:".split(":", 1))
     if isinstance(value.map_fn, str) and (not is_named or value.map_fn.count(":") != 1 or value.map_fn.endswith(":")):
         raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must have the form 'module:function'.")
     if value.map_fn is not None and not isinstance(value.map_fn, str) and not callable(value.map_fn):
         raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must be a function, or its name as 'module:function'.")
+
+
+def _read_boxes(kind: str, boxes: Any) -> tuple[str | tuple[str, tuple[str, ...]], ...] | None:
+    """Returns fields of boxes as names, or pairs of a name and those of the fields with a row for each box."""
+    if boxes is None:
+        return None
+    entries = boxes.items() if isinstance(boxes, Mapping) else boxes if isinstance(boxes, tuple | list) else (boxes,)
+    read: list[str | tuple[str, tuple[str, ...]]] = []
+    for entry in entries:
+        name, rows = entry if isinstance(entry, tuple | list) and len(entry) == 2 else (entry, ())
+        is_list = isinstance(rows, tuple | list) and all(isinstance(row, str) for row in rows)
+        if isinstance(boxes, str) or not isinstance(name, str) or not is_list:
+            raise ConfigError(
+                f"{kind}: boxes={boxes!r} must be names of fields, such as ('objects/bbox',), or map these to the "
+                f"fields that have a row for each box, such as {{'bboxes': ('classes',)}}; () where no boxes move; or "
+                f"None: those that the dataset declares."
+            )
+        read.append((name, tuple(rows)) if rows else name)
+    return tuple(read)
 
 
 def check_interpolation(kind: str, interpolation: object) -> None:

@@ -32,6 +32,9 @@ again: blocks of twice the size take twice the time."""
 MapImages = Callable[[Pixels, Int64Array], Pixels]
 """uint8 [n, H, W, C] and the sample keys int64 [n] -> uint8 [n, H, W, C]."""
 
+MoveAlong = Callable[[CropParameters, Int64Array, tuple[int, int]], None]
+"""Moves what belongs to n images, of sizes int64 [n, 2], as these are cut to (height, width)."""
+
 
 @dataclass(frozen=True)
 class BufferRows:
@@ -129,7 +132,12 @@ class ImageTransform:
         return decoded
 
     def write(
-        self, images: Images, keys: Int64Array, rows: Rows, masks: Mapping[str, Sequence[Pixels]] | None = None
+        self,
+        images: Images,
+        keys: Int64Array,
+        rows: Rows,
+        masks: Mapping[str, Sequence[Pixels]] | None = None,
+        move: MoveAlong | None = None,
     ) -> dict[str, list[Pixels]]:
         """Decodes and transforms n images into n rows of batch buffers.
 
@@ -138,19 +146,21 @@ class ImageTransform:
             keys: int64 [n], their sample keys, whose random numbers they get.
             rows: of the results, n in all.
             masks: other images, name -> n images, that go through the same crop.
+            move: moves boxes along, where there is a preprocess; None: there are none.
 
         Returns:
             The masks, cut: name -> n images uint8 [H, W, C].
 
         Raises:
-            BadImageError: an image or a mask cannot be used.
+            BadImageError: an image, a mask or a box cannot be used.
             OtherSizeError: without a preprocess, an image is not of the size of its row.
             PreprocessError: the preprocess failed.
         """
         images, preprocess = self._as_stored(images), self.preprocess
         headers = [] if isinstance(images, StoredPixels) else self._headers(images)
         cut_masks: dict[str, list[Pixels]] = {}
-        is_kept = isinstance(images, StoredPixels) and not masks and self._copies(images.shape[:2])
+        stays = not masks and move is None
+        is_kept = stays and isinstance(images, StoredPixels) and self._copies(images.shape[:2])
         if preprocess is None or is_kept:
             self._copy(images, headers, rows)
         else:
@@ -171,6 +181,8 @@ class ImageTransform:
             if masks:
                 check_masks(masks, sizes)
                 cut_masks = {name: cut_alike(values, parameters, size) for name, values in masks.items()}
+            if move is not None:
+                move(parameters, sizes, size)
         if preprocess is not None and preprocess.augments:
             self._augment(preprocess, keys, rows)
         return cut_masks

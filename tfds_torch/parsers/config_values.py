@@ -27,6 +27,7 @@ _BOUNDS = {
     "crop_padding": (0, 2**14),
     "fill": (0, 255),
     "max_pixels": (1, 2**40),
+    "min_visible": (0, 1),
 }
 _OPTIONAL = ("image_key", "target_key")
 _SHOWN_TYPES = {
@@ -35,6 +36,7 @@ _SHOWN_TYPES = {
     float: "a number",
     bool: "true or false",
     dict: "a table of labels by class name",
+    Mapping: "a table of lists of strings",
 }
 
 
@@ -84,8 +86,12 @@ def checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> d
 
 def _is_of(value: Any, kind: Any) -> bool:
     """Whether a value is of the type that a hint names: not by isinstance, because a boolean is not a number."""
+    if isinstance(kind, UnionType):
+        return any(_is_of(value, one) for one in get_args(kind))
     if get_origin(kind) is tuple:
         return type(value) is tuple and all(_is_of(item, get_args(kind)[0]) for item in value)
+    if get_origin(kind) is Mapping:
+        return type(value) is dict
     if kind is float:
         return type(value) in (int, float)
     return type(value) is (get_origin(kind) or kind)
@@ -94,7 +100,8 @@ def _is_of(value: Any, kind: Any) -> bool:
 def _describe(kind: Any) -> str:
     """Returns what a file may hold for a hint; empty where it cannot hold any."""
     if get_origin(kind) is tuple:
-        return f"a list of {_SHOWN_TYPES[get_args(kind)[0]].split()[-1]}s"
+        item = get_args(kind)[0]
+        return f"a list of {_SHOWN_TYPES[get_args(item)[0] if isinstance(item, UnionType) else item].split()[-1]}s"
     return _SHOWN_TYPES.get(get_origin(kind) or kind, "")
 
 

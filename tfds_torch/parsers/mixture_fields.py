@@ -8,7 +8,9 @@ import numpy as np
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.decoding import CHANNELS
+from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.mixture_members import Members
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MemberField, MixedField, encoded_key
@@ -229,6 +231,33 @@ def describe_common(members: Members, name: str) -> FieldDescription:
     if first is None:
         raise ConfigError("A mixture without members has no fields.")
     return first[1]
+
+
+def common_boxes(members: Members, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
+    """Returns which boxes move with the image in all members.
+
+    Raises:
+        ConfigError: some members declare boxes, or rows beside them, that others do not; the message names two.
+    """
+    every = {name: parser.moving_boxes(fields, preprocess) for name, parser in members.items()}
+    first, wanted = next(iter(every.items()))
+    for name, found in every.items():
+        if found != wanted:
+            raise ConfigError(
+                f"The boxes of the members do not move alike: in {quoted(first)} there move {_shown_boxes(wanted)}, "
+                f"and in {quoted(name)} {_shown_boxes(found)}. Name them in the preprocess, each with all fields that "
+                f"have a row for each box, such as boxes={{'objects/bbox': ('objects/label',)}}; or boxes=() for none."
+            )
+    return wanted
+
+
+def _shown_boxes(groups: Sequence[BoxRows]) -> str:
+    """Returns boxes, and what has a row for each, in words."""
+    shown = []
+    for group in groups:
+        rows = f" with {', '.join(map(str, group.rows))}" if group.rows else ""
+        shown.append(", ".join(map(str, group.boxes)) + rows)
+    return "; ".join(shown) or "none"
 
 
 def common_class_names(members: Members) -> list[str] | None:

@@ -13,8 +13,9 @@ from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadRequest, ReplacementRange
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.mixture_fields import LABEL_NAME, MixtureFields, common_class_names
+from tfds_torch.parsers.mixture_fields import LABEL_NAME, MixtureFields, common_boxes, common_class_names
 from tfds_torch.parsers.mixture_members import (
     check_agreement,
     check_members,
@@ -266,11 +267,18 @@ class ParserMixture(ParserBase):
         """Returns how a field is handed over as it is stored; see ParserBase."""
         return self._fields.encoded_field(name)
 
-    def box_fields(self, fields: Sequence[str]) -> list[str]:
-        """Returns those of some fields that are bounding boxes, or have some within them, in any member."""
+    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
+        """Returns which boxes move with the image.
+
+        Raises:
+            ConfigError: some members declare boxes that others do not.
+        """
+        return common_boxes(self._members, [name for name in fields if name != MEMBER], preprocess)
+
+    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
+        """Returns the fields whose boxes stay those of the whole image in any member; see ParserTfds."""
         own = [name for name in fields if name != MEMBER]
-        finders = [parser.box_fields for parser in self._members.values() if hasattr(parser, "box_fields")]
-        found = {name for find in finders for name in find(own)}
+        found = {name for parser in self._members.values() for name in parser.unmoved_boxes(own, preprocess)}
         return [name for name in own if name in found]
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:

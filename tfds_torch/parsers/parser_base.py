@@ -17,7 +17,7 @@ from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.examples import check_are_in, decode_examples, find_examples, find_place
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name
-from tfds_torch.parsers.parser_options import check_single_examples
+from tfds_torch.parsers.parser_options import check_has_image, check_single_examples
 from tfds_torch.parsers.selection import Selection
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import LARGEST_KEY
@@ -107,14 +107,12 @@ class ParserBase(Selection):
         has_label = "label" in decoders and self._has_integer_target
         image = decoders.get("image")
         preprocess = self.preprocess if is_preprocessed else None
-        if image is None and preprocess is not None and set(preprocess.also) & set(fields):
-            raise ConfigError(
-                f"fields={tuple(fields)} has {sorted(set(preprocess.also) & set(fields))} without 'image', whose crop "
-                f"they go through: add 'image'."
-            )
+        if preprocess is not None:
+            check_has_image(fields, preprocess)
         if isinstance(image, ImageField) and (in_buffers or preprocess is not None):
             del decoders["image"]
-            return Content(decoders, has_label, image, preprocess)
+            boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
+            return Content(decoders, has_label, image, preprocess, boxes)
         return Content(decoders, has_label)
 
     # Single examples.

@@ -72,6 +72,15 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
         )
 
 
+def check_has_image(fields: Sequence[str], preprocess: Preprocess) -> None:
+    """Raises ConfigError where fields are asked for that move with the image, without the image."""
+    moved = sorted(set(preprocess.moved_fields) & set(fields))
+    if moved and "image" not in fields:
+        raise ConfigError(
+            f"fields={tuple(fields)} has {moved} without 'image', whose crop they go through: add 'image'."
+        )
+
+
 def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> None:
     """Raises ConfigError for a preprocess that single examples cannot go through."""
     if preprocess is not None and preprocess.map_fn is not None:

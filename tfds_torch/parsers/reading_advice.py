@@ -59,18 +59,19 @@ def _remedy(plan: EpochPlan) -> str:
 
 
 def _describe_boxes(parser: Parser, fields: Sequence[str]) -> str | None:
-    """Returns the warning for boxes beside images that are cropped or flipped; None: there are none."""
-    find, preprocess = getattr(parser, "box_fields", None), parser.preprocess
+    """Returns the warning for boxes that stay beside images that are cropped or flipped; None: there are none."""
+    find, preprocess = getattr(parser, "unmoved_boxes", None), parser.preprocess
     if find is None or preprocess is None or preprocess.keeps_positions or "image" not in fields:
         return None
-    boxes = find(fields)
+    boxes = find(fields, preprocess)
     if not boxes:
         return None
     return (
         f"{parser.dataset_name}: {type(preprocess).__name__} crops or flips the images, and the boxes in "
-        f"{', '.join(map(repr, boxes))} stay those of the whole image. Leave out the preprocess and transform image "
-        f"and boxes together, example by example; or keep the whole image: EvalPreprocess(size=..., crop_pct=1, "
-        f"crop_mode='squash')."
+        f"{', '.join(map(repr, boxes))} stay those of the whole image: those move that are [ymin, xmin, ymax, xmax], "
+        f"relative to the image, one box or one sequence of them in an example. Leave out the preprocess and transform "
+        f"image and boxes together, example by example; or keep the whole image: EvalPreprocess(size=..., crop_pct=1, "
+        f"crop_mode='squash'); or say that they are to stay: boxes=() in the preprocess."
     )
 
 

@@ -14,8 +14,10 @@ from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.box_rows import check_box_fields, named_boxes
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.parser import METADATA_FIELDS, ElementSpec
 from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
@@ -176,6 +178,14 @@ class SplitDescription(ABC):
         """Returns the source as other options read it."""
         return self._source
 
+    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
+        """Returns which boxes among some fields move with the image as a preprocess changes it."""
+        return named_boxes(preprocess.box_fields or {}, fields, self.target_key)
+
+    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
+        """Returns the fields that are known to be boxes of the whole image, and stay so without being asked to."""
+        return []
+
     # What is checked of the arguments.
 
     def _check_keys(self) -> None:
@@ -196,6 +206,7 @@ class SplitDescription(ABC):
                     f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
                     f"{quoted(stored)}. Only images go through the same crop."
                 )
+        check_box_fields(self.preprocess, self._find_stored, self.dataset_name)
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:
         if class_map is None:

@@ -17,6 +17,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
+from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.torch_data.nested import count_examples
@@ -77,11 +78,8 @@ def check_batched(
             )
     if parser.batch_size is None:
         raise ConfigError("batched=True needs the parser's batch_size: it is the size of the batches.")
-    images = set() if preprocess is None else set(preprocess.also) & set(fields)
-    if images and "image" not in fields:
-        raise ConfigError(
-            f"fields={fields} has {sorted(images)} without 'image', whose crop they go through: add 'image'."
-        )
+    if preprocess is not None:
+        check_has_image(fields, preprocess)
     return True
 
 

@@ -13,7 +13,8 @@ from tfds_torch.parsers.tfds.features_json import AudioFile
 from tfds_torch.parsers.tfds.image_values import ImageValues
 from tfds_torch.storage.source import FieldSpec
 
-_KINDS: tuple[tuple[type, Literal["image", "label", "text", "box", "tensor"]], ...] = (
+_Kind = Literal["image", "label", "text", "box", "other box", "tensor", "other"]
+_KINDS: tuple[tuple[type, _Kind], ...] = (
     (tfds.features.Image, "image"),
     (tfds.features.ClassLabel, "label"),
     (tfds.features.Text, "text"),
@@ -38,13 +39,22 @@ def plain_features(connector: Any) -> Feature:
     return Leaf(
         text,
         spec,
-        kind=next((kind for base, kind in _KINDS if isinstance(connector, base)), "other"),
+        kind=_kind_of(connector),
         stored=parts,
         decode=_find_decoder(connector, info, spec),
         only_tensorflow=_tensorflow_class(connector),
         num_classes=connector.num_classes if is_label else None,
         class_names=None if names is None else tuple(names),
     )
+
+
+def _kind_of(connector: Any) -> _Kind:
+    kind: _Kind = next((kind for base, kind in _KINDS if isinstance(connector, base)), "other")
+    if kind != "box":
+        return kind
+    # Old versions of TFDS have one form only, and write none into features.json.
+    form = getattr(connector, "bbox_format", None)
+    return "box" if form is None or getattr(form, "value", form) == "REL_YXYX" else "other box"
 
 
 def stored_specs(features: Any) -> dict[str, FieldSpec]:

@@ -54,7 +54,8 @@ class Leaf(Feature):
     """A feature that holds no others.
 
     Attributes:
-        kind: the kind of feature; `label`, `text`, `box` and `tensor` are tensors.
+        kind: the kind of feature; all but `image` and `other` are tensors. `box` is [ymin, xmin, ymax, xmax], relative
+            to the image; an `other box` has another form.
         stored: FieldSpec of what is stored of a value, or of its parts by name.
         decode: makes a value of what is stored, part by part; None: it is stored as it is.
         only_tensorflow: the class that decodes it with tensorflow only; None: it needs no tensorflow.
@@ -62,7 +63,7 @@ class Leaf(Feature):
         class_names: names of a label's classes; None: they have none.
     """
 
-    kind: Literal["image", "label", "text", "box", "tensor", "other"]
+    kind: Literal["image", "label", "text", "box", "other box", "tensor", "other"]
     stored: FieldSpec | Mapping[str, FieldSpec]
     decode: Callable[..., Any] | None
     only_tensorflow: str | None
@@ -131,14 +132,6 @@ def innermost(feature: Feature) -> Feature:
     while isinstance(feature, Repeated):
         feature = feature.feature
     return feature
-
-
-def holds_boxes(feature: Feature) -> bool:
-    """Whether a feature is a bounding box, or has some within it."""
-    feature = innermost(feature)
-    if isinstance(feature, Dictionary):
-        return any(map(holds_boxes, feature.features.values()))
-    return isinstance(feature, Leaf) and feature.kind == "box"
 
 
 def _find(

@@ -10,6 +10,7 @@ import numpy as np
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
@@ -17,7 +18,8 @@ from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
-from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature, holds_boxes
+from tfds_torch.parsers.tfds.declared_boxes import find_boxes
+from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import quoted
@@ -143,14 +145,18 @@ class ParserTfds(ParserBase):
         fields = {field_name(key): found.spec for key, found in sorted(features_by_key(self._features).items())}
         return ElementSpec(fields | METADATA_SPECS)
 
-    def box_fields(self, fields: Sequence[str]) -> list[str]:
-        """Returns those of some fields that are bounding boxes, or have some within them.
+    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
+        """Returns which boxes move with the image: those that the preprocess names, else those that are declared."""
+        return find_boxes(self._features, self._paths(fields), preprocess.box_fields)[0]
 
-        Raises:
-            ConfigError: a field does not exist.
-        """
-        own = [name for name in fields if name not in METADATA_SPECS]
-        return [name for name in own if holds_boxes(self._fields.find(name).feature)]
+    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
+        """Returns the fields whose boxes stay those of the whole image, though the preprocess names none."""
+        return find_boxes(self._features, self._paths(fields), preprocess.box_fields)[1]
+
+    def _paths(self, fields: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns field -> keys of its feature, of those that are made of one feature."""
+        several = {"label"} if isinstance(self.target_key, tuple) else set()
+        return {name: self._fields.find(name).path for name in fields if name not in {*METADATA_SPECS, *several}}
 
     def _source_for(self, read: ReadOptions) -> Source:
         cached = self._source if isinstance(self._source, CachedSource) else None

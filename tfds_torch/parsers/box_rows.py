@@ -1,0 +1,71 @@
+"""Which fields move with the images: boxes, and what has a row for each of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.boxes import BoxRows, FieldPart
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.runtime.printable import quoted
+
+
+def named_boxes(named: Mapping[str, tuple[str, ...]], fields: Sequence[str], target_key: object) -> tuple[BoxRows, ...]:
+    """Returns the boxes that a preprocess names, as far as they are asked for.
+
+    Args:
+        named: name -> the fields that have a row for each box. A name is a field, or a field and the keys within its
+            values, joined by "/".
+        fields: what is asked for.
+        target_key: the stored field behind `label`.
+    """
+    groups = []
+    for name, rows in named.items():
+        boxes = _find_parts(name, fields, target_key)
+        others = [part for row in rows for part in _find_parts(row, fields, target_key)]
+        if boxes:
+            groups.append(in_order(boxes, others))
+    return tuple(groups)
+
+
+def in_order(boxes: Sequence[FieldPart], rows: Sequence[FieldPart]) -> BoxRows:
+    """Returns boxes and rows in an order of their own, so that equal ones can be compared; none is among both."""
+    return BoxRows(tuple(sorted(set(boxes))), tuple(sorted(set(rows) - set(boxes))))
+
+
+def check_box_fields(preprocess: Preprocess, find: Callable[[str], tuple[object, bool]], dataset_name: str) -> None:
+    """Raises ConfigError where a field that a preprocess names for its boxes does not exist, or is an image.
+
+    Args:
+        preprocess: what names them.
+        find: returns what is stored of a field, and whether that is an image; raises ConfigError.
+        dataset_name: for messages.
+    """
+    for name, rows in (preprocess.box_fields or {}).items():
+        if _is_image(name, find):
+            raise ConfigError(
+                f"{dataset_name}: boxes={preprocess.boxes} names {quoted(name)}, which is an image. Masks and other "
+                f"images go through the same crop with also=({quoted(name)},)."
+            )
+        for row in rows:
+            _is_image(row, find)
+
+
+def _is_image(name: str, find: Callable[[str], tuple[object, bool]]) -> bool:
+    """Whether a field is an image; it may also lie within the values of another one, which is none then."""
+    keys = name.split("/")
+    for length in range(len(keys), 0, -1):
+        with suppress(ConfigError):
+            return find("/".join(keys[:length]))[1] and length == len(keys)
+    return find(name)[1]
+
+
+def _find_parts(name: str, fields: Sequence[str], target_key: object) -> list[FieldPart]:
+    """Returns where a named field is among those asked for: by itself, as the target, or within another one."""
+    parts = [FieldPart("label")] if name == target_key and "label" in fields else []
+    if name in fields:
+        return [*parts, FieldPart(name)]
+    keys = name.split("/")
+    for length in range(len(keys) - 1, 0, -1):
+        if (whole := "/".join(keys[:length])) in fields:
+            return [*parts, FieldPart(whole, tuple(keys[length:]))]
+    return parts
