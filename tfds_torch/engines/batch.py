@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import ChunkDecoder, Decoded, EncodedChunk
+from tfds_torch.engines.padding import Padded, pad_values
 from tfds_torch.engines.request import ReadRequest
-from tfds_torch.errors import CorruptRecordError, TfdsTorchError
+from tfds_torch.errors import ConfigError, CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
 from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import PAD_LABEL
@@ -53,6 +54,20 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def padded(self, field: str, fill: float = 0) -> Padded:
+        """Returns a feature whose values differ in length as one array [B, longest, ...], and the lengths, int64 [B].
+
+        Args:
+            field: its name among `features`.
+            fill: what stands behind the end of a shorter value.
+
+        Raises:
+            ConfigError: there is no such feature, or its values are not numbers that differ in length alone.
+        """
+        if field not in self.features:
+            raise ConfigError(f"padded: there is no feature {field!r} in this batch; there are {list(self.features)}.")
+        return pad_values(field, self.features[field], fill)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.padding import Padded, check_fills
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
@@ -83,6 +85,17 @@ def check_batched(
     return True
 
 
+def check_pad(parser: Parser, fields: Sequence[str], pad: Any, is_batched: bool) -> dict[str, float]:
+    """Returns field -> fill value of the fields that a dataset pads; its arguments are those of ImageDataset."""
+    if pad is not None and not is_batched:
+        raise ConfigError(
+            f"pad={pad!r} is for whole batches, and this dataset yields single examples: give the parser a preprocess, "
+            f"or pad in the collate_fn of the loader."
+        )
+    images = () if parser.preprocess is None else parser.preprocess.also
+    return check_fills(pad, fields, ("image", *METADATA_FIELDS, *images))
+
+
 def collate_items(
     items: Iterator[Any], batch_size: int | None, collate: Function | None, metrics: StageMetrics
 ) -> Generator[WorkerBatch, None, None]:
@@ -101,7 +114,8 @@ def collate_items(
             if not rows:
                 return
             if collate is None:
-                yield WorkerBatch(rows, len(rows[0]))  # A field of a whole batch.
+                first = rows[0]  # A field of a whole batch.
+                yield WorkerBatch(rows, len(first.lengths if isinstance(first, Padded) else first))
                 continue
             try:
                 with stage("collate"):
@@ -127,14 +141,19 @@ def take_batches(
             yield batch
 
 
-def make_items(batches: Iterable[Batch], fields: Sequence[str], transforms: Transforms | None) -> Iterator[Any]:
+def make_items(
+    batches: Iterable[Batch],
+    fields: Sequence[str],
+    transforms: Transforms | None,
+    fills: Mapping[str, float] = MappingProxyType({}),
+) -> Iterator[Any]:
     """Yields the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
 
-    The images of whole batches are a TensorBuffer's.
+    The images of whole batches are a TensorBuffer's. The fields of `fills` are padded by its values.
     """
     for batch in batches:
         if transforms is None:
-            yield tuple(_field(batch, name) for name in fields)
+            yield tuple(_padded(batch, name, fills[name]) if name in fills else _field(batch, name) for name in fields)
         else:
             yield from make_examples([(name, _values(batch, name)) for name in fields], transforms)
 
@@ -187,6 +206,11 @@ def _field(batch: Batch, name: str) -> Any:
     if name in ("valid", "index") or (name == "label" and batch.label is not None):
         return torch.from_numpy(np.ascontiguousarray(getattr(batch, name)))
     return _feature(batch.features[name])
+
+
+def _padded(batch: Batch, name: str, fill: float) -> Padded:
+    """Returns a field of a whole batch as tensors [B, longest, ...] and int64 [B]."""
+    return Padded(*map(torch.from_numpy, batch.padded(name, fill)))
 
 
 def _feature(values: Any) -> Any:

@@ -23,7 +23,7 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_start import end_with_parent, keep_freed_memory
-from tfds_torch.torch_data.batches import check_batched, check_field_names, make_items, timed
+from tfds_torch.torch_data.batches import check_batched, check_field_names, check_pad, make_items, timed
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
@@ -57,10 +57,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             environment (`RANK`, `WORLD_SIZE`), else one replica. Workers are found out by themselves.
         batched: whether whole batches are yielded; None: where the parser has a preprocess. Without one, all images
             must be of one size.
+        pad: field -> fill value, of fields whose values differ in length, such as boxes and their labels: in whole
+            batches each is a pair (values [B, longest, ...], lengths int64 [B]) instead of a list.
 
     Raises:
         ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
-            batches, or a preprocess where there are none. What is wrong with the environment (`RANK` without
+            batches, or a preprocess or `pad` where there are none. What is wrong with the environment (`RANK` without
             `WORLD_SIZE`) is reported by `len` and iteration, since the rank may become known after construction.
     """
 
@@ -73,6 +75,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         world: World | None = None,
         *,
         batched: bool | None = None,
+        pad: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(world, World | None):
@@ -82,6 +85,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.target_transform = target_transform
         self.fields = check_field_names(parser, fields)
         self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
+        self.pad = check_pad(parser, self.fields, pad, self.is_batched)
         self._rank = RankFinder(world)
         self._iterations = PlainIterations()
         warn_of_reading(parser, self.fields, self._rank.find_now() or World())
@@ -270,7 +274,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
         batches = self._batches(world, start, metrics, slots)
-        return make_items(batches, self.fields, None if self.is_batched else transforms)
+        return make_items(batches, self.fields, None if self.is_batched else transforms, self.pad)
 
     @property
     def users_own(self) -> Any:
@@ -301,7 +305,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         transforms = None if self.is_batched else (self.transform, self.target_transform)
         for batch in self._batches(iteration.plan.world, start):
             self._iterations.epochs.note_produced(batch.batch + 1)
-            for item in make_items([batch], self.fields, transforms):
+            for item in make_items([batch], self.fields, transforms, self.pad):
                 if num_passed:
                     num_passed -= 1
                 else:
