@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tfds_torch.engines.options import ReadOptions
     from tfds_torch.export.exporting import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
+    from tfds_torch.images.views import Views
     from tfds_torch.loaders.feeder import Feeder
     from tfds_torch.loaders.multi_loader import MultiLoader
     from tfds_torch.parsers.cache.decoded_cache import DecodedCache
@@ -54,6 +55,7 @@ _ROOMS = {
     "ReadOptions": "engines.options",
     "Remainder": "plan.epoch",
     "TrainPreprocess": "images.preprocess",
+    "Views": "images.views",
     "World": "plan.world",
     "create_loader": "torch_data.loader",
     "export_dataset": "export.exporting",
@@ -81,6 +83,7 @@ __all__ = [
     "ReadOptions",
     "Remainder",
     "TrainPreprocess",
+    "Views",
     "World",
     "__version__",
     "create_loader",

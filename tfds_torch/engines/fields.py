@@ -15,6 +15,7 @@ from tfds_torch.images.boxes import BoxRows, move_boxes
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import Preprocess, PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.images.view_transform import make_transform
 from tfds_torch.plan.order import Int64Array, examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Columns, Source
@@ -207,7 +208,7 @@ class ChunkDecoder:
         self._transform: ImageTransform | None = None
         if (image := content.image) is not None:
             map_images = make_map(content.preprocess, image.mode, seed)
-            self._transform = ImageTransform(
+            self._transform = make_transform(
                 image.mode,
                 content.preprocess,
                 seed=seed,

@@ -1,5 +1,6 @@
 """BatchBuffer: the memory of one batch's images, into whose rows they are decoded and resized."""
 
+import copy
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +39,9 @@ class BatchBuffer(Protocol):
     def fill_row(self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool) -> None:
         """Resizes an image to the size of the rows, as `resize` does, and writes it into one, perhaps mirrored."""
 
+    def part(self, start: int, stop: int, shape: tuple[int, int, int, int]) -> "BatchBuffer":
+        """Returns bytes start..stop-1 of the memory as a buffer of [B, H, W, C]."""
+
 
 class MakeBatchBuffer(Protocol):
     """Makes batch buffers. It can be pickled."""
@@ -58,6 +62,11 @@ class ArrayBuffer:
     def images(self) -> Pixels:
         """The array."""
         return self.pixels
+
+    def part(self, start: int, stop: int, shape: tuple[int, int, int, int]) -> "ArrayBuffer":  # noqa: D102
+        buffer = copy.copy(self)
+        buffer.pixels = self.pixels.reshape(-1)[start:stop].reshape(shape)
+        return buffer
 
     def resize(  # noqa: D102
         self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool

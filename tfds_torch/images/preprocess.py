@@ -51,6 +51,9 @@ CROP_MODES = ("center", "squash", "border")
 _FIRST_OF_AUGMENT = 2**31
 """Number of an example's random numbers with which those of `augment` begin."""
 
+_NUMBERS_OF_VIEW = 2**33
+"""Random numbers of an example that belong to each of its views."""
+
 _Result = TypeVar("_Result")
 MapFunction = str | Callable[..., Any]
 
@@ -117,6 +120,11 @@ class Preprocess(ABC):
         return *self.also, *(self.box_fields or ())
 
     @property
+    def num_pixels(self) -> int:
+        """Pixels of what becomes of one image."""
+        return math.prod(height_and_width(self.size))
+
+    @property
     def augments(self) -> bool:
         """Whether the class has an `augment` of its own."""
         return type(self).augment is not Preprocess.augment
@@ -127,16 +135,22 @@ class Preprocess(ABC):
         return False
 
     def crop_parameters(
-        self, sizes: NDArray[np.int64], keys: NDArray[np.int64], seed: int, shrinkable: NDArray[np.bool_]
+        self,
+        sizes: NDArray[np.int64],
+        keys: NDArray[np.int64],
+        seed: int,
+        shrinkable: NDArray[np.bool_],
+        view: int = 0,
     ) -> CropParameters:
         """Returns how n images of sizes int64 [n, 2] are decoded and resized.
 
         The sample keys, int64 [n], and the seed choose the random numbers; shrinkable, bool [n]: whether decoding can
-        shrink it. A PreprocessError: `crop` failed, or returned impossible crops.
+        shrink it; each view of an example has random numbers of its own. A PreprocessError: `crop` failed, or returned
+        impossible crops.
         """
 
         def crop(some: slice) -> Crops:
-            crops = self.crop(sizes[some], ExampleRandom(keys[some], seed))
+            crops = self.crop(sizes[some], ExampleRandom(keys[some], seed, view * _NUMBERS_OF_VIEW))
             if isinstance(crops, Crops) and len(crops) == len(keys[some]):
                 return crops
             found = f"{len(crops)} of them" if isinstance(crops, Crops) else f"{crops!r:.100}"
@@ -148,7 +162,7 @@ class Preprocess(ABC):
         except PreprocessError as error:
             raise PreprocessError(error.position, f"{type(self).__name__}.crop failed: {error.reason}") from None
 
-    def augment_all(self, images: NDArray[np.uint8], keys: NDArray[np.int64], seed: int) -> None:
+    def augment_all(self, images: NDArray[np.uint8], keys: NDArray[np.int64], seed: int, view: int = 0) -> None:
         """Lets `augment` change n finished images, uint8 [n, H, W, C], whose sample keys are int64 [n].
 
         Raises:
@@ -156,7 +170,8 @@ class Preprocess(ABC):
         """
 
         def augment(some: slice) -> None:
-            result: object = self.augment(images[some], ExampleRandom(keys[some], seed, _FIRST_OF_AUGMENT))  # type: ignore[func-returns-value]
+            random = ExampleRandom(keys[some], seed, view * _NUMBERS_OF_VIEW + _FIRST_OF_AUGMENT)
+            result: object = self.augment(images[some], random)  # type: ignore[func-returns-value]
             if result is not None:
                 raise TypeError("it must change the images in place, as in images[:] = ..., and return nothing")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
 from tfds_torch.images.crops import CropParameters
@@ -69,6 +70,7 @@ class ImageTransform:
         map_images: changes the results; None: nothing does.
         jpeg_decoder: as of `ImageDecoder`.
         metrics: what the spans of a trace are noted in; None: nothing is.
+        view: number of the view that it makes, see `Views`; 0: there is one.
     """
 
     def __init__(
@@ -80,9 +82,10 @@ class ImageTransform:
         map_images: MapImages | None = None,
         jpeg_decoder: str = "auto",
         metrics: StageMetrics | None = None,
+        view: int = 0,
     ) -> None:
         self.preprocess, self._metrics = preprocess, metrics
-        self._seed = seed
+        self._seed, self._view = seed, view
         self._map = map_images
         self._kept_size: tuple[int, int] | None = None  # Of images that an evaluation leaves as they are.
         self._num_channels = CHANNELS[mode]
@@ -97,7 +100,7 @@ class ImageTransform:
         """
         if self.preprocess is not None:
             return (*height_and_width(self.preprocess.size), self._num_channels)
-        (header,) = self._headers(images[first : first + 1])
+        (header,) = self.read_headers(images[first : first + 1])
         return header.height, header.width, self._decoder.num_channels(header)
 
     def only_copies(self, images: StoredPixels, keys: Int64Array) -> bool:
@@ -124,7 +127,7 @@ class ImageTransform:
             BadImageError: one is not an image, has no pixels or too many, or cannot be decoded.
         """
         decoded: list[Pixels] = []
-        for image, header in zip(images, self._headers(images), strict=True):
+        for image, header in zip(images, self.read_headers(images), strict=True):
             try:
                 decoded.append(self._decoder.decode(image, header))
             except ImageDecodeError as error:
@@ -157,7 +160,7 @@ class ImageTransform:
             PreprocessError: the preprocess failed.
         """
         images, preprocess = self._as_stored(images), self.preprocess
-        headers = [] if isinstance(images, StoredPixels) else self._headers(images)
+        headers = [] if isinstance(images, StoredPixels) else self.read_headers(images)
         cut_masks: dict[str, list[Pixels]] = {}
         stays = not masks and move is None
         is_kept = stays and isinstance(images, StoredPixels) and self._copies(images.shape[:2])
@@ -171,7 +174,7 @@ class ImageTransform:
             else:
                 sizes = np.array([(header.height, header.width) for header in headers], np.int64)
                 shrinkable = np.array([header.is_shrinkable for header in headers])
-            parameters = preprocess.crop_parameters(sizes, keys, self._seed, shrinkable)
+            parameters = self.crop_parameters(sizes, keys, shrinkable)
             if self._map is None and parameters.keep_all(sizes, size):
                 self._copy(images, headers, rows)
             elif self._map is None and sizes[0].prod() <= _MOST_SMALL_PIXELS and parameters.only_cut(sizes):
@@ -183,16 +186,25 @@ class ImageTransform:
                 cut_masks = {name: cut_alike(values, parameters, size) for name, values in masks.items()}
             if move is not None:
                 move(parameters, sizes, size)
-        if preprocess is not None and preprocess.augments:
-            self._augment(preprocess, keys, rows)
+        self.augment(keys, rows)
         return cut_masks
 
-    def _augment(self, preprocess: Preprocess, keys: Int64Array, rows: Rows) -> None:
+    def crop_parameters(self, sizes: Int64Array, keys: Int64Array, shrinkable: NDArray[np.bool_]) -> CropParameters:
+        """Returns how n images are cut where there is a preprocess; see `Preprocess.crop_parameters`."""
+        if self.preprocess is None:
+            raise ValueError("Without a preprocess, nothing is cut.")
+        return self.preprocess.crop_parameters(sizes, keys, self._seed, shrinkable, self._view)
+
+    def augment(self, keys: Int64Array, rows: Rows) -> None:
+        """Lets the preprocess change n finished images; see `Preprocess.augment`."""
+        preprocess = self.preprocess
+        if preprocess is None or not preprocess.augments:
+            return
         first = 0
         for part in rows:
             last = first + len(part)
             try:
-                preprocess.augment_all(part.pixels, keys[first:last], self._seed)
+                preprocess.augment_all(part.pixels, keys[first:last], self._seed, self._view)
             except PreprocessError as error:
                 raise PreprocessError(first + error.position, error.reason) from error.__cause__
             first = last
@@ -212,10 +224,11 @@ class ImageTransform:
         """Returns StoredPixels where they can be copied as they are stored, else a list of images."""
         if not isinstance(images, StoredPixels):
             return images
-        (header,) = self._headers(images[:1])
+        (header,) = self.read_headers(images[:1])
         return images if self._decoder.num_channels(header) == images.shape[2] else list(images)
 
-    def _headers(self, images: Images) -> list[Header]:
+    def read_headers(self, images: Images) -> list[Header]:
+        """Returns the headers of n images; raises BadImageError."""
         headers: list[Header] = []
         try:
             if isinstance(images, StoredPixels):  # They are all of one size.
@@ -272,13 +285,13 @@ class ImageTransform:
         """Decodes, resizes and flips n images of any sizes, each by itself."""
         if isinstance(images, StoredPixels):
             images = list(images)
-            headers = self._headers(images)
+            headers = self.read_headers(images)
         decoded = self._decode_windows(images, headers, parameters)
         if self._map is None:
-            self._fill(rows, decoded, parameters)
+            self.fill(rows, decoded, parameters)
             return
         apart = ArrayBuffer((len(images), *self.row_shape(())))
-        self._fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
+        self.fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
         _write_rows(rows, self._map(apart.pixels, keys))
 
     def _decode_windows(self, images: Images, headers: Headers, parameters: CropParameters) -> list[Pixels]:
@@ -298,7 +311,7 @@ class ImageTransform:
                 raise BadImageError(len(decoded), str(error)) from None
         return decoded
 
-    def _fill(
+    def fill(
         self, rows: Rows, decoded: Sequence[Pixels], parameters: CropParameters, resizer: BatchBuffer | None = None
     ) -> None:
         """Resizes decoded images into their rows, in the way of the buffer `resizer`, or of their own."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.preprocess import height_and_width
 from tfds_torch.loaders.base_loader import PoolReader
 from tfds_torch.loaders.pool import WorkerPool, find_start_method
 from tfds_torch.loaders.transport import PipeTransport, Transport
@@ -170,9 +169,9 @@ def _image_bytes_of_batch(parser: Parser) -> int:
     """Returns how many bytes the images of a whole batch take at most; 0: it is only known when they are read."""
     spec = parser.element_spec.fields.get("image")
     if parser.preprocess is not None:
-        height, width = height_and_width(parser.preprocess.size)
+        num_pixels = parser.preprocess.num_pixels
     elif isinstance(spec, FieldSpec) and len(spec.shape) == 3:
-        height, width = spec.shape[0] or 0, spec.shape[1] or 0
+        num_pixels = (spec.shape[0] or 0) * (spec.shape[1] or 0)
     else:
         return 0
-    return (parser.batch_size or 0) * height * width * _MOST_CHANNELS
+    return (parser.batch_size or 0) * num_pixels * _MOST_CHANNELS

@@ -15,6 +15,7 @@ from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRang
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.views import MakeViewsBuffer, Views
 from tfds_torch.parsers.examples import check_are_in, decode_examples, find_examples, find_place
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name
 from tfds_torch.parsers.parser_options import check_has_image, check_single_examples
@@ -77,6 +78,8 @@ class ParserBase(Selection):
             made_there = subprocess_call.iterate(_batches_of, *arguments)
             return self._guarded(_move_into_buffers(made_there, context), context)
         content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
+        if isinstance(self.preprocess, Views):
+            context = replace(context, make_buffer=MakeViewsBuffer(self.preprocess, context.make_buffer))
         request = ReadRequest(
             self._source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context
         )

@@ -9,6 +9,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.images.views import Views
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixture_weights import MOST_SLOTS
@@ -64,8 +65,10 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
         raise ConfigError(
             "A preprocess needs image_mode 'RGB', 'L' or 'RGBA': with None, images may differ in their channels."
         )
-    levels, channels = preprocess.fill, CHANNELS[image_mode]
-    if isinstance(levels, tuple) and len(levels) != channels:
+    channels = CHANNELS[image_mode]
+    each = preprocess.each if isinstance(preprocess, Views) else (preprocess,)
+    levels = next((one.fill for one in each if isinstance(one.fill, tuple) and len(one.fill) != channels), None)
+    if isinstance(levels, tuple):
         raise ConfigError(
             f"The fill {levels} of the preprocess has {len(levels)} grey levels, and image_mode "
             f"{quoted(image_mode)} has {channels} channels: give one level, or one for each."
@@ -83,6 +86,11 @@ def check_has_image(fields: Sequence[str], preprocess: Preprocess) -> None:
 
 def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> None:
     """Raises ConfigError for a preprocess that single examples cannot go through."""
+    if isinstance(preprocess, Views):
+        raise ConfigError(
+            f"{dataset_name}: single examples cannot go through {quoted(preprocess)}: views come in whole batches. "
+            f"Read them with ImageDataset; or take one of the views: parser.with_preprocess(...)."
+        )
     if preprocess is not None and preprocess.map_fn is not None:
         raise ConfigError(
             f"{dataset_name}: single examples cannot go through {quoted(preprocess)}: its map_fn is a tensorflow "

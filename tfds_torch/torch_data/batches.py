@@ -114,8 +114,7 @@ def collate_items(
             if not rows:
                 return
             if collate is None:
-                first = rows[0]  # A field of a whole batch.
-                yield WorkerBatch(rows, len(first.lengths if isinstance(first, Padded) else first))
+                yield WorkerBatch(rows, _count_values(rows[0]))
                 continue
             try:
                 with stage("collate"):
@@ -129,6 +128,14 @@ def collate_items(
                 yield WorkerBatch(batch, count_examples(batch) if batch_size is None else len(rows))
     finally:
         close_iterator(items)
+
+
+def _count_values(field: Any) -> int:
+    """Returns the number of examples whose values a field of a whole batch holds."""
+    if isinstance(field, Padded):
+        return len(field.lengths)
+    is_views = isinstance(field, list) and bool(field) and isinstance(field[0], Tensor)
+    return len(field[0] if is_views else field)
 
 
 def take_batches(

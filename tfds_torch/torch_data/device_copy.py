@@ -74,11 +74,11 @@ class DeviceCopy:
     def send(self, batch: Any) -> Any:
         """Begins to copy a batch, and returns what `receive` wants."""
         began_at = time.monotonic()
-        image = self._normalization.find_image(batch)
+        images = set(map(id, self._normalization.find_images(batch)))
 
         def move(tensor: Tensor) -> Tensor:
             moved = tensor.to(self._device)
-            return self._normalize(moved) if tensor is image else moved
+            return self._normalize(moved) if id(tensor) in images else moved
 
         with stage(STAGE):
             moved = map_tensors(batch, move)
@@ -152,7 +152,7 @@ class CudaCopy(DeviceCopy):
             self._times.clear()
 
     def _copy(self, batch: Any) -> tuple[Any, Any]:
-        image = self._normalization.find_image(batch)
+        images = set(map(id, self._normalization.find_images(batch)))
         began_at = time.monotonic()
         with stage("pin"):
             pinned = {id(tensor): self._pin(tensor) for tensor in tensors(batch)}
@@ -163,8 +163,8 @@ class CudaCopy(DeviceCopy):
             before.record(self._stream)
             copied = {key: tensor.to(self._device, non_blocking=True) for key, tensor in pinned.items()}
             after.record(self._stream)
-            if image is not None:
-                copied[id(image)] = self._normalize(copied[id(image)])
+            for image in images:
+                copied[image] = self._normalize(copied[image])
             is_ready.record(self._stream)
         if self._metrics is not None:
             self._times.append((before, after))

@@ -8,7 +8,6 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.preprocess import height_and_width
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import available_bytes, choose_workers, memory_limit, num_local_ranks, usable_cores
@@ -162,8 +161,7 @@ def _image_bytes(parser: Parser) -> int:
     """Returns the size of a decoded image, as it lies in a batch."""
     if parser.preprocess is None:
         return parser.mean_example_bytes * _PIXELS_PER_ENCODED_BYTE
-    height, width = height_and_width(parser.preprocess.size)
-    return height * width * 3
+    return parser.preprocess.num_pixels * 3
 
 
 def _gigabytes(size: float) -> str:

@@ -1,7 +1,7 @@
 """Normalises the images of whole batches on their device, in one pass, without a copy between."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ _DTYPES = {
 @dataclass(frozen=True)
 class Normalization:
     """What is done to the images of a batch: its first tensor that is uint8 with four dimensions, [B, C, H, W].
+
+    Where that tensor is in a list of such tensors within the batch, as views of images are, all of these are images.
 
     With mean and std the result is `(image / 255 - mean) / std`, computed as one expression `image * scale + bias` in
     float32 at least. The images may then also lie as [B, H, W, C], which their number of channels tells, and be a
@@ -111,6 +113,16 @@ class Normalization:
             )
         return image
 
+    def find_images(self, batch: Any) -> list[Tensor]:
+        """Returns the tensors of an arranged batch that hold its images: one, or the list of views that it is in.
+
+        Errors are those of `find_image`.
+        """
+        image = self.find_image(batch)
+        if image is None:
+            return []
+        return next((views for views in _lists_of_images(batch) if any(one is image for one in views)), [image])
+
     @property
     def _num_channels(self) -> int:
         return len(self.mean or self.std or ())
@@ -176,6 +188,20 @@ def _first_images(found: Iterable[Any]) -> Any:
     candidates = [one for one in found if one.ndim == 4 and not _is_nested(one)]
     images = [*filter(_is_of_bytes, candidates), *filter(_is_float, candidates)]
     return images[0] if images else None
+
+
+def _lists_of_images(batch: Any) -> Iterator[list[Tensor]]:
+    """Yields the lists within a batch that hold nothing but images of bytes, of as many channels.
+
+    The batch itself is a list of fields.
+    """
+    fields = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    for field in fields:
+        is_list = isinstance(field, list) and all(isinstance(one, Tensor) and _is_of_bytes(one) for one in field)
+        if is_list and len({one.shape[1] for one in field}) == 1:
+            yield field
+        elif isinstance(field, Mapping | list | tuple):
+            yield from _lists_of_images(field)
 
 
 def _is_of_bytes(image: Any) -> bool:

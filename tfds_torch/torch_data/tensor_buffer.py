@@ -43,6 +43,10 @@ class TensorBuffer:
         """The images, uint8 [B, C, H, W] in channels_last memory, without a copy."""
         return self._images
 
+    def part(self, start: int, stop: int, shape: tuple[int, int, int, int]) -> "TensorBuffer":  # noqa: D102
+        with torch.inference_mode(False):
+            return TensorBuffer(self._images.permute(0, 2, 3, 1).reshape(-1)[start:stop].view(shape))
+
     def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
         """Copies pieces of one length out of memory, with torch's threads where that is faster; see `BatchBuffer`."""
         if torch.get_num_threads() == 1:
