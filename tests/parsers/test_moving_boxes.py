@@ -15,6 +15,8 @@ from parsers.boxed_pictures import (
     CLASSES,
     NUM_EXAMPLES,
     assert_seen,
+    draw,
+    encode,
     features,
     make_boxes,
     record,
@@ -29,6 +31,7 @@ from tfds_torch import (
     ImageDataset,
     IndexedImageDataset,
     ParserBeton,
+    ParserMapStyle,
     ParserMixture,
     ParserTfds,
     ParserWebDataset,
@@ -257,6 +260,32 @@ def test_arrays_of_one_size_become_lists_of_what_is_left(tmp_path: Path) -> None
     for example in examples_of(parser, fields=("image", "boxes", "codes")):
         is_own = [code < count_rows(example["index"]) for code in example["codes"].tolist()]
         assert_seen(example["image"], example["codes"][is_own].tolist(), example["boxes"][is_own])
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_named_boxes_of_a_dataset_of_ones_own_move(is_nested: bool) -> None:
+    def row(number: int) -> dict[str, Any]:
+        boxes = make_boxes(number)
+        objects: dict[str, Any] = {"boxes": boxes, "names": CLASSES[: len(boxes)]}
+        return {"image": encode(draw(number)), **({"objects": objects} if is_nested else objects)}
+
+    prefix = "objects/" if is_nested else ""
+    preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), boxes={f"{prefix}boxes": (f"{prefix}names",)})
+    parser = ParserMapStyle(
+        [row(number) for number in range(NUM_EXAMPLES)], is_training=True, batch_size=5, preprocess=preprocess
+    )
+    num_left = 0
+    for example in examples_of(parser, fields=("image", *(("objects",) if is_nested else ("boxes", "names")))):
+        objects = example["objects"] if is_nested else example
+        assert_seen(example["image"], [CLASSES.index(name) for name in objects["names"]], objects["boxes"])
+        num_left += len(objects["names"])
+    assert num_left
+
+
+def test_boxes_of_a_subset_move_alike(root: Path) -> None:
+    parser = open_boxed(root).subset([1, 2, 3, 6, 7])
+    for example in examples_of(parser):
+        assert_seen(example["image"], example["label"].tolist(), example["objects/bbox"])
 
 
 def test_rows_of_another_sequence_are_named(root: Path) -> None:
