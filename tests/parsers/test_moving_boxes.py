@@ -37,6 +37,7 @@ from tfds_torch import (
     ParserWebDataset,
     ReadOptions,
     TrainPreprocess,
+    Views,
     World,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError
@@ -336,6 +337,16 @@ def test_boxes_of_another_form_stay_with_a_warning(root: Path) -> None:
     assert warnings_of(open_boxed(root, TrainPreprocess(size=8, boxes=()), batch_size=4), ("image", "corners")) == []
     for example in examples_of(open_boxed(root), fields=("image", "corners")):
         assert example["corners"].tolist() == [1, 2, 3, 4]
+
+
+def test_boxes_beside_views_stay_with_a_warning(root: Path) -> None:
+    parser = open_boxed(root, Views((TrainPreprocess(size=8), 2)), batch_size=4)
+    (text,) = warnings_of(parser, ("image", "corners", "objects"))
+    assert "Views makes several crops of each image, and the boxes in 'objects', 'corners' stay those of" in text
+    assert warnings_of(parser, ("image", "label")) == []
+    (batch,) = [one for one in parser.batches(fields=("image", "objects/bbox")) if one.batch == 0]
+    for index, boxes in zip(batch.index.tolist(), batch.features["objects/bbox"], strict=True):
+        np.testing.assert_array_equal(boxes, make_boxes(index))
 
 
 def test_boxes_stay_where_the_preprocess_says_so(root: Path) -> None:

@@ -32,8 +32,9 @@ class Batch:
     """The examples of one batch of one rank, in numpy.
 
     Attributes:
-        image: uint8 [B, H, W, C] where there is a preprocess (what the batch buffer hands over, where one was given);
-            else a list of B arrays uint8 [H, W, C] of their own sizes; None when not asked for.
+        image: uint8 [B, H, W, C] where there is a preprocess (what the batch buffer hands over, where one was given),
+            and of `Views` a list of these, one for each view; else a list of B arrays uint8 [H, W, C] of their own
+            sizes; None when not asked for.
         label: int64 [B], -100 where padded; None when not asked for or when the target is not a scalar integer.
         valid: bool [B]; False marks padding, which only fills the batch.
         index: int64 [B], positions of the examples in the split.

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.views import Views
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, stored_name
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
@@ -66,6 +67,12 @@ def _describe_boxes(parser: Parser, fields: Sequence[str]) -> str | None:
     boxes = find(fields, preprocess)
     if not boxes:
         return None
+    if isinstance(preprocess, Views):
+        return (
+            f"{parser.dataset_name}: Views makes several crops of each image, and the boxes in "
+            f"{', '.join(map(repr, boxes))} stay those of the whole image. Leave them out, or use one crop: boxes move "
+            f"with that of a TrainPreprocess or an EvalPreprocess."
+        )
     return (
         f"{parser.dataset_name}: {type(preprocess).__name__} crops or flips the images, and the boxes in "
         f"{', '.join(map(repr, boxes))} stay those of the whole image: those move that are [ymin, xmin, ymax, xmax], "

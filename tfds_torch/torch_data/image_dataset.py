@@ -35,7 +35,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     """Whole batches where the parser has a preprocess, else single examples, of a parser.
 
     Whole batches are uint8 [B, 3, H, W] in channels_last memory with int64 [B], for `create_loader(dataset, ...)` or
-    `DataLoader(dataset, batch_size=None, ...)`. In a loader's worker the images are written into shared memory.
+    `DataLoader(dataset, batch_size=None, ...)`. In a loader's worker the images are written into shared memory. With
+    `Views`, the field `image` is a list of such tensors, one for each view.
 
     Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`, which gives the very batches
     that the parser plans if B is the parser's `batch_size`. PIL images have no default collation: end `transform` with

@@ -12,6 +12,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.images.views import Views
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
@@ -151,7 +152,10 @@ class ParserTfds(ParserBase):
 
     def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
         """Returns the fields whose boxes stay those of the whole image, though the preprocess names none."""
-        return find_boxes(self._features, self._paths(fields), preprocess.box_fields)[1]
+        if not isinstance(preprocess, Views):
+            return find_boxes(self._features, self._paths(fields), preprocess.box_fields)[1]
+        groups, others = find_boxes(self._features, self._paths(fields), None)
+        return list(dict.fromkeys([*(part.field for group in groups for part in group.boxes), *others]))
 
     def _paths(self, fields: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Returns field -> keys of its feature, of those that are made of one feature."""
