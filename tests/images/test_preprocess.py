@@ -63,6 +63,10 @@ def place(preprocess: Any, size: tuple[int, int], count: int = 1, seed: int = 42
         ({"map_fn": "a:b:c"}, "map_fn='a:b:c' must have the form 'module:function'."),
         ({"map_fn": 3}, "map_fn=3 must be a function, or its name as 'module:function'."),
         ({"max_pixels": 0}, "max_pixels=0 must be an integer >= 1."),
+        *(
+            ({"boxes": boxes}, f"boxes={boxes!r} names 'a' twice: a row goes with the boxes of one field.")
+            for boxes in (("a", "a"), {"a": ("a",)}, {"b": ("a",), "c": ("a",)})
+        ),
         ({"min_visible": 1.5}, "min_visible=1.5 must be a share of a box's area, 0 to 1."),
         ({"min_visible": float("nan")}, "min_visible=nan must be a share of a box's area, 0 to 1."),
         *(

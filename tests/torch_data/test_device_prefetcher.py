@@ -366,6 +366,22 @@ def test_only_the_first_uint8_tensor_of_four_dimensions_is_an_image(device: str)
     assert moved[3].equal(mask)
 
 
+def test_all_views_in_a_list_are_images_and_a_mask_beside_them_is_not(device: str) -> None:
+    views = [torch.full((2, 3, side, side), 51 * side, dtype=torch.uint8) for side in (1, 2, 3)]
+    mask = torch.full((2, 1, 1, 1), 7, dtype=torch.uint8)
+    (came,) = DevicePrefetcher([{"image": views, "mask": mask}], device, std=(1, 1, 1))
+    assert [one.flatten().tolist()[0] for one in came["image"]] == pytest.approx([0.2, 0.4, 0.6])
+    assert came["mask"].equal(mask)
+    ((found, _),) = DevicePrefetcher([(views, mask)], device, std=(1, 1, 1))
+    assert [one.dtype for one in found] == [torch.float32] * 3
+
+
+def test_a_batch_that_is_a_list_is_one_of_fields_and_its_first_images_are_the_images(device: str) -> None:
+    views = [torch.zeros((2, 3, 4, 4), dtype=torch.uint8)] * 2
+    (pair,) = DevicePrefetcher([[views[0], views[1].clone()]], device, std=(1, 1, 1))
+    assert [one.dtype for one in pair] == [torch.float32, torch.uint8]
+
+
 def test_batches_of_different_sizes_are_normalised_alike(device: str) -> None:
     sizes = [(0, 3, 4, 4), (5, 3, 2, 7), (1, 3, 9, 9)]
     images = [torch.full(size, 255, dtype=torch.uint8) for size in sizes]

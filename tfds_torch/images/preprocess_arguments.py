@@ -63,6 +63,9 @@ def _read_boxes(kind: str, boxes: Any) -> tuple[str | tuple[str, tuple[str, ...]
                 f"None: those that the dataset declares."
             )
         read.append((name, tuple(rows)) if rows else name)
+    names = [one for entry in read for one in ((entry,) if isinstance(entry, str) else (entry[0], *entry[1]))]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{kind}: boxes={boxes!r} names {twice!r} twice: a row goes with the boxes of one field.")
     return tuple(read)
 
 
