@@ -34,7 +34,7 @@ from tfds_torch.export import arguments as export_arguments
 NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_CPP", "UserWarning")
 NOISY = (
     "grain-0",
-    "preprocess-2",
+    "preprocess-3",
     "remote-files-0",
 )  # Grain, and where the worker of a stream or map_fn has tensorflow.
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.

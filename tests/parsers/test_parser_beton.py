@@ -118,7 +118,7 @@ def test_no_python_runs_for_each_stored_image(path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.setattr("tfds_torch.storage.beton.ids.BetonIds.names", refuse)
     for preprocess in (WHOLE, TrainPreprocess(size=SIDE, crop_padding=1)):
-        monkeypatch.setattr("tfds_torch.images.transform.ImageTransform._headers", only_one)
+        monkeypatch.setattr("tfds_torch.images.transform.ImageTransform.read_headers", only_one)
         assert sum(len(batch) for batch in ParserBeton(path, batch_size=8, preprocess=preprocess).batches()) == 50
 
 
