@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, create_loader
+from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, Views, create_loader
 from tfds_torch.errors import ConfigError
 from tfds_torch.torch_data import device_copy
 from torch_data.fake_cuda import COPY_MS, FakeCuda
@@ -133,6 +133,16 @@ def test_a_trace_has_a_row_for_each_thread_whose_spans_are_the_seconds_of_stats(
     assert numbers == list(range(2 * NUM_BATCHES))
 
 
+def test_views_are_resized_in_spans_of_their_own(data_root: Path, tmp_path: Path) -> None:
+    views = Views((TrainPreprocess(size=32), 2), (TrainPreprocess(size=16), 1))
+    parser = ParserTfds(data_root, "photos", is_training=True, batch_size=BATCH_SIZE, preprocess=views)
+    loader = create_loader(ImageDataset(parser), trace=tmp_path / "trace.json")
+    assert len(list(loader)) == NUM_BATCHES
+    loader.close()
+    names = Counter(span["name"] for span in spans(load(tmp_path / "trace.json")))
+    assert names["resize"] == 3 * names["decode"] >= 3 * NUM_BATCHES
+
+
 def test_workers_of_each_epoch_have_rows_of_their_own(data_root: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     arguments: dict[str, Any] = {"multiprocessing_context": "fork", "persistent_workers": False}
@@ -209,7 +219,7 @@ def test_copies_to_cuda_are_a_row_of_the_device(tmp_path: Path, monkeypatch: pyt
 
 SCRIPT = """
 import os, signal, sys
-from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, create_loader
+from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, Views, create_loader
 
 parser = ParserTfds(sys.argv[1], "photos", is_training=True, batch_size=8, preprocess=TrainPreprocess(size=32))
 loader = create_loader(ImageDataset(parser), int(sys.argv[2]), trace="trace.json")
