@@ -252,6 +252,32 @@ def load_into_another_dataset(root: str, folder: str) -> str:
     return complaint(accelerator.load_state, folder)
 
 
+def make_numbers(batch_size: int, num_workers: int) -> Any:
+    """A Loader over 64 numbers, a dataset of one's own."""
+    return create_loader(range(64), num_workers, batch_size=batch_size, shuffle=True, seed=0)
+
+
+def save_numbers(folder: str, num_batches: int) -> list[list[int]]:
+    """Saves after some batches; what the uninterrupted program reads from there on, to the end of the next epoch."""
+    accelerator = make_accelerator()
+    loader = accelerator.prepare(make_numbers(BATCH_SIZE, 1))
+    read = []
+    for _ in range(2):
+        for batch in loader:
+            read.append(batch.tolist())
+            if len(read) == num_batches:
+                accelerator.save_state(folder)
+    return read[num_batches:]
+
+
+def load_numbers(folder: str, batch_size: int) -> list[list[int]]:
+    """Goes on from there."""
+    accelerator = make_accelerator()
+    loader = accelerator.prepare(make_numbers(batch_size, 0))
+    accelerator.load_state(folder)
+    return [batch.tolist() for _ in range(loader.iteration, 2) for batch in loader]
+
+
 def save_plain(root: str, folder: str) -> dict[str, str]:
     """What is said where the position of a plain DataLoader is not saved."""
     accelerator = make_accelerator()

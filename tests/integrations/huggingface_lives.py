@@ -87,6 +87,17 @@ def train(
     }
 
 
+def train_on_own(folder: str, resume_from: str | None, batch_size: int) -> list[list[int]]:
+    """An epoch of 64 examples of a dataset of one's own, or what is left of it after a checkpoint."""
+    examples = [{"index": index, "labels": index % 10} for index in range(64)]
+    loader = create_loader(examples, 1, batch_size=batch_size, shuffle=True, seed=0)
+    trainer = make_trainer(folder, loader, batch_size, num_train_epochs=1)
+    use_loaders(trainer, loader)
+    trainer.train(resume_from_checkpoint=resume_from)
+    seen: list[list[int]] = trainer.model.seen
+    return seen
+
+
 def be_refused(root: str, folder: str) -> dict[str, str]:
     """What `use_loaders` says, and a checkpoint that was saved without it."""
     loader = make_loader(root, True)

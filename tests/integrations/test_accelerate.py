@@ -186,6 +186,18 @@ def test_a_saved_state_goes_on_exactly_in_as_many_ranks_and_in_fewer(
     assert all_indices(alone["evaluated"]) == list(range(NUM_PHOTOS))
 
 
+@pytest.mark.parametrize("num_batches", [1, pytest.param(NUM_BATCHES, marks=pytest.mark.slow)])
+def test_a_saved_state_of_a_dataset_of_ones_own_goes_on_exactly(
+    run_forked_ranks: RunRanks, tmp_path: Path, num_batches: int
+) -> None:
+    folder = str(tmp_path / "state")
+    saved = run_forked_ranks(scenarios.save_numbers, NUM_RANKS, folder, num_batches)
+    assert run_forked_ranks(scenarios.load_numbers, NUM_RANKS, folder, BATCH_SIZE) == saved
+    (alone,) = run_forked_ranks(scenarios.load_numbers, 1, folder, NUM_RANKS * BATCH_SIZE)
+    assert alone == [[*first, *second] for first, second in zip(*saved, strict=True)]
+    assert sorted(number for batch in alone[-NUM_BATCHES:] for number in batch) == list(range(64))
+
+
 def test_a_state_of_another_dataset_is_refused(run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "state")
     run_forked_ranks(scenarios.save, 1, str(data_root), folder, 2)

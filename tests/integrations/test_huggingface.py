@@ -47,6 +47,14 @@ def test_a_checkpoint_of_two_ranks_goes_on_exactly_on_two_ranks_and_on_one(
     assert {rank["weight"] for rank in resumed} == {rank["weight"] for rank in whole}
 
 
+def test_a_checkpoint_of_a_dataset_of_ones_own_goes_on_exactly(run_forked_ranks: RunRanks, tmp_path: Path) -> None:
+    life, checkpoint = f"{LIVES}:train_on_own", str(tmp_path / "run" / "checkpoint-1")
+    whole = run_forked_ranks(life, NUM_RANKS, str(tmp_path / "run"), None, BATCH_SIZE)
+    (alone,) = run_forked_ranks(life, 1, str(tmp_path / "alone"), checkpoint, NUM_RANKS * BATCH_SIZE)
+    assert sorted(index for rank in whole for batch in rank for index in batch) == list(range(64))
+    assert alone == [[*first, *second] for first, second in zip(*(rank[1:] for rank in whole), strict=True)]
+
+
 def test_what_would_lose_examples_is_refused(run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path) -> None:
     (said,) = run_forked_ranks(f"{LIVES}:be_refused", 1, str(data_root), str(tmp_path))
     assert said.keys() == {"skips", "batch size", "steps", "other", "no position"}

@@ -4,10 +4,10 @@
     keep_own_shards(accelerator)
     model, optimizer, train_loader = accelerator.prepare(model, optimizer, train_loader)
 
-`Accelerator.prepare` splits an iterable dataset among the processes. An ImageDataset already reads its rank's share, so
+`Accelerator.prepare` splits an iterable dataset among the processes. Our loaders already read their rank's share, so
 most examples would never be seen, and Accelerate has no setting that leaves a loader's data alone while it still moves
 batches to the device, sets the epoch and tells when gradients are due at the end. What does all that is its own
-`prepare_data_loader` for one process: that is what loaders over an ImageDataset get here.
+`prepare_data_loader` for one process: that is what our loaders get here.
 """
 
 import functools
@@ -30,9 +30,10 @@ _MARK = "_keeps_own_shards"
 
 
 def keep_own_shards(accelerator: Accelerator) -> None:
-    """Lets an Accelerator's `prepare` take loaders over an ImageDataset as they are. Call it before `prepare`.
+    """Lets an Accelerator's `prepare` take our loaders as they are. Call it before `prepare`.
 
-    Nothing but this one object is changed, and of what it prepares only what reads an ImageDataset:
+    Nothing but this one object is changed, and of what it prepares only loaders over an ImageDataset, and Loaders of
+    `create_loader` over a map-style dataset that it plans:
 
     - A Loader of `create_loader` becomes a `PreparedLoader`. `save_state` and `load_state` carry its position: after
       `load_state` the next iteration goes on where the state was saved, also in another number of processes (with the
@@ -74,9 +75,9 @@ def keep_own_shards(accelerator: Accelerator) -> None:
         return prepared
 
     def prepare_ours(loader: Any, device_placement: bool | None = None) -> Any:
-        if isinstance(loader, PreparedLoader) or not isinstance(loader.dataset, ImageDataset):
+        if isinstance(loader, PreparedLoader) or loader.options.planned is None:
             return loader
-        check_accelerator(accelerator, loader.dataset)
+        check_accelerator(accelerator, loader.options.planned)
         is_moved = accelerator.device_placement if device_placement is None else device_placement
         prepared = PreparedLoader(loader, accelerator.device if is_moved and loader.options.device is None else None)
         accelerator.register_for_checkpointing(prepared)
@@ -114,7 +115,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
     is gathered: the field `valid` tells which of it is padding. All else is the Loader's own.
 
     Args:
-        loader: over an ImageDataset.
+        loader: that has a state: over an ImageDataset, or over a map-style dataset that it plans.
         device: where batches are moved; None: they stay where the Loader puts them.
     """
 
@@ -146,15 +147,15 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where training is; at an epoch's end that is the beginning of the next one."""
-        state = LoaderState.from_dict(self.loader.state_dict())
-        if state.batches_delivered < state.num_batches or not state.num_batches:
+        state, planned = LoaderState.from_dict(self.loader.state_dict()), self.loader.options.planned
+        if planned is None or state.batches_delivered < state.num_batches or not state.num_batches:
             return state.to_dict()
-        return self.loader.dataset.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()  # type: ignore[no-any-return]
+        return planned.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next iteration go on where a state was taken; an evaluation that had not begun begins anew."""
         saved = LoaderState.from_dict(state)
-        if saved.is_training or saved.batches_delivered:
+        if saved.is_training or saved.shuffle or saved.batches_delivered:
             self.loader.load_state_dict(state)
 
     def __getattr__(self, name: str) -> Any:

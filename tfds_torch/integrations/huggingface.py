@@ -15,7 +15,6 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.integrations.accelerate import PreparedLoader, check_accelerator
-from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
 
 if TYPE_CHECKING:  # They load all of transformers, and torchvision.
@@ -34,7 +33,7 @@ def use_loaders(trainer: "Trainer", train_loader: Loader, eval_loader: Loader | 
 
     Args:
         trainer: which one. Its `train_dataset` and `eval_dataset` are not read.
-        train_loader: what `create_loader` returned for an ImageDataset.
+        train_loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
         eval_loader: likewise; None: the trainer evaluates as it would.
 
     Raises:
@@ -100,11 +99,15 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
 
 
 def _check_loader(trainer: "Trainer", loader: Loader, batch_size: int, name: str) -> None:
-    if not isinstance(loader, Loader) or not isinstance(loader.dataset, ImageDataset):
-        raise ConfigError(f"use_loaders takes Loaders of create_loader over an ImageDataset, not {loader!r}.")
-    check_accelerator(trainer.accelerator, loader.dataset)
-    if loader.dataset.parser.batch_size != batch_size:
+    planned = loader.options.planned if isinstance(loader, Loader) else None
+    if planned is None:
         raise ConfigError(
-            f"The Trainer counts with {name}={batch_size}, and {loader.dataset!r} plans other batches. Use the same "
+            f"use_loaders takes Loaders of create_loader over an ImageDataset, or over a map-style dataset with "
+            f"batch_size and without sampler, batch_sampler and collate_fn, not {loader!r}."
+        )
+    check_accelerator(trainer.accelerator, planned)
+    if planned.parser.batch_size != batch_size:
+        raise ConfigError(
+            f"The Trainer counts with {name}={batch_size}, and {planned!r} plans other batches. Use the same "
             f"batch_size for both."
         )
