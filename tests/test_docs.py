@@ -35,6 +35,7 @@ NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_
 NOISY = (
     "grain-0",
     "preprocess-3",
+    "recipes-20",
     "remote-files-0",
 )  # Grain, and where the worker of a stream or map_fn has tensorflow.
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.
@@ -193,6 +194,27 @@ def test_every_flag_has_its_place(page: str, parse: Any, monkeypatch: pytest.Mon
     text = (ROOT / "docs" / f"{page}.md").read_text()
     assert len(flags) > 10
     assert [flag for flag in flags if flag != "--help" and flag not in text] == []
+
+
+RECIPES = (ROOT / "docs" / "recipes.md").read_text().split("\n## ")
+
+
+@pytest.mark.parametrize("recipe", RECIPES[1:], ids=lambda recipe: recipe.partition("\n")[0])
+def test_a_recipe_is_in_the_table_short_and_leads_on(recipe: str) -> None:
+    title, _, text = recipe.partition("\n")
+    anchor = re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
+    assert f"](#{anchor})" in RECIPES[0]
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        code = [line for line in block.splitlines() if line.strip() and not line.startswith(("import ", "from "))]
+        assert len(code) <= 15, block
+    assert re.search(r"\sMore:\s\[[^]]+\]\([\w-]+\.md", text)
+
+
+@pytest.mark.parametrize(("page", "then"), [("README.md", "## Install"), ("docs/index.md", "## Train on your data")])
+def test_recipes_are_linked_before_anything_else_is_explained(page: str, then: str) -> None:
+    assert "[Recipes by task](" in (ROOT / page).read_text().partition(f"\n{then}\n")[0]
 
 
 @pytest.mark.slow
