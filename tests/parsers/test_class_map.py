@@ -203,6 +203,9 @@ def test_a_class_without_a_label_is_said_before_reading(
 ) -> None:
     said = refusal(lambda: ParserTfds(datasets.root, "shapes", class_map=entries))
     assert said.startswith(f"shapes:1.0.0: the class map has {message}")
+    assert said.endswith(
+        "To leave classes out, give them the label n behind the others, and read parser.subset(parser.targets() < n)."
+    )
 
 
 def test_of_many_classes_without_a_label_the_first_are_named() -> None:

@@ -238,6 +238,8 @@ def test_a_lack_of_memory_comes_out_as_it_is(datasets: Datasets) -> None:
 def test_what_is_not_a_dataclass_is_refused(datasets: Datasets) -> None:
     with pytest.raises(ConfigError, match="or a dataclass of your own that is derived from one of them or from tfds_"):
         ParserTfds(datasets.root, **training(NoDataclass()))
+    with pytest.raises(ConfigError, match=r"Several crops of an image are Views\(\(TrainPreprocess\(224\), 2\)\)\."):
+        ParserTfds(datasets.root, **training((TrainPreprocess(size=8), TrainPreprocess(size=8))))
     with pytest.raises(TypeError, match="abstract"):
         Preprocess()  # type: ignore[abstract]
     with pytest.raises(ConfigError, match="SquareCrop: size=0 must be an integer >= 1"):

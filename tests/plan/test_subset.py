@@ -134,6 +134,7 @@ def test_a_mask_and_numbers_name_the_same() -> None:
         ("12", "must be a list of the numbers"),
         (3, "must be a list of the numbers"),
         (None, "must be a list of the numbers"),
+        (["cat"], r"the type <U3\. A subset by class is parser\.subset\(parser\.targets\(\) == number\)\."),
     ],
 )
 def test_what_names_no_subset_is_refused(indices: Any, message: str) -> None:

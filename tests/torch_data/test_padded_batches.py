@@ -79,7 +79,8 @@ def test_batches_of_numpy_pad_by_themselves(root: Path) -> None:
 
 
 def test_padding_of_single_examples_is_refused(root: Path) -> None:
-    with pytest.raises(ConfigError, match=r"pad=\{'label': 0\} is for whole batches, and this dataset yields single"):
+    message = r"pad=\{'label': 0\} is for whole batches, and this dataset yields single examples: give it batched=True"
+    with pytest.raises(ConfigError, match=message):
         ImageDataset(open_parser(root, preprocess=None), fields=FIELDS, pad={"label": 0})
     with pytest.raises(ConfigError, match="names 'mask', whose values are of one size"):
         ImageDataset(

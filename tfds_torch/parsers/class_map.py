@@ -60,7 +60,8 @@ class ClassMap:
             listed = ", ".join(missing[:_MOST_LISTED]) + (", ..." if len(missing) > _MOST_LISTED else "")
             raise ConfigError(
                 f"{self.dataset}: the class map has no label for {len(missing)} of the {len(names)} classes: {listed}. "
-                f"Give every class a label, by its name or its number."
+                f"Give every class a label, by its name or its number. To leave classes out, give them the label n "
+                f"behind the others, and read parser.subset(parser.targets() < n)."
             )
 
     def remap(self, batches: Iterator[Batch]) -> Iterator[Batch]:

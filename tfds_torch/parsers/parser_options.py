@@ -57,7 +57,7 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
         raise ConfigError(
             f"preprocess={quoted(preprocess)} must be a TrainPreprocess or an EvalPreprocess, for example "
             f"TrainPreprocess(size=224), or a dataclass of your own that is derived from one of them or from "
-            f"tfds_torch.images.preprocess.Preprocess."
+            f"tfds_torch.images.preprocess.Preprocess. Several crops of an image are Views((TrainPreprocess(224), 2))."
         )
     if batch_size is None:
         raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")

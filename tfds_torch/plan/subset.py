@@ -55,7 +55,8 @@ def make_subset(indices: object, there: Int64Array | int) -> Subset:
     if asked.ndim != 1 or (asked.dtype.kind not in "biu" and asked.size):
         raise ConfigError(
             f"subset: indices={quoted(indices)} must be a list of the numbers of examples, or a mask: an array of "
-            f"{len(numbers):,} booleans. It has the shape {asked.shape} and the type {asked.dtype}."
+            f"{len(numbers):,} booleans. It has the shape {asked.shape} and the type {asked.dtype}. "
+            f"A subset by class is parser.subset(parser.targets() == number)."
         )
     if asked.dtype.kind == "b":
         if len(asked) != len(numbers):

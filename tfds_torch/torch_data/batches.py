@@ -89,8 +89,8 @@ def check_pad(parser: Parser, fields: Sequence[str], pad: Any, is_batched: bool)
     """Returns field -> fill value of the fields that a dataset pads; its arguments are those of ImageDataset."""
     if pad is not None and not is_batched:
         raise ConfigError(
-            f"pad={pad!r} is for whole batches, and this dataset yields single examples: give the parser a preprocess, "
-            f"or pad in the collate_fn of the loader."
+            f"pad={pad!r} is for whole batches, and this dataset yields single examples: give it batched=True "
+            f"where images are not asked for, or the parser a preprocess; or pad in the collate_fn of the loader."
         )
     images = () if parser.preprocess is None else parser.preprocess.also
     return check_fills(pad, fields, ("image", *METADATA_FIELDS, *images))
