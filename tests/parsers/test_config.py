@@ -27,6 +27,7 @@ image_key = "picture"
 target_key = ["cat", "dog"]
 image_mode = "L"
 class_map = { cat = 1, dog = 0 }
+decode = { mask = false }
 
 [read]
 mode = "examples"
@@ -95,6 +96,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     assert config == Config(
         *("voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", ("cat", "dog"), "L"),
         *({"cat": 1, "dog": 0}, read, PREPROCESS, 6, 900),
+        decode={"mask": False},
     )
     default = Config("x")
     assert all(

@@ -27,7 +27,7 @@ def open_parser(
     num_shards: int | None = None,
     command: str = "python -m tfds_torch.check",
 ) -> CheckedParser:
-    """Returns the parser, without a preprocess; an embedded or made-up dataset that is asked for is built first.
+    """Returns the parser, without a preprocess, all decoded; an embedded or made-up dataset asked for is built first.
 
     Args:
         config: the dataset; without a split the usual one is opened.
@@ -42,7 +42,7 @@ def open_parser(
         ShardError: an embedded or made-up dataset was damaged since it was built.
         WorkerError: the dataset could not be built.
     """
-    config = replace(config, preprocess=None)
+    config = replace(config, preprocess=None, decode=None)  # What comes is held against pixels.
     if config.mixture is not None:
         return _open_mixture(config, config.mixture, root, num_fake, num_shards, command)
     return _open_dataset(config, root, num_fake=num_fake, num_shards=num_shards, command=command)

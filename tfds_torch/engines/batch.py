@@ -25,6 +25,7 @@ from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.order import examples_of
 
 _MOST_SHOWN = 4  # Entries of a list.
+_MOST_SHOWN_BYTES = 40
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Batch:
     Attributes:
         image: uint8 [B, H, W, C] where there is a preprocess (what the batch buffer hands over, where one was given),
             and of `Views` a list of these, one for each view; else a list of B arrays uint8 [H, W, C] of their own
-            sizes; None when not asked for.
+            sizes, or of the bytes of B files where they are not decoded; None when not asked for.
         label: int64 [B], -100 where padded; None when not asked for or when the target is not a scalar integer.
         valid: bool [B]; False marks padding, which only fills the batch.
         index: int64 [B], positions of the examples in the split.
@@ -76,7 +77,7 @@ class Example:
     """One example, in numpy.
 
     Attributes:
-        image: uint8 [H, W, C]; None when not asked for.
+        image: uint8 [H, W, C], or the bytes of its file; None when not asked for.
         label: None when not asked for, or when the target is not a scalar integer: it is among the features then.
         index: position in the split.
         id: as TFDS gives it, `<shard file>__<record>`; of an image folder, the path below its root.
@@ -332,9 +333,11 @@ def _concatenate(values: list[Any]) -> Any:
 
 
 def _summary(value: Any) -> str:
-    """Returns a value in short: of an array its shape and dtype."""
+    """Returns a value in short: of an array its shape and dtype, of many bytes their number."""
     if isinstance(value, np.ndarray):
         return f"<{value.dtype} {list(value.shape)}>"
+    if isinstance(value, bytes) and len(value) > _MOST_SHOWN_BYTES:
+        return f"<{len(value):,} bytes>"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name!r}: {_summary(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):

@@ -57,6 +57,8 @@ class Config:
         preprocess: what is done to images while they are decoded; None: they come as they are stored.
         num_workers: loader processes of a rank.
         epoch_size: examples of an epoch, in training; None: whole passes, or as a mixture's `stop` says.
+        decode: field -> whether it is decoded, as in ParserTfds: in the file a table, {image = false}; of a mixture,
+            that of all its members.
         mixture: the datasets that are mixed, each with its own name, split, keys and class map; None: one is read.
     """
 
@@ -77,6 +79,7 @@ class Config:
     num_workers: int = 2
     epoch_size: int | None = None
     mixture: MixtureConfig | None = None
+    decode: Mapping[str, bool] | None = None
 
     def make_parser(
         self,

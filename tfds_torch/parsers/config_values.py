@@ -91,7 +91,8 @@ def _is_of(value: Any, kind: Any) -> bool:
     if get_origin(kind) is tuple:
         return type(value) is tuple and all(_is_of(item, get_args(kind)[0]) for item in value)
     if get_origin(kind) is Mapping:
-        return type(value) is dict
+        is_checked = get_args(kind)[1] is bool
+        return type(value) is dict and not (is_checked and any(type(one) is not bool for one in value.values()))
     if kind is float:
         return type(value) in (int, float)
     return type(value) is (get_origin(kind) or kind)
@@ -102,6 +103,8 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
         return f"a list of {_SHOWN_TYPES[get_args(item)[0] if isinstance(item, UnionType) else item].split()[-1]}s"
+    if get_origin(kind) is Mapping and get_args(kind)[1] is bool:
+        return "a table of true or false by field"
     return _SHOWN_TYPES.get(get_origin(kind) or kind, "")
 
 

@@ -16,6 +16,7 @@ from tfds_torch.parsers.mixture_members import Members
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MemberField, MixedField, encoded_key
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.undecoded import BYTES_SPEC
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec, Source
@@ -29,7 +30,7 @@ class FieldDescription:
     """What a field of a member is; equal where members' values can stand in one batch.
 
     Attributes:
-        kind: "image", "text" or "value".
+        kind: "image", "text", "value", or "bytes" of what comes undecoded.
         spec: of one value: shape and dtype, names -> those of nested values, or None where they vary.
     """
 
@@ -39,6 +40,8 @@ class FieldDescription:
     def __str__(self) -> str:
         if self.kind == "text":
             return "a text"
+        if self.kind == "bytes":
+            return "bytes, undecoded"
         if self.kind == "image":
             return f"an image ({self.spec})"
         if isinstance(self.spec, tuple):
@@ -87,6 +90,11 @@ class MixtureFields:
         """Whether all members have a field, and of one kind."""
         return not isinstance(self._look_at(name), str)
 
+    def is_undecoded(self, name: str) -> bool:
+        """Whether a field comes as bytes in all members."""
+        found = self._look_at(name)
+        return isinstance(found, FieldDescription) and found.kind == "bytes"
+
     @property
     def has_integer_label(self) -> bool:
         """Whether `label` is one integer in all members, after their class maps."""
@@ -103,7 +111,7 @@ class MixtureFields:
         stored = self._first.element_spec.fields
         specs: dict[str, Any] = {name: stored[name] for name in self.names}
         if self.has(IMAGE):
-            specs[IMAGE] = FieldSpec((None, None, 3), np.uint8)
+            specs[IMAGE] = BYTES_SPEC if self.is_undecoded(IMAGE) else FieldSpec((None, None, 3), np.uint8)
         if self.has_integer_label:
             specs[LABEL_NAME] = FieldSpec((), np.int64)
         return ElementSpec(dict(sorted(specs.items())) | {MEMBER: FieldSpec((), np.int64)} | METADATA_SPECS)
@@ -151,7 +159,7 @@ class MixtureFields:
         if name == MEMBER:
             return StoredField(MEMBER)
         description = self.describe(name)
-        if name == IMAGE:
+        if name == IMAGE and description.kind == "image":
             return ImageField(IMAGE, self._first.image_mode)
         decoders = [parser.field(name) for parser in self._members.values()]
         return MixedField(name, self._of_members(name, decoders), description.array)
@@ -181,6 +189,8 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
         ConfigError: the member has no such field, or only tensorflow could decode it.
     """
     decoder = parser.field(name)
+    if parser.is_undecoded(name):
+        return FieldDescription("bytes", None)
     if name == IMAGE:
         return FieldDescription("image", f"image_mode={parser.image_mode!r}")
     if name == LABEL_NAME and parser.has_integer_label:
@@ -224,8 +234,8 @@ def describe_common(members: Members, name: str) -> FieldDescription:
         if first is not None and found != first[1]:
             raise ConfigError(
                 f"The field {quoted(name)} is {first[1]} in the member {quoted(first[0])}, and {found} in "
-                f"{quoted(member)}: members must have equal fields. Give the parsers the same keys, image_mode and "
-                f"class_map."
+                f"{quoted(member)}: members must have equal fields. Give the parsers the same keys, "
+                f"image_mode, class_map and decode."
             )
         first = first or (member, found)
     if first is None:

@@ -263,6 +263,10 @@ class ParserMixture(ParserBase):
     def _field(self, name: str) -> FieldDecoder:
         return self._fields.field(name)
 
+    def is_undecoded(self, name: str) -> bool:
+        """Whether a field comes as the bytes that are stored in all members, as their `decode` asks for."""
+        return name != MEMBER and self._fields.is_undecoded(name)
+
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored; see ParserBase."""
         return self._fields.encoded_field(name)
@@ -313,7 +317,7 @@ class ParserMixture(ParserBase):
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
         description = self._fields.describe(name)
-        return str(description), description.kind == "image"
+        return str(description), description.kind == "image" or (name == IMAGE and description.kind == "bytes")
 
     @property
     def _has_integer_target(self) -> bool:

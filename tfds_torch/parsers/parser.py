@@ -49,6 +49,12 @@ def field_name(key: str) -> str:
     return stored_name(key) if key in METADATA_FIELDS else key
 
 
+def is_undecoded(parser: object, name: str) -> bool:
+    """Whether a field of a parser comes as bytes; a parser of one's own need not have such."""
+    find = getattr(parser, "is_undecoded", None)
+    return find is not None and bool(find(name))
+
+
 @dataclass(frozen=True)
 class ElementSpec:
     """The fields that can be asked for, as single examples have them."""

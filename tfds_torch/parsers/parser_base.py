@@ -103,11 +103,11 @@ class ParserBase(Selection):
 
     def _content(self, fields: Sequence[str], *, in_buffers: bool, is_preprocessed: bool = True) -> Content:
         """Returns the content to decode for some fields; images in batch buffers where that is asked for or needed."""
-        decoders = {name: self._field(name) for name in fields if name not in METADATA_FIELDS}
+        decoders = {name: self.field(name) for name in fields if name not in METADATA_FIELDS}
         for name, decoder in decoders.items():
             if isinstance(decoder, ImageField):
                 decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
-        has_label = "label" in decoders and self._has_integer_target
+        has_label = "label" in decoders and self._has_integer_target and not self.is_undecoded("label")
         image = decoders.get("image")
         preprocess = self.preprocess if is_preprocessed else None
         if preprocess is not None:

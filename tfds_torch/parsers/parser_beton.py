@@ -53,6 +53,7 @@ class ParserBeton(ParserBase):
         class_map: as in ParserTfds.
         read: how examples are read: only read mode `index` can.
         epoch_size: as in ParserTfds.
+        decode: as in ParserTfds.
         handlers: field -> its `BetonCustom`, for fields of a type of their own.
 
     Raises:
@@ -80,11 +81,12 @@ class ParserBeton(ParserBase):
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
+        decode: Mapping[str, bool] | None = None,
         handlers: Mapping[str, BetonField] | None = None,
     ) -> None:
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size),
+            *(preprocess, image_mode, class_map, read, epoch_size, decode),
         )
         file = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
         super().__init__(file, SPLIT, options, image_key, target_key)
@@ -111,7 +113,7 @@ class ParserBeton(ParserBase):
             else self._file.specs[name]
             for name, field in sorted(self._stored.items())
         }
-        return ElementSpec(fields | METADATA_SPECS)
+        return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
 
     def with_read(self, read: ReadOptions) -> "ParserBeton":
         """Returns this parser, reading the same examples in another way."""
@@ -153,6 +155,18 @@ class ParserBeton(ParserBase):
         """Returns the stored field that is behind a field; None: image_key or target_key is None."""
         key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
         return own if key not in self._stored and own in self._stored else key
+
+    def _find_undecoded(self) -> frozenset[str]:
+        keys = super()._find_undecoded()
+        for key in keys:
+            num_raw = self._file.reader.count_raw(key)
+            if num_raw:
+                raise ConfigError(
+                    f"{self.dataset_name}: decode names {quoted(key)}, of which {num_raw:,} of {len(self._file):,} "
+                    f"images are stored as pixels, not as the bytes of a file. Leave it out of decode, or write the "
+                    f"file with BetonImage('jpg') or BetonImage('passthrough')."
+                )
+        return keys
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images as JPEG or pixels; see ParserBase."""

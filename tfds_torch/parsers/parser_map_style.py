@@ -15,6 +15,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
+from tfds_torch.parsers.undecoded import no_bytes
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
@@ -73,6 +74,7 @@ class ParserMapStyle(ParserBase):
         class_map: as in ParserTfds.
         read: how examples are read: only read mode `index` can.
         epoch_size: as in ParserTfds.
+        decode: as in ParserTfds.
 
     Raises:
         ConfigError: an argument that cannot work, or a dataset without a length or without items by number.
@@ -101,10 +103,11 @@ class ParserMapStyle(ParserBase):
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
+        decode: Mapping[str, bool] | None = None,
     ) -> None:
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size),
+            *(preprocess, image_mode, class_map, read, epoch_size, decode),
         )
         if version is not None and not isinstance(version, str):
             raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")
@@ -136,7 +139,7 @@ class ParserMapStyle(ParserBase):
             else FieldSpec(kind.shape, kind.dtype)
             for name, kind in sorted(self._kinds.items())
         }
-        return ElementSpec(fields | METADATA_SPECS)
+        return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
 
     def with_read(self, read: ReadOptions) -> "ParserMapStyle":
         """Returns this parser, reading the same examples in another way."""
@@ -173,6 +176,27 @@ class ParserMapStyle(ParserBase):
         """Returns the field of an item that is behind a field; None: image_key or target_key is None."""
         key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
         return own if key not in self._kinds and own in self._kinds else key
+
+    def _bytes_key(self, name: str) -> str:
+        key = self._key(name)
+        if key is None or key not in self._kinds:
+            raise ConfigError(self._missing(name, key))
+        if not self._kinds[key].is_image and self._kinds[key].kind != "bytes":
+            raise no_bytes(self.dataset_name, name, self._kinds[key], "All but images come as they are.")
+        return encoded_image_key(key)
+
+    def _find_undecoded(self) -> frozenset[str]:
+        if not self._decode or not len(self._rows):
+            return frozenset()
+        keys = super()._find_undecoded()
+        number = self._rows.layout.number
+        for key, (image,) in self._rows.read(np.array([number]), list(keys)).items():
+            if not isinstance(image, bytes):
+                raise ConfigError(
+                    f"{self.dataset_name}: decode names {quoted(key.partition(':')[2])}, and item {number} holds its "
+                    f"pixels, not the bytes of a file. Let the dataset give the bytes, or leave it out of decode."
+                )
+        return keys
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images encoded or as pixels, texts as bytes."""

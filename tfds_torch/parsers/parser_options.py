@@ -10,6 +10,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
+from tfds_torch.parsers.undecoded import check_decode
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixture_weights import MOST_SLOTS
@@ -31,6 +32,7 @@ class ParserOptions:
     class_map: Mapping[Any, int] | str | os.PathLike[str] | None
     read: ReadOptions
     epoch_size: int | None = None
+    decode: Mapping[str, bool] | None = None
 
     def __post_init__(self) -> None:
         if self.is_training and self.batch_size is None:
@@ -43,6 +45,7 @@ class ParserOptions:
             raise ConfigError(
                 f"read={quoted(self.read)} must be ReadOptions, for example ReadOptions(mode='examples')."
             )
+        check_decode(self.decode)
         if self.image_mode not in CHANNELS:
             raise ConfigError(
                 f"Unknown image_mode {quoted(self.image_mode)}: choose 'RGB', 'L', 'RGBA' or None (as stored)."

@@ -70,6 +70,7 @@ class ParserWebDataset(ParserBase):
         class_map: as in ParserTfds.
         read: how examples are read: only read mode `index` can.
         epoch_size: as in ParserTfds.
+        decode: as in ParserTfds.
         decoders: extension, with or without a leading dot, -> a function that makes a value of a member's bytes, in the
             place of what is done with it otherwise: {".msgpack": msgpack.unpackb}. Of several the longest one that an
             extension ends with is taken. What it raises is a CorruptRecordError with the example's key.
@@ -98,11 +99,12 @@ class ParserWebDataset(ParserBase):
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
+        decode: Mapping[str, bool] | None = None,
         decoders: Mapping[str, Decoder] | None = None,
     ) -> None:
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size),
+            *(preprocess, image_mode, class_map, read, epoch_size, decode),
         )
         self._names = check_class_names(class_names)
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS
@@ -142,7 +144,8 @@ class ParserWebDataset(ParserBase):
     @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
-        return ElementSpec({name: SPECS[self._kinds[name]] for name in sorted(self._all_fields)} | METADATA_SPECS)
+        fields = {name: SPECS[self._kinds[name]] for name in sorted(self._all_fields)}
+        return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
 
     def with_read(self, read: ReadOptions) -> "ParserWebDataset":
         """Returns this parser, reading the same examples in another way."""
@@ -189,6 +192,11 @@ class ParserWebDataset(ParserBase):
     def _key(self, name: str) -> str:
         return name if name in self._kinds else stored_key(name) or name
 
+    def _bytes_key(self, name: str) -> str:
+        name = self._key(name)
+        self._kind_of(name)
+        return name  # All members of tars are files.
+
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images and texts as bytes; see ParserBase."""
         name = self._key(name)
@@ -198,6 +206,9 @@ class ParserWebDataset(ParserBase):
         if kind == "text":
             return EncodedField(StoredField(name), "text", SPECS[kind])
         return EncodedField(decoder, "value", None if kind in _DECODERS or kind == "own" else SPECS[kind])
+
+    def _find_undecoded(self) -> frozenset[str]:
+        return super()._find_undecoded() if self.num_examples else frozenset()
 
     @property
     def _has_integer_target(self) -> bool:

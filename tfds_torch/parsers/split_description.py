@@ -4,13 +4,13 @@ import copy
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.errors import ConfigError
@@ -21,6 +21,7 @@ from tfds_torch.parsers.box_rows import check_box_fields, named_boxes
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.parser import METADATA_FIELDS, ElementSpec
 from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
+from tfds_torch.parsers.undecoded import BYTES_SPEC, BytesField, find_undecoded, no_bytes, works_on_pixels
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import EpochPlan
@@ -76,10 +77,12 @@ class SplitDescription(ABC):
         self.image_mode = options.image_mode
         self.read = options.read
         self._epoch_size = options.epoch_size
-        if self.read.jpeg_decoder == "auto" and image_key is not None:
-            jpeg.warn_of_problems()
         self.image_key, self.target_key = image_key, target_key
         self._check_keys()
+        self._decode = dict(options.decode or {})
+        self._undecoded = self._find_undecoded()
+        if self.read.jpeg_decoder == "auto" and image_key is not None and not self.is_undecoded("image"):
+            jpeg.warn_of_problems()
         self._check_preprocess()
         self._class_map = self._make_class_map(options.class_map)
         self.plan(World())  # What cannot work in any world is reported now.
@@ -117,12 +120,45 @@ class SplitDescription(ABC):
         """
 
     def field(self, name: str) -> FieldDecoder:
-        """Returns how a field is decoded: `image`, `label`, or any feature of the dataset.
+        """Returns how a field is decoded, or handed over as bytes: `image`, `label`, or any feature of the dataset.
 
         Raises:
             ConfigError: it does not exist, or `image` or `label` names nothing suitable.
         """
-        return self._field(name)
+        return self._undecoded_field(name) or self._field(name)
+
+    def is_undecoded(self, name: str) -> bool:
+        """Whether a field comes as the bytes that are stored, as `decode` asks for."""
+        return self._decode.get(name) is False or self._undecoded_field(name) is not None
+
+    def _undecoded_field(self, name: str) -> BytesField | None:
+        """Returns a field that comes as bytes; None: it is decoded."""
+        if not self._undecoded:
+            return None
+        try:
+            key = self._bytes_key(name)
+        except ConfigError:  # Not a field, or none that could come as bytes.
+            return None
+        return BytesField(key) if key in self._undecoded else None
+
+    def _find_undecoded(self) -> frozenset[str]:
+        """Returns the stored fields that come as bytes."""
+        return find_undecoded(self._decode, self._bytes_key, self.dataset_name)
+
+    def _undecoded_specs(self, specs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the specs of fields as they come, of which those that the dataset declares are given."""
+        return {name: BYTES_SPEC if self.is_undecoded(name) else spec for name, spec in specs.items()}
+
+    def _bytes_key(self, name: str) -> str:
+        """Returns the stored field that holds the bytes of a field.
+
+        Raises:
+            ConfigError: it does not exist, or is not stored as bytes.
+        """
+        found = self.encoded_field(name)
+        if isinstance(found.decoder, StoredField) and found.kind in ("image", "text"):
+            return found.decoder.key
+        raise no_bytes(self.dataset_name, name, quoted(self._find_stored(name)[0]), "Leave it out of decode.")
 
     @abstractmethod
     def encoded_field(self, name: str) -> EncodedField:
@@ -199,6 +235,9 @@ class SplitDescription(ABC):
         if self.preprocess is None:
             return
         self._find_stored("image")
+        for name in ("image", *self.preprocess.also):
+            if self.is_undecoded(name):
+                raise works_on_pixels(self.dataset_name, name, self.preprocess)
         for name in self.preprocess.also:
             stored, is_image = self._find_stored(name)
             if not is_image:
@@ -211,6 +250,10 @@ class SplitDescription(ABC):
     def _make_class_map(self, class_map: object) -> ClassMap | None:
         if class_map is None:
             return None
+        if self.is_undecoded("label"):
+            raise ConfigError(
+                f"{self.dataset_name}: class_map gives new labels, and decode gives 'label' as bytes. Leave out one."
+            )
         entries = load_class_map(class_map)
         self._check_target_can_be_mapped()
         mapped = ClassMap(entries, self._stored_class_names, self.dataset_name)
@@ -347,7 +390,7 @@ class SplitDescription(ABC):
             if not isinstance(name, str):
                 raise ConfigError(f"fields={quoted(fields)}: {quoted(name)} is not a field name.")
             if name not in METADATA_FIELDS:
-                self._field(name)
+                self.field(name)
 
     def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
         """Returns the arithmetic of an epoch for one place in the world.

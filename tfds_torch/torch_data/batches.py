@@ -168,7 +168,7 @@ def make_items(
 def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Transforms) -> Iterator[tuple[Any, ...]]:
     """Yields examples of columns with one value per example, each converted when its turn comes.
 
-    Images are pixels uint8 [H, W, C], or tensors.
+    Images are pixels uint8 [H, W, C], tensors, or bytes.
     """
     return zip(*(_convert(name, values, *transforms) for name, values in columns), strict=True)
 
@@ -197,9 +197,9 @@ def _convert(
     return map(target_transform, values) if name == "label" and target_transform else iter(values)
 
 
-def _to_pil(pixels: NDArray[np.uint8] | Tensor) -> Image.Image | Tensor:
-    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4; a tensor as it is."""
-    if isinstance(pixels, Tensor):
+def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor | bytes:
+    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4; a tensor or undecoded bytes as they are."""
+    if isinstance(pixels, Tensor | bytes):
         return pixels
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 

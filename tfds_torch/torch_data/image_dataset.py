@@ -11,7 +11,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, state_at
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, is_undecoded, state_at
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
@@ -49,7 +49,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
 
     Args:
         parser: where the examples come from.
-        transform: called with the PIL image; its result takes the image's place. Single examples only.
+        transform: called with the PIL image (its bytes, where the parser does not decode it); its result takes the
+            image's place. Single examples only.
         target_transform: called with the label (0-based int, -100 for padding). Single examples only.
         fields: what an example consists of, in this order: `image`, `label`, `valid` (bool, False for padding),
             `index` (int), `id` (str, `<shard>__<record>`), or any feature of the dataset. In whole batches each is a
@@ -290,7 +291,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     @property
     def has_pil_images(self) -> bool:
         """Whether it yields PIL images, of which torch's default collation makes no batches."""
-        return "image" in self.fields and self.transform is None and not self.is_batched
+        return (
+            "image" in self.fields
+            and self.transform is None
+            and not self.is_batched
+            and not is_undecoded(self.parser, "image")
+        )
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:
         """Yields the rest of an iteration, and counts it."""

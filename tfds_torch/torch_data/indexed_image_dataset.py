@@ -59,7 +59,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
 
     Args:
         parser: where the examples come from, by their index; its batch size, shuffle and remainder play no part.
-        transform: called with the PIL image, or with the preprocessed one; its result takes the image's place.
+        transform: called with the PIL image, or the preprocessed one, or its bytes where the parser does not decode it;
+            its result takes the image's place.
         target_transform: called with the label (0-based int).
         fields: what an example consists of, in this order: `image`, `label`, `index` (int), `id` (str,
             `<shard>__<record>`), `valid` (always True), or any feature of the dataset. Images that go through the same

@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser import Parser, is_undecoded
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import available_bytes, choose_workers, memory_limit, num_local_ranks, usable_cores
 from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -158,8 +158,10 @@ def _is_stream(parser: Parser, num_workers: int) -> bool:
 
 
 def _image_bytes(parser: Parser) -> int:
-    """Returns the size of a decoded image, as it lies in a batch."""
+    """Returns the size of an image, as it lies in a batch."""
     if parser.preprocess is None:
+        if is_undecoded(parser, "image"):
+            return parser.mean_example_bytes
         return parser.mean_example_bytes * _PIXELS_PER_ENCODED_BYTE
     return parser.preprocess.num_pixels * 3
 

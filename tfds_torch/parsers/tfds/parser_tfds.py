@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from tfds_torch.storage.source import Source, is_local
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core.splits import AbstractSplit
+    from tensorflow_datasets.decode import SkipDecoding
 
 _FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 _NAMES_AT_A_TIME = 64
@@ -69,10 +71,15 @@ class ParserTfds(ParserBase):
         read: how examples are read.
         epoch_size: examples of an epoch, in training: the next ones of the passes, one after the other, so that data
             too large for whole epochs need not begin anew. None: an epoch is `repeats` passes. In read mode `index`.
+        decode: field -> whether it is decoded: with {"image": False} an image comes as the bytes of its file, as they
+            are stored; so does a text. A name stands for its stored feature, however that is asked for. Not beside a
+            preprocess, which works on pixels. None: all is decoded.
         download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
         cache: where decoded images are kept: built here and now if it is not there, by one process for all ranks, and
             read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
             or `L`. None: images are decoded in every epoch.
+        decoders: as in `tfds.load`, {"image": tfds.decode.SkipDecoding()}: the same as `decode`. SkipDecoding() alone
+            stands for all features that are single images; other decoders are refused.
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
@@ -98,12 +105,14 @@ class ParserTfds(ParserBase):
         class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None,
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
+        decode: Mapping[str, bool] | None = None,
         download: bool = False,
         cache: DecodedCache | None = None,
+        decoders: "Mapping[str, Any] | SkipDecoding | None" = None,
     ) -> None:
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size),
+            *(preprocess, image_mode, class_map, read, epoch_size, decode),
         )
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset import split_expression
@@ -113,7 +122,13 @@ class ParserTfds(ParserBase):
         split = split_expression(split, dataset.splits, dataset.name)
         source = dataset.source(split, verify_checksums=read.verify_checksums)
         self._directory, self._features, self.cache = dataset.directory, dataset.features, cache
-        super().__init__(source, split, options, image_key, parse_target_key(target_key, self._features))
+        target = parse_target_key(target_key, self._features)
+        if decoders is not None:
+            from tfds_torch.parsers.tfds.decoders import merge_decoders
+
+            fields = DatasetFields(dataset.name, self._features, image_key, target)
+            options = replace(options, decode=merge_decoders(decode, decoders, fields))
+        super().__init__(source, split, options, image_key, target)
         if cache is not None:
             self._check_cache(read)
             self._source = open_cached(source, split, "/".join(self._fields.find("image").path), cache)
@@ -144,7 +159,7 @@ class ParserTfds(ParserBase):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         fields = {field_name(key): found.spec for key, found in sorted(features_by_key(self._features).items())}
-        return ElementSpec(fields | METADATA_SPECS)
+        return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
         """Returns which boxes move with the image: those that the preprocess names, else those that are declared."""
@@ -232,6 +247,10 @@ class ParserTfds(ParserBase):
         if not isinstance(cache, DecodedCache):
             raise ConfigError(f"cache={quoted(cache)} must be a DecodedCache, for example DecodedCache(), or None.")
         self._fields.find("image")
+        if self.is_undecoded("image"):
+            raise ConfigError(
+                f"{self.dataset_name}: cache= keeps decoded images, and decode gives 'image' as bytes. Leave out one."
+            )
         if read.mode not in ("auto", "index"):
             raise ConfigError(
                 f"{self.dataset_name}: a decoded cache is read by index, and read mode {quoted(read.mode)} streams the "

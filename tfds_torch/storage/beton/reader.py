@@ -139,6 +139,10 @@ class BetonReader:
         """Whether an image of a field is stored as JPEG."""
         return bool((self.rows_of(name)["mode"] == JPEG).any())
 
+    def count_raw(self, name: str) -> int:
+        """Returns how many images of a field are stored as pixels."""
+        return int((self.rows_of(name)["mode"] == RAW).sum())
+
     def _payloads(self, name: str, field: BetonField, index: Int64Array) -> list[bytes] | None:
         if field.pointer_at is None:
             return None
