@@ -1,6 +1,5 @@
 """A user's own tensorflow function for augmentation, applied to the images of a chunk."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from tfds_torch.images.decoding import CHANNELS, Pixels
 from tfds_torch.images.preprocess import MapFunction, Preprocess, height_and_width
 from tfds_torch.images.transform import MapImages
 from tfds_torch.plan.order import draw_seeds
+from tfds_torch.runtime.imported_function import import_function
 
 
 def make_map(preprocess: Preprocess | None, mode: str | None, seed: int) -> MapImages | None:
@@ -82,17 +82,7 @@ def find_map_function(map_fn: MapFunction) -> Callable[..., Any]:
     """Returns the function that a map_fn is or names."""
     if not isinstance(map_fn, str):
         return map_fn
-    module, _, name = map_fn.partition(":")
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:  # Of whatever the module does.
-        raise ConfigError(
-            f"map_fn={map_fn!r}: the module {module!r} cannot be imported: {type(error).__name__}: {error}."
-        ) from error
-    function = getattr(found, name, None)
-    if not callable(function):
-        raise ConfigError(f"map_fn={map_fn!r}: the module {module!r} has no function {name!r}.")
-    return function  # type: ignore[no-any-return]
+    return import_function("map_fn", map_fn)
 
 
 def _check_result(tf: Any, name: str, result: Any, shape: tuple[int, int, int]) -> None:

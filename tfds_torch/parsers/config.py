@@ -16,8 +16,10 @@ from tfds_torch.parsers.config_values import check_keys, checked, shown
 from tfds_torch.parsers.mixture_config import MEMBER_KEYS, MIXTURE, TOP_KEYS, MemberConfig, MixtureConfig, make_mixture
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.one_split import is_one_split, open_one_split
+from tfds_torch.parsers.own_dataset import check_source, open_own_dataset
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import did_you_mean
@@ -59,6 +61,8 @@ class Config:
         epoch_size: examples of an epoch, in training; None: whole passes, or as a mixture's `stop` says.
         decode: field -> whether it is decoded, as in ParserTfds: in the file a table, {image = false}; of a mixture,
             that of all its members.
+        source: a dataset of the user's own in the place of a name, `module:function`: the function is imported, called
+            without arguments, and returns what ParserMapStyle reads; None: the name says it.
         mixture: the datasets that are mixed, each with its own name, split, keys and class map; None: one is read.
     """
 
@@ -80,6 +84,7 @@ class Config:
     epoch_size: int | None = None
     mixture: MixtureConfig | None = None
     decode: Mapping[str, bool] | None = None
+    source: str | None = None
 
     def make_parser(
         self,
@@ -87,7 +92,7 @@ class Config:
         *,
         download: bool = False,
         cache: DecodedCache | None = None,
-    ) -> ParserTfds | ParserBeton | ParserWebDataset | ParserMixture:
+    ) -> ParserTfds | ParserBeton | ParserWebDataset | ParserMapStyle | ParserMixture:
         """Returns the parser that reads it.
 
         Args:
@@ -102,8 +107,11 @@ class Config:
         if self.mixture is not None:
             return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, download=download, cache=cache))
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("num_workers", "mixture"):
+        for name in ("num_workers", "mixture", "source"):
             del given[name]
+        if self.source is not None:
+            del given["name"], given["split"]
+            return open_own_dataset(self.source, **given)
         if is_one_split(self.name):
             del given["split"]
             return open_one_split(**given)
@@ -183,10 +191,13 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         top |= {"name": "mixture", "mixture": mixture}
     elif schedule:
         raise ConfigError(f"{source}: [[schedule]] is that of a mixture: give its datasets, each below {MIXTURE}.")
+    elif "source" in top:
+        check_source(source, top["source"], has_name="name" in top, has_split="split" in top)
+        top["name"] = top["source"]
     elif "name" not in top:
         raise ConfigError(
-            f"{source} does not say which dataset it is about: it needs a line such as name = 'cifar10', or the "
-            f"datasets of a mixture, each below {MIXTURE}."
+            f"{source} does not say which dataset it is about: it needs a line such as name = 'cifar10', or source = "
+            f"'module:function' for one of your own, or the datasets of a mixture, each below {MIXTURE}."
         )
     options = checked(source, "[read]", read, ReadOptions)
     try:
@@ -201,7 +212,7 @@ def _homes(is_mixture: bool) -> dict[str, set[str]]:
     homes = {"": top | {"loader", "schedule"}, "[read]": set(get_type_hints(ReadOptions)), "[loader]": {"num_workers"}}
     homes["[preprocess]"] = {"kind"}.union(*map(get_type_hints, _PREPROCESSES.values()))
     if is_mixture:
-        homes[""] = homes[""] - MEMBER_KEYS | TOP_KEYS
+        homes[""] = homes[""] - MEMBER_KEYS - {"source"} | TOP_KEYS
         homes[MIXTURE] = {*MEMBER_KEYS, "read"}
     return homes
 

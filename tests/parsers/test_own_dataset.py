@@ -1,0 +1,101 @@
+"""Recipes of a dataset of one's own: `source = "module:function"`."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfds_torch import ParserMapStyle
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.config import load_config
+
+MODULE = """
+def make_rows():
+    return [{"view": bytes([number]), "kind": number % 3} for number in range(20)]
+
+def make_number():
+    return 7
+
+def fail():
+    raise KeyError("no such file")
+
+rows = make_rows()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "rows_of_mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def recipe(folder: Path, source: str, more: str = "") -> Path:
+    path = folder / "own.toml"
+    path.write_text(f'source = "{source}"\nbatch_size = 4\n{more}')
+    return path
+
+
+def refusal(folder: Path, source: str, more: str = "") -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(recipe(folder, source, more)).make_parser()
+    return str(caught.value)
+
+
+def test_the_function_gives_the_dataset_that_the_recipe_reads(folder: Path) -> None:
+    more = 'is_training = true\nseed = 3\nimage_key = false\ntarget_key = "kind"\nepoch_size = 12\n'
+    config = load_config(recipe(folder, "rows_of_mine:make_rows", more))
+    parser = config.make_parser()
+    assert isinstance(parser, ParserMapStyle)
+    assert (parser.num_examples, parser.epoch_size, parser.seed, parser.image_key) == (20, 12, 3, None)
+    (batch, *_) = parser.batches(fields=("label", "view"))
+    assert batch.label.tolist() == [number % 3 for number in batch.index.tolist()]
+    assert batch.features["view"] == [bytes([number]) for number in batch.index.tolist()]
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert config.for_evaluation().make_parser().num_examples == 20
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "message"),
+    [
+        ("rows_of_mine.make_rows", "", "source = 'rows_of_mine.make_rows' must be 'module:function', such as"),
+        ("../rows:make_rows", "", "must be 'module:function'"),
+        ("rows_of_mine:make_rows", 'name = "cifar10"\n', "a dataset of your own, which has no name to choose: leave"),
+        ("rows_of_mine:make_rows", 'split = "train"\n', "a dataset of your own, which has no split to choose: leave"),
+        (
+            "rows_of_nobody:make",
+            "",
+            "source='rows_of_nobody:make': the module 'rows_of_nobody' cannot be imported",
+        ),
+        ("rows_of_mine:make", "", "source='rows_of_mine:make': the module 'rows_of_mine' has no function 'make'."),
+        ("rows_of_mine:rows", "", "source='rows_of_mine:rows': the module 'rows_of_mine' has no function 'rows'."),
+        ("rows_of_mine:fail", "", "source='rows_of_mine:fail' raised KeyError: 'no such file'."),
+        ("rows_of_mine:make_number", "", "source='rows_of_mine:make_number': ParserMapStyle: 7 has no items by number"),
+        ("rows_of_mine:make_rows", 'target_key = ["a", "b"]\n', "the target of your own dataset is one field"),
+        ("rows_of_mine:make_rows", 'image_key = "viev"\n', "has no field 'viev' (image_key): the fields of its items"),
+        ("rows_of_mine:make_rows", '[[mixture]]\nname = "a"\n', "unknown key 'source'"),
+    ],
+)
+def test_what_cannot_work_is_one_clear_error(folder: Path, source: str, more: str, message: str) -> None:
+    assert message in refusal(folder, source, more)
+
+
+@pytest.mark.parametrize("value", ["7", "true", '["a:b"]'])
+def test_a_source_is_a_text(folder: Path, value: str) -> None:
+    path = folder / "own.toml"
+    path.write_text(f"source = {value}\n")
+    with pytest.raises(ConfigError, match=r"source = .* must be a string"):
+        load_config(path)
+
+
+def test_a_recipe_without_name_and_source_names_both(folder: Path) -> None:
+    path = folder / "own.toml"
+    path.write_text("batch_size = 4\n")
+    with pytest.raises(ConfigError, match="a line such as name = 'cifar10', or source = 'module:function' for one of"):
+        load_config(path)
+
+
+def test_nothing_is_imported_before_the_parser_is_made(folder: Path) -> None:
+    config: Any = load_config(recipe(folder, "rows_of_nobody:make"))
+    assert config.source == "rows_of_nobody:make"
