@@ -31,7 +31,6 @@ from tfds_torch.check.json_report import make_report, render_report
 from tfds_torch.check.ledger import EpochEnd, Ledger
 from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.order_sample import OrderSample
-from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels
 from tfds_torch.check.promises import judge
 from tfds_torch.check.reading import (
     HowRead,
@@ -40,19 +39,11 @@ from tfds_torch.check.reading import (
     read_rank,
     read_ranks,
 )
-from tfds_torch.check.reference import (
-    CheckedParser,
-    ComparedExample,
-    choose_examples,
-    datasets_of,
-    judge_tfds,
-    place_of,
-    read_sample,
-)
+from tfds_torch.check.reference import CheckedParser, choose_examples, datasets_of, place_of
 from tfds_torch.check.resume import choose_points
+from tfds_torch.check.sample import find_why_no_pixels, judge_compared, read_compared
 from tfds_torch.check.settings import Settings, check_reports, resolve
 from tfds_torch.check.throughput import RankReading
-from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
@@ -139,7 +130,8 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     num_workers, num_replicas = settings.config.num_workers, settings.num_replicas
     findings.parser, findings.num_workers = parser, num_workers
     findings.is_torchrun = settings.is_torchrun
-    findings.is_fake = any(demo.is_fake(place_of(one)) for one in datasets_of(parser).values())
+    places = [place_of(one) for one in datasets_of(parser).values()]
+    findings.is_fake = any(place is not None and demo.is_fake(place) for place in places)
     expected = findings.expected = expect(parser, num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
     findings.pipelines = count_pipelines(parser, expected)
@@ -151,7 +143,9 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.delivery, reading_parser = choose_delivery(
         settings.config, parser, findings.image_sizes, is_plain=settings.is_plain, is_single=settings.is_single
     )
-    how = HowRead(num_workers, settings.num_epochs, settings.is_plain, frozenset(indices))
+    why_no_pixels = find_why_no_pixels(reading_parser, indices)
+    has_pixels = why_no_pixels is None
+    how = HowRead(num_workers, settings.num_epochs, settings.is_plain, frozenset(indices), has_pixels)
     is_index = expected.mode == "index"
     points = choose_points(expected.plan, expected.num_epochs) if is_index else []
     kept = kept_batches(points, expected.plan.num_batches, expected.num_epochs)
@@ -162,12 +156,12 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
         _facts(parser, expected, findings, is_built_here(settings.config, settings.root, settings.num_fake))
     )
     with _busy("another reader, Pillow" + ", another number of workers" * is_index):
-        sample = _read_sample(parser, expected, indices, is_index)
+        sample = read_compared(parser, expected, indices)
         if is_index:
             states = findings.readings[0].resumed if findings.readings else ()
             other = read_other_world(reading_parser, expected, how, states)
             findings.promises = [*findings.promises, *judge_index(findings.ledger, findings.readings, other)]
-        _judge_sample(findings, findings.ledger, reading_parser, sample)
+        judge_compared(findings, findings.ledger, reading_parser, sample, why_no_pixels=why_no_pixels)
     report.print_findings(console, findings)
     if settings.images_path is not None:
         made_up = ", made-up content" if findings.is_fake else ""
@@ -218,30 +212,6 @@ def _busy(text: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task(text, total=None)
         yield
-
-
-def _read_sample(
-    parser: CheckedParser, expected: Expectation, indices: Sequence[int], is_index: bool
-) -> list[ComparedExample]:
-    """Returns the sample of examples that other promises are judged by; empty where there is nothing to judge."""
-    if not (is_index or parser.has_field("image")):
-        return []
-    return read_sample(parser, expected.ids, indices, by_index=is_index)
-
-
-def _judge_sample(findings: Findings, ledger: Ledger, parser: CheckedParser, sample: Sequence[ComparedExample]) -> None:
-    """Adds the promises that a sample of examples proves: of the index, and of pixels."""
-    expected, judged = ledger.expected, list[Promise | NotJudged]()
-    if expected.mode == "index":
-        judged.append(judge_tfds(parser, expected.ids, sample))
-    if not parser.has_field("image"):
-        judged.append(NotJudged(PIXELS_PROMISE, "the dataset has no image"))
-    else:
-        encoded = {one.index: one.theirs.image for one in sample if one.theirs.image is not None}
-        names = {index: expected.ids[index] for index in encoded}
-        judged.append(judge_pixels(ledger.pixels, encoded, names, parser.preprocess, expected.plan, ledger.passes))
-    findings.promises = [*findings.promises, *(one for one in judged if isinstance(one, Promise))]
-    findings.not_judged = [one for one in judged if isinstance(one, NotJudged)]
 
 
 def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_built_here: bool) -> AdviceInput:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from tfds_torch.check.content import ImageSizes
-from tfds_torch.check.reference import CheckedParser, SingleParser, datasets_of, parts_of
+from tfds_torch.check.reference import CheckedParser, SingleParser, datasets_of, parts_of, stored_image_key
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.config import Config
@@ -100,8 +100,8 @@ def read_sizes(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[int,
 
 
 def _read_sizes(parser: SingleParser, indices: Sequence[int]) -> list[tuple[int, int]]:
-    source, key = parser.source, parser.image_key
-    if source.obstacle is not None or key is None or key not in source.specs or not parser.has_field("image"):
+    source, key = parser.source, stored_image_key(parser)
+    if source.obstacle is not None or key is None:
         return []
     sizes = []
     for index in indices:

@@ -1,6 +1,6 @@
 """What must come of a reading: by the ids that were promised, and by the plan of every rank."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +35,9 @@ class Expectation:
         mode: the read mode, `index`, `files` or `examples`.
         ids: the split's ids by index.
         share: (rank, epoch) -> what that rank is to receive; worked out anew for every call.
-        members: of a mixture, name -> number of examples, in their order; else empty.
+        members: of a mixture, name -> number of examples of a pass, in their order; of balanced classes, label ->
+            number of its examples; else empty.
+        stored: of a mixture, the examples of each member's split; None: those of a pass.
         num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
         num_repeated: examples of an epoch that uneven files repeat in mode `files`; else 0.
     """
@@ -46,6 +48,7 @@ class Expectation:
     num_epochs: int
     share: Callable[[int, int], Share]
     members: Mapping[str, int] = field(default_factory=dict)
+    stored: Sequence[int] | None = None
     num_unread: int = 0
     num_repeated: int = 0
 
@@ -95,7 +98,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
         return Expectation(
             *(plan, mode, ids, num_epochs),
             lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
-            parser.member_sizes if isinstance(parser, ParserMixture) else {},
+            *_members_of(parser, plan),
         )
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):
@@ -108,6 +111,14 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
         num_unread=num_unread,
         num_repeated=num_repeated,
     )
+
+
+def _members_of(parser: CheckedParser, plan: EpochPlan) -> tuple[Mapping[str, int], Sequence[int] | None]:
+    """Returns `members` and `stored` of an Expectation."""
+    if isinstance(parser, ParserMixture):
+        return parser.member_sizes, [len(one.source) for one in parser.members.values()]
+    classes = () if plan.mixture is None else plan.mixture.members
+    return {one.name: one.num_examples for one in classes}, None
 
 
 def count_pipelines(parser: CheckedParser, expected: Expectation) -> list[PipelineCounts]:

@@ -12,10 +12,10 @@ ended it, is null or empty.
     is_interrupted  whether Ctrl-C ended it: `promises` and `epochs` then cover what had come until then
     error           null, or {type, message}
     machine         python, platform, num_cores, packages {name: version}
-    dataset         name, split, data_dir (null: of a mixture), members of a mixture [{name, dataset_name, split,
-                    num_examples, num_shards, fingerprint}], is_fake, num_examples, num_shards, num_skipped_files (of
-                    tars; null: of other formats), class_names, fingerprint, mean_example_bytes,
-                    features {key: {dtype, shape} or nested}, image_sizes of num_images images
+    dataset         name (of one's own: its type), split, data_dir (null: of a mixture, or of one's own), members of a
+                    mixture [{name, dataset_name, split, num_examples, num_shards, fingerprint}], is_fake, num_examples,
+                    num_shards, num_skipped_files (of tars; null: of other formats), class_names, fingerprint,
+                    mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes of num_images images
     plan            is_training, shuffle, seed, remainder, read_mode (index, files or examples), jpeg_decoder (what
                     decodes JPEG, with its version), schedule of a mixture's weights [{start: example of the mixture,
                     weights {member: share}}], batch_size, num_batches, num_replicas, num_workers (0: a rank reads
@@ -121,7 +121,7 @@ def _dataset(findings: Findings, parser: CheckedParser) -> dict[str, Any]:
     return {
         "name": parser.dataset_name,
         "split": parser.split,
-        "data_dir": None if isinstance(parser, ParserMixture) else str(place_of(parser)),
+        "data_dir": _show_place(parser),
         "members": [_member(*one) for one in parser.members.items()] if isinstance(parser, ParserMixture) else [],
         "is_fake": findings.is_fake,
         "num_examples": parser.num_examples,
@@ -133,6 +133,11 @@ def _dataset(findings: Findings, parser: CheckedParser) -> dict[str, Any]:
         "features": {key: _feature(spec) for key, spec in features.items()},
         "image_sizes": None if findings.image_sizes is None else asdict(findings.image_sizes),
     }
+
+
+def _show_place(parser: CheckedParser) -> str | None:
+    place = None if isinstance(parser, ParserMixture) else place_of(parser)
+    return None if place is None else str(place)
 
 
 def _member(name: str, dataset: ParserBase) -> dict[str, Any]:

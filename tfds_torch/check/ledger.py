@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.check.content import Labels
 from tfds_torch.check.expectation import Expectation, Share
-from tfds_torch.check.member_counts import MemberCount, MemberCounts, are_own, most_and_least
+from tfds_torch.check.member_counts import MemberCount, MemberCounts, are_own, least_and_most
 from tfds_torch.check.verdict import NUM_KEPT, CappedList
 from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
@@ -146,7 +146,9 @@ class Ledger:
         self.pixels: dict[int, NDArray[np.uint8]] = {}
         self.passes: dict[int, int] = {}  # Of an endless row, that of each example whose pixels are kept.
         self.labels = Labels(len(expected.ids), class_names)
-        self.members = MemberCounts(expected.plan, expected.members) if expected.members else None
+        self.members: MemberCounts | None = None
+        if expected.members:
+            self.members = MemberCounts(expected.plan, expected.members, expected.stored)
         self.num_batches = 0  # Of all ranks and epochs.
         self.loaders: dict[int, EpochEnd] = {}
         self._kept = frozenset(kept)
@@ -238,13 +240,11 @@ class Ledger:
         Of an endless row this is over all epochs so far: its passes do not end where epochs do.
         """
         plan = self.expected.plan
-        if not plan.is_endless:
-            excess = came - plan.num_passes
-            return np.maximum(-excess, 0), np.maximum(excess, 0)
-        self._came += came
-        sizes = np.array([len(self.expected.ids)], np.int64) if self.members is None else self.members.sizes
-        most, least = (np.repeat(each, sizes) for each in most_and_least(plan, sizes, epoch))
-        return np.maximum(least - self._came, 0), np.maximum(self._came - most, 0)
+        if plan.is_endless:
+            self._came += came
+            came = self._came
+        least, most = least_and_most(plan, epoch)
+        return np.maximum(least - came, 0), np.maximum(came - most, 0)
 
     def _known(self, batch: Received) -> list[bool]:
         """Returns which examples have the id, and in a mixture the member, that belongs to their index."""

@@ -35,18 +35,22 @@ class MemberCount:
 
 
 class MemberCounts:
-    """Counts the examples of each member in windows of whole global batches, at most 200 an epoch.
+    """Counts the examples of each member, or class, in windows of whole global batches, at most 200 an epoch.
 
     Args:
-        plan: of the mixture.
-        members: name -> number of examples, in their order.
+        plan: of the mixture, or of balanced classes.
+        members: name -> number of examples of a pass, in their order.
+        stored: examples of each member's split, in their order; None: those of a pass.
     """
 
-    def __init__(self, plan: EpochPlan, members: Mapping[str, int]) -> None:
+    def __init__(self, plan: EpochPlan, members: Mapping[str, int], stored: Sequence[int] | None = None) -> None:
         self.names = list(members)
         self.sizes = np.array(list(members.values()), np.int64)
-        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.offsets = np.concatenate([[0], np.cumsum(self.sizes if stored is None else stored)])
         self._plan = plan
+        self._classes: Int64Array | None = None
+        if plan.mixture is not None and plan.mixture.num_shared is not None:
+            self._classes = plan.mixture.members_of(np.arange(plan.num_examples, dtype=np.int64))
         self._batches_of_window = max(1, -(-plan.num_batches // _MOST_WINDOWS))
         self._came: dict[int, Int64Array] = {}
 
@@ -56,7 +60,9 @@ class MemberCounts:
         return -(-self._plan.num_batches // self._batches_of_window)
 
     def members_of(self, index: Int64Array) -> Int64Array:
-        """Returns the numbers of the members of examples, int64 [n]."""
+        """Returns the numbers of the members of examples, int64 [n]; -1 for one that is of no class."""
+        if self._classes is not None:
+            return self._classes[index]
         members: Int64Array = np.searchsorted(self.offsets, index, side="right") - 1
         return members
 
@@ -65,8 +71,8 @@ class MemberCounts:
         if not 0 <= number < self._plan.num_batches:  # A batch too many, which is reported elsewhere.
             return
         own = index[(index >= 0) & are_own(self._plan, rank, number, len(index))]
-        window = number // self._batches_of_window
-        self.windows(epoch)[window] += np.bincount(self.members_of(own), minlength=len(self.names))
+        window, members = number // self._batches_of_window, self.members_of(own)
+        self.windows(epoch)[window] += np.bincount(members[members >= 0], minlength=len(self.names))
 
     def windows(self, epoch: int) -> Int64Array:
         """Returns how many examples of each member came in each window, int64 [windows, members]."""
@@ -106,23 +112,40 @@ def are_own(plan: EpochPlan, rank: int, number: int, size: int) -> NDArray[np.bo
     return np.arange(first, first + size) < plan.num_own_slots
 
 
-def most_and_least(plan: EpochPlan, sizes: Int64Array, epoch: int) -> tuple[Int64Array, Int64Array]:
-    """Returns how often each example of an endless row came at most, and at least, by the end of an epoch.
+def least_and_most(plan: EpochPlan, epoch: int) -> tuple[Int64Array, Int64Array]:
+    """Returns how often each example comes at least, and at most: in one epoch, or of an endless row by its end.
 
-    Counted over all epochs until then: each pass of a member has each of its examples once, so that n slots of a member
-    of N examples hold each one n // N times, or once more.
+    An epoch of whole passes has each selected example once in each. In an endless row, each pass of a member (or class)
+    has each of its examples once, so that n slots of a member of N examples hold each one n // N times, or once more.
+    What weights draw is what their order says.
 
     Args:
-        plan: of a mixture, or of one dataset with an epoch_size.
-        sizes: examples of each member, int64 [members]; of one dataset, its own.
-        epoch: the epoch.
+        plan: of the epoch.
+        epoch: its number.
 
     Returns:
-        int64 [members] each.
+        int64 [examples of the split] each.
     """
+    if not plan.is_endless:
+        once = np.zeros(plan.num_examples, np.int64)
+        once[slice(None) if plan.subset is None else plan.subset.numbers] = plan.num_passes
+        return once, once
     slots = (epoch + 1) * plan.num_own_slots
-    counts = np.array([slots], np.int64) if plan.mixture is None else plan.mixture.counts(slots)
-    return -(-counts // sizes), counts // sizes
+    if plan.draws is not None:
+        drawn = np.bincount(plan.draws.at(np.arange(slots, dtype=np.int64)).index, minlength=plan.num_examples)
+        return drawn, drawn
+    least = np.zeros(plan.num_examples, np.int64)
+    most = least.copy()
+    if plan.mixture is None:
+        parts = [(slots, 0, plan.num_selected, plan.subset)]
+    else:
+        counts, offsets = plan.mixture.counts(slots).tolist(), plan.mixture.offsets.tolist()
+        rows = zip(counts, offsets, plan.mixture.members, strict=False)
+        parts = [(count, first, one.num_examples, one.subset) for count, first, one in rows]
+    for count, first, size, subset in parts:
+        numbers = first + (np.arange(size) if subset is None else subset.numbers)
+        least[numbers], most[numbers] = count // size, -(-count // size)
+    return least, most
 
 
 def expected_counts(mixture: MixtureOrder, slots: Int64Array) -> tuple[NDArray[np.float64], Int64Array]:

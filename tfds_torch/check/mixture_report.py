@@ -15,7 +15,9 @@ def describe_members(parser: ParserMixture) -> list[str]:
         weights = [_show_weight(start, shares[name]) for start, shares in parser.weights or ()]
         weight = f", weight {' and '.join(weights)}" if weights else ""
         examples = plural(dataset.num_examples, "example")
-        lines.append(f"{name}: {dataset.dataset_name} {dataset.split}, {examples}{weight}, in {place_of(dataset)}")
+        place = place_of(dataset)
+        where = "" if place is None else f", in {place}"
+        lines.append(f"{name}: {dataset.dataset_name} {dataset.split}, {examples}{weight}{where}")
     return lines
 
 

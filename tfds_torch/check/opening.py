@@ -73,7 +73,7 @@ def _open_mixture(
 def _open_dataset(
     config: Config, root: str | None, *, num_fake: int | None, num_shards: int | None, command: str
 ) -> CheckedParser:
-    if is_one_split(config.name):
+    if config.source is not None or is_one_split(config.name):
         _check_is_one_split(config, {"--root": root, "--fake": num_fake, "--shards": num_shards})
         return config.make_parser()
     name, is_embedded = _unversioned(config.name), _is_embedded(config.name, root)
@@ -108,12 +108,12 @@ def _open_dataset(
 
 def _check_is_one_split(config: Config, flags: Mapping[str, object]) -> None:
     """Raises ConfigError for what only a dataset of TFDS has."""
-    what = "a .beton file" if is_beton(config.name) else "WebDataset's tars"
+    what = ("a .beton file" if is_beton(config.name) else "WebDataset's tars") + ", which is one split, written before"
+    if config.source is not None:
+        what = "a dataset of your own, which has neither splits nor a folder"
     for flag, value in {**flags, "--split": config.split}.items():
         if value is not None:
-            raise ConfigError(
-                f"{flag} {value}: {config.name!r} names {what}, which is one split, written before. Drop {flag}."
-            )
+            raise ConfigError(f"{flag} {value}: {config.name!r} names {what}. Drop {flag}.")
 
 
 def _check_holds_no_real_data(root: str | None) -> None:
@@ -131,7 +131,7 @@ def _check_holds_no_real_data(root: str | None) -> None:
 
 def is_built_here(config: Config, root: str | None, num_fake: int | None) -> bool:
     """Whether `open_parser` builds the dataset where it is not there yet: it is embedded or made up."""
-    return num_fake is not None or _is_embedded(config.name, root)
+    return num_fake is not None or (config.source is None and _is_embedded(config.name, root))
 
 
 def _is_embedded(name: str, root: str | None) -> bool:

@@ -129,8 +129,7 @@ def _mark(is_kept: bool) -> Markup:
 def _dataset(findings: Findings, parser: CheckedParser) -> Iterator[tuple[str, object]]:
     place = None if isinstance(parser, ParserMixture) else place_of(parser)
     info = {} if place is None else _read_info(place)
-    shards = plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
-    yield "split", f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"
+    yield "split", printed.describe_split(parser)
     size = parser.mean_example_bytes
     yield "size", f"{show_bytes(size * parser.num_examples)}, {show_bytes(size)} an example"
     if isinstance(parser, ParserMixture):
@@ -208,7 +207,8 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
     else:
         passes = f", and an epoch has {plan.num_passes} passes" if plan.num_passes > 1 else ""
     note = f"{source[0].upper() if source.startswith('the ') else source[0]}{source[1:]} promises "
-    note += f"{plural(len(expected.ids), 'example')} per pass{passes}. Counted by the examples' ids, over all ranks."
+    num_examples = plural(expected.plan.num_selected, "example")
+    note += f"{num_examples} per pass{passes}. Counted by the examples' ids, over all ranks."
     headings = ("epoch", "batches", "delivered", "valid", "padded", missing, "twice", "unknown")
     return Part("ledger", "Ledger", note, headings, rows, details=details)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import EpochCounts, Ledger, RankEpoch
 from tfds_torch.check.verdict import NUM_SHOWN, CappedList, Promise
-from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.epoch import EpochPlan, Remainder
 
 
 @dataclass(frozen=True)
@@ -123,19 +123,31 @@ def allow(expected: Expectation) -> Allowance:
     num_padded = num_slots - plan.num_valid if plan.remainder is Remainder.PAD else 0
     if plan.is_endless:  # Over all epochs: see `Ledger.count`.
         num_dropped = (total - plan.num_valid) * expected.num_epochs
-        name = "every example once in each pass" + (" of its member" if plan.mixture is not None else "")
-        name += ", and the wrapped few" if num_slots > total else ""
+        name = _name_of_row(plan) + (", and the wrapped few" if num_slots > total else "")
         return Allowance(name, num_padded, num_dropped)
+    each = _each(plan)
     if expected.mode == "files":
         name = "every example once, but for uneven files"
         return Allowance(name, num_padded, expected.num_unread, expected.num_repeated, expected.num_repeated)
     if plan.remainder is Remainder.WRAP and num_slots > total:
-        name = "every example once, and the wrapped few"
+        name = f"{each} once, and the wrapped few"
         num_wrapped = num_slots - total
-        return Allowance(name, num_padded, 0, num_wrapped, -(-num_wrapped // plan.num_examples))
+        return Allowance(name, num_padded, 0, num_wrapped, -(-num_wrapped // plan.num_selected))
     if plan.num_valid < total:
-        return Allowance("every example once, but the dropped few", num_padded, total - plan.num_valid)
-    return Allowance("every example exactly once", num_padded)
+        return Allowance(f"{each} once, but the dropped few", num_padded, total - plan.num_valid)
+    return Allowance(f"{each} exactly once", num_padded)
+
+
+def _name_of_row(plan: EpochPlan) -> str:
+    """Returns the promise of an endless row of examples."""
+    if plan.draws is not None:
+        return "every example as often as the order of the weights draws it"
+    whose = "" if plan.mixture is None else " of its member" if plan.mixture.num_shared is None else " of its class"
+    return f"{_each(plan)} once in each pass{whose}"
+
+
+def _each(plan: EpochPlan) -> str:
+    return "every example" if plan.subset is None else "every example of the subset"
 
 
 def _member_shares(ledger: Ledger, counts: dict[int, EpochCounts]) -> Promise:
@@ -154,7 +166,8 @@ def _member_shares(ledger: Ledger, counts: dict[int, EpochCounts]) -> Promise:
     allowed = "allowed 1" if num_parts == 1 else "allowed 1 in each part of the schedule"
     windows = "" if ledger.members is None else f" at the ends of {ledger.members.num_windows} windows an epoch"
     detail = f"at most {most:.2f} examples from n x weight{windows} ({allowed})"
-    return make_promise("every member has its share", wrong, detail)
+    whose = "member" if mixture is None or mixture.num_shared is None else "class"
+    return make_promise(f"every {whose} has its share", wrong, detail)
 
 
 def _padding(expected: Expectation, ended: list[RankEpoch], counts: dict[int, EpochCounts]) -> Promise:

@@ -21,6 +21,7 @@ from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, W
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.mixture_source import MEMBER
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
 from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -39,7 +40,9 @@ class Reader:
         num_workers: loader processes; 0 reads in this process.
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         sample: indices of the examples whose pixels are kept.
-        has_content: whether images and labels are read, as far as the dataset has them.
+        has_content: whether images and labels are read, as far as the dataset has them; a dataset of the user's own
+            that has neither is read with all its fields.
+        has_pixels: whether images are looked at.
     """
 
     def __init__(
@@ -51,16 +54,17 @@ class Reader:
         is_plain: bool = False,
         sample: Collection[int] = (),
         has_content: bool = True,
+        has_pixels: bool = True,
     ) -> None:
         if parser.batch_size is None and num_workers < 2:
             parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
-        content = filter(parser.has_field, DEFAULT_FIELDS if has_content else ())
+        content = content_of(parser) if has_content else []
         fields = (*content, *METADATA_FIELDS, *([MEMBER] if isinstance(parser, ParserMixture) else []))
         with warnings.catch_warnings():
             # Advice reports batches that repeat a small split; here each reader would warn of them.
             warnings.simplefilter("ignore", UserWarning)
             self.dataset = ImageDataset(parser, fields=fields, world=world)
-        self._receive = Receive(fields, frozenset(sample), self.dataset.is_batched)
+        self._receive = Receive(fields, frozenset(sample), self.dataset.is_batched, has_pixels)
         collate = None if self.dataset.is_batched else self._receive
         self.loader: Any
         if is_plain:
@@ -172,16 +176,20 @@ class Receive:
         fields: what comes; `id`, `index` and `valid` among them.
         sample: indices whose pixels are kept.
         is_batched: whether whole batches come.
+        has_pixels: whether images are looked at.
     """
 
-    def __init__(self, fields: tuple[str, ...], sample: frozenset[int], is_batched: bool) -> None:
-        self._fields, self._sample, self._is_batched = fields, sample, is_batched
+    def __init__(
+        self, fields: tuple[str, ...], sample: frozenset[int], is_batched: bool, has_pixels: bool = True
+    ) -> None:
+        self._fields, self._sample, self._is_batched, self._has_pixels = fields, sample, is_batched, has_pixels
 
     def __call__(self, batch: Any, is_digested: bool = False) -> Received:
         """Returns a batch; of its images only those that are kept are copied, unless all are digested."""
         values = batch if self._is_batched else zip(*batch, strict=True)
         columns = dict(zip(self._fields, values, strict=True))
         index, image = np.asarray(columns["index"]).astype(np.int64), columns.get("image")
+        image = image if self._has_pixels else None
         rows = {number: i for i, number in enumerate(index.tolist()) if number in self._sample}
         return Received(
             columns["id"],
@@ -197,6 +205,14 @@ class Receive:
         """Returns a copy, uint8 [h, w, C], of a row of a batch, or of a PIL image."""
         pixels = image.permute(1, 2, 0).numpy() if self._is_batched else np.asarray(image)
         return np.array(pixels if pixels.ndim == 3 else pixels[..., None])
+
+
+def content_of(parser: CheckedParser) -> list[str]:
+    """Returns the fields of an example that are read: image and label; of the user's own without both, all fields."""
+    found = [name for name in DEFAULT_FIELDS if parser.has_field(name)]
+    if found or not isinstance(parser, ParserMapStyle):
+        return found
+    return [name for name in parser.element_spec.fields if name not in METADATA_FIELDS]
 
 
 def _integers(labels: Any) -> NDArray[np.int64] | None:

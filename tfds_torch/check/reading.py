@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import EpochEnd, Received
@@ -39,17 +40,24 @@ class HowRead:
         num_epochs: epochs, >= 1, with the same workers.
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         sample: indices of the examples whose pixels are kept.
+        has_pixels: whether images are looked at.
     """
 
     num_workers: int
     num_epochs: int
     is_plain: bool = False
     sample: frozenset[int] = frozenset()
+    has_pixels: bool = True
+
+    @property
+    def of_reader(self) -> dict[str, Any]:
+        """The arguments of a Reader."""
+        return {"is_plain": self.is_plain, "sample": self.sample, "has_pixels": self.has_pixels}
 
 
 def read_rank(parser: CheckedParser, how: HowRead, world: World) -> Iterator[Step]:
     """Yields what a rank receives, and at last how fast."""
-    with Reader(parser, world, how.num_workers, is_plain=how.is_plain, sample=how.sample) as reader:
+    with Reader(parser, world, how.num_workers, **how.of_reader) as reader:
         yield from _read(reader, how, world.rank)
 
 
@@ -68,7 +76,7 @@ def read_ranks(parser: CheckedParser, how: HowRead, num_replicas: int) -> Iterat
 def stream_rank(parser: CheckedParser, how: HowRead) -> Iterator[Step]:
     """Reads as one rank of torch.distributed; the dataset finds out by itself which one."""
     logging.getLogger("absl").setLevel(logging.ERROR)
-    with Reader(parser, None, how.num_workers, is_plain=how.is_plain, sample=how.sample) as reader:
+    with Reader(parser, None, how.num_workers, **how.of_reader) as reader:
         if how.is_plain:  # A Loader does so by itself.
             reader.dataset.check_ranks()
         yield from _read(reader, how, World.from_environ(os.environ).rank)

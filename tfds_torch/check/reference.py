@@ -1,6 +1,7 @@
 """What a dataset must yield, by another way than the one that is checked: TFDS's own reader where it reads the format.
 
-A `.beton` file, tars and an image folder have no second reader here: only their pixels are compared, with Pillow's.
+A `.beton` file, tars, an image folder and a dataset of the user's own have no second reader here: only their pixels are
+compared, with Pillow's.
 """
 
 import io
@@ -19,6 +20,7 @@ from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.array_record.source import ArrayRecordSource
@@ -29,7 +31,7 @@ TFDS_PROMISE = "the index is TFDS's own reader"
 _MOST_RUNS, _NUM_RANDOM = 16, 16
 _MOST_BYTES = 256 << 20  # TFDS's reader passes over what lies before an example in its shard.
 
-SingleParser = ParserTfds | ParserBeton | ParserWebDataset
+SingleParser = ParserTfds | ParserBeton | ParserWebDataset | ParserMapStyle
 CheckedParser = SingleParser | ParserMixture
 """What can be checked."""
 
@@ -60,15 +62,18 @@ def parts_of(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[str, i
     """Returns (name, first index, its own indices) of each dataset that some ascending indices are of."""
     parts, first = [], 0
     for name, dataset in datasets_of(parser).items():
-        own = [index - first for index in indices if first <= index < first + dataset.num_examples]
+        num_stored = len(dataset.source)
+        own = [index - first for index in indices if first <= index < first + num_stored]
         if own:
             parts.append((name, first, own))
-        first += dataset.num_examples
+        first += num_stored
     return parts
 
 
-def place_of(parser: SingleParser) -> Path:
-    """Returns the folder or file in which the examples lie."""
+def place_of(parser: SingleParser) -> Path | None:
+    """Returns the folder or file in which the examples lie; None: only the dataset of the user's own knows."""
+    if isinstance(parser, ParserMapStyle):
+        return None
     if isinstance(parser, ParserBeton):
         return parser.path
     if isinstance(parser, ParserWebDataset):
@@ -80,8 +85,12 @@ def promised_by(parser: CheckedParser) -> str:
     """Returns what records how many examples there are, as the subject of a sentence."""
     if isinstance(parser, ParserMixture):
         return "the record of each member"
+    if parser.selected is not None:
+        return "the subset"
     if isinstance(parser, ParserBeton):
         return f"the head of {parser.path.name}"
+    if isinstance(parser, ParserMapStyle):
+        return "the length of the dataset"
     if isinstance(parser, ParserWebDataset):
         return "the index of the tars"
     return "the image folder" if is_image_folder(parser.data_dir) else "dataset_info.json"
@@ -97,8 +106,16 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
         return ExpectedIds.of_members({name: ids_of(one) for name, one in datasets_of(parser).items()})
     if isinstance(parser, ParserTfds):
         return expected_ids(parser.data_dir, parser.split, parser.files)
-    names = list(parser.ids(np.arange(parser.num_examples)))
+    names = list(parser.ids(np.arange(len(parser.source))))
     return ExpectedIds([IdRun(parser.dataset_name, 0, len(names), names)])
+
+
+def stored_image_key(parser: SingleParser) -> str | None:
+    """Returns the stored field that holds the images, encoded or as pixels; None: there is none."""
+    if parser.image_key is None or not parser.has_field("image"):
+        return None
+    (key,) = parser.encoded_field("image").decoder.keys
+    return key
 
 
 def num_skipped_files(parser: CheckedParser) -> int | None:
@@ -203,6 +220,8 @@ def _why_not_compared(parser: SingleParser) -> str | None:
         return "TFDS does not read .beton files"
     if isinstance(parser, ParserWebDataset):
         return "TFDS does not read these tars"
+    if isinstance(parser, ParserMapStyle):
+        return "TFDS does not read a dataset of one's own"
     if is_image_folder(parser.data_dir):
         return "an image folder has no records, and so no index of them"
     if not is_tensorflow_installed() and not isinstance(parser.source, ArrayRecordSource):
@@ -240,8 +259,8 @@ def _own_images(parser: SingleParser, indices: Sequence[int], ids: Sequence[str]
 
 def _read_images(parser: SingleParser, indices: Sequence[int]) -> dict[int, bytes]:
     """Returns the images of some examples as files: those that are stored as pixels as PNG."""
-    key = parser.image_key
-    if key is None or not parser.has_field("image"):
+    key = stored_image_key(parser)
+    if key is None:
         return {}
     images = parser.source.read(np.array(indices, np.int64), [key])[key]
     return {index: _as_file(image) for index, image in zip(indices, images, strict=True)}

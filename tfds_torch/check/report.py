@@ -21,6 +21,8 @@ from tfds_torch.check.verdict import Promise
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.runtime.printable import printable
 
 _MOST_ROWS = 24
@@ -39,14 +41,12 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
     table = _grid(2)
     if is_fake:
         table.add_row("content", Text("made up: its form is the dataset's, its images and labels mean nothing"))
-    shards = plural(parser.num_shards, "shard" if parser.source.has_shards else "file")
-    table.add_row("split", plain(f"{parser.split}: {plural(parser.num_examples, 'example')} in {shards}"))
+    table.add_row("split", plain(describe_split(parser)))
     if isinstance(parser, ParserMixture):
         members = describe_members(parser)
         others = [f"and {len(members) - _MOST_ROWS} more"] if len(members) > _MOST_ROWS else []
         table.add_row("members", plain("\n".join([*members[:_MOST_ROWS], *others])))
-    else:
-        place = place_of(parser)
+    elif (place := place_of(parser)) is not None:
         table.add_row("file" if place.is_file() else "directory", plain(str(place)))
     skipped = num_skipped_files(parser)
     if skipped:
@@ -60,6 +60,14 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
     if parser.image_key is not None:
         table.add_row("JPEG by", plain(jpeg.describe(parser.read.jpeg_decoder)))
     console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))
+
+
+def describe_split(parser: CheckedParser) -> str:
+    """Returns how many examples the split has, and in how many files; nobody knows the files of one's own dataset."""
+    found = f"{parser.split}: {plural(parser.num_examples, 'example')}"
+    if isinstance(parser, ParserMapStyle):
+        return found
+    return f"{found} in {plural(parser.num_shards, 'shard' if parser.source.has_shards else 'file')}"
 
 
 def print_plan(console: Console, expected: Expectation, pipelines: Sequence[PipelineCounts], num_workers: int) -> None:
@@ -90,18 +98,21 @@ def describe_plan(expected: Expectation) -> str:
     )
 
 
-def print_findings(console: Console, findings: Findings) -> None:
-    """Prints everything that was found out by reading."""
-    num_expected = len(findings.expected.ids) if findings.expected else 0
-    if findings.parser is not None:
-        source = promised_by(findings.parser)
-        console.print("Ledger:", plain(f"{source} promises {plural(num_expected, 'example')} per pass"))
+def print_judged(console: Console, findings: Findings) -> None:
+    """Prints what came, and which promises that keeps."""
+    if findings.parser is not None and findings.expected is not None:
+        console.print("Ledger:", plain(_describe_promised(findings.parser, findings.expected.plan)))
     console.print(_ledger(findings.counts))
     if any(count.members for count in findings.counts.values()):
         console.print(_table(*count_rows(findings.counts), "members and epochs"))
     console.print(_promises(findings.promises))
     for skipped in findings.not_judged:
         console.print("Not judged:", plain(f"{skipped.name}: {skipped.reason}"), soft_wrap=True)
+
+
+def print_findings(console: Console, findings: Findings) -> None:
+    """Prints everything that was found out by reading."""
+    print_judged(console, findings)
     if findings.labels:
         console.print(_labels(findings.labels, console.width))
     if findings.delivery is not None:
@@ -137,6 +148,14 @@ def summarize_interrupted(findings: Findings) -> str:
     known = f"{broken} of {len(findings.promises)} promises broken" if broken else "no promise broken"
     whole = plural(len(findings.counts), "whole epoch")
     return f"{findings.num_batches:,} of {plural(total, 'batch')} had come, {whole}; {known} until then."
+
+
+def _describe_promised(parser: CheckedParser, plan: EpochPlan) -> str:
+    """Returns how many examples must come, and what says so."""
+    if plan.draws is not None:
+        drawn = plural(plan.num_own_slots, "example")
+        return f"the weights draw {drawn} of {plan.num_examples:,} in an epoch, in an order of their own"
+    return f"{promised_by(parser)} promises {plural(plan.num_selected, 'example')} per pass"
 
 
 def _ledger(epochs: Mapping[int, EpochCounts]) -> Table:

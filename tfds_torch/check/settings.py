@@ -124,6 +124,11 @@ def _merge(flags: argparse.Namespace, config: Config) -> Config:
                 f"{flag} {value}: {flags.config} is the recipe of a mixture, whose entries [[mixture]] name its "
                 f"datasets and splits. Leave out {flag}, or change the entries."
             )
+        if config.source is not None and value is not None:
+            raise ConfigError(
+                f"{flag} {value}: {flags.config} has source = {config.source!r}, a dataset of your own, without names "
+                f"and splits. Leave out {flag}."
+            )
     given = {
         "name": flags.name,
         "split": flags.split,

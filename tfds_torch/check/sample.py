@@ -1,0 +1,84 @@
+"""The sample of examples that the promises of the index and of pixels are judged by."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfds_torch.check.expectation import Expectation
+from tfds_torch.check.findings import Findings
+from tfds_torch.check.ledger import Ledger
+from tfds_torch.check.pixels import PIXELS_PROMISE, judge_pixels
+from tfds_torch.check.reference import (
+    CheckedParser,
+    ComparedExample,
+    datasets_of,
+    judge_tfds,
+    read_sample,
+    stored_image_key,
+)
+from tfds_torch.check.verdict import NotJudged, Promise
+from tfds_torch.images.views import Views
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
+
+
+def read_compared(parser: CheckedParser, expected: Expectation, indices: Sequence[int]) -> list[ComparedExample]:
+    """Returns the sample; empty where there is nothing to judge."""
+    is_index = expected.mode == "index"
+    if not (is_index or parser.has_field("image")):
+        return []
+    return read_sample(parser, expected.ids, indices, by_index=is_index)
+
+
+def judge_compared(
+    findings: Findings,
+    ledger: Ledger,
+    parser: CheckedParser,
+    sample: Sequence[ComparedExample],
+    *,
+    why_no_pixels: str | None = None,
+) -> None:
+    """Adds the promises that a sample of examples proves: of the index, and of pixels.
+
+    Args:
+        findings: what they are added to.
+        ledger: what came.
+        parser: that was read.
+        sample: of `read_compared`.
+        why_no_pixels: why pixels cannot be judged; None: they can, as far as the parser has an image.
+    """
+    expected, judged = ledger.expected, list[Promise | NotJudged]()
+    if expected.mode == "index":
+        judged.append(judge_tfds(parser, expected.ids, sample))
+    why_not = why_no_pixels or (None if parser.has_field("image") else "the dataset has no image")
+    if why_not is not None:
+        judged.append(NotJudged(PIXELS_PROMISE, why_not))
+    else:
+        encoded = {one.index: one.theirs.image for one in sample if one.theirs.image is not None}
+        names = {index: expected.ids[index] for index in encoded}
+        judged.append(judge_pixels(ledger.pixels, encoded, names, parser.preprocess, expected.plan, ledger.passes))
+    findings.promises = [*findings.promises, *(one for one in judged if isinstance(one, Promise))]
+    findings.not_judged = [one for one in judged if isinstance(one, NotJudged)]
+
+
+def find_why_no_pixels(parser: CheckedParser, indices: Sequence[int]) -> str | None:
+    """Returns why the pixels of images cannot be compared; None: they can, where there are images."""
+    if not parser.has_field("image"):
+        return None
+    if parser.is_undecoded("image"):
+        return "images come as bytes (decode=)"
+    if isinstance(parser.preprocess, Views):
+        return "the preprocess makes several views of an image"
+    own = [one for one in datasets_of(parser).values() if isinstance(one, ParserMapStyle)]
+    changing = next((one for one in own if not _is_repeatable(one, indices)), None)
+    if changing is not None:
+        return f"{changing.dataset_name} gives another image each time it is asked: it draws random numbers itself"
+    return None
+
+
+def _is_repeatable(parser: ParserMapStyle, indices: Sequence[int]) -> bool:
+    """Whether a dataset gives the same images when it is asked again."""
+    key, index = stored_image_key(parser), np.array([one for one in indices if one < len(parser.source)], np.int64)
+    if key is None or not len(index):
+        return True
+    first, again = (parser.source.read(index, [key])[key] for _ in range(2))
+    return all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
