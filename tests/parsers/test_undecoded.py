@@ -38,7 +38,9 @@ from tfds_torch import (
     TrainPreprocess,
     World,
     create_loader,
+    export_dataset,
 )
+from tfds_torch.check.opening import open_parser
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.decoding import ImageDecoder
@@ -545,3 +547,36 @@ def test_members_of_a_mixture_agree(tmp_path: Path) -> None:
     text = refusal(mixture.check_fields, fields=["image"])
     assert "'image' is bytes, undecoded in the member 'a', and an image (image_mode='RGB') in 'b': members must" in text
     assert text.endswith("Give the parsers the same keys, image_mode, class_map and decode.")
+
+
+# What reads parsers
+
+
+def test_a_multi_loader_carries_the_bytes_over_sockets(tmp_path: Path) -> None:
+    parser = tfds_case(tmp_path).make(batch_size=4, **BYTES)
+    with MultiLoader(parser, num_workers=2, transport="zmq") as batches:
+        assert [image for batch in batches for image in batch.image] == FILES
+
+
+def test_an_export_is_the_same_whatever_comes_undecoded(tmp_path: Path) -> None:
+    case = tfds_case(tmp_path)
+    written = []
+    for number, decode in enumerate((None, {"image": False})):
+        path = tmp_path / f"{number}.beton"
+        export_dataset(case.make(decode=decode), path, format="beton")
+        written.append([(one.image, one.label) for one in ParserBeton(path, **BYTES)])
+    assert written[0] == written[1] == list(zip(FILES, range(NUM_EXAMPLES), strict=True))
+
+
+def test_targets_and_balanced_classes_need_no_images(tmp_path: Path) -> None:
+    parser = tar_case(tmp_path).make(is_training=True, batch_size=4, **BYTES)
+    assert sorted(parser.targets().tolist()) == list(range(NUM_EXAMPLES))
+    for batch in parser.balanced().batches():
+        assert batch.image == [FILES[label] for label in batch.label]
+
+
+def test_check_decodes_what_a_recipe_leaves_undecoded(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('name = "pictures"\nbatch_size = 4\n[decode]\nimage = false\n')
+    parser = open_parser(load_config(recipe), str(write_pictures(tmp_path / "tfds", FILES)))
+    assert not parser.is_undecoded("image")

@@ -3,25 +3,23 @@
 import copy
 import hashlib
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.box_rows import check_box_fields, named_boxes
+from tfds_torch.parsers.box_rows import check_box_fields
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.parser import METADATA_FIELDS, ElementSpec
+from tfds_torch.parsers.parser_fields import ParserFields
 from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
-from tfds_torch.parsers.undecoded import BYTES_SPEC, BytesField, find_undecoded, no_bytes, works_on_pixels
+from tfds_torch.parsers.undecoded import works_on_pixels
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import EpochPlan
@@ -35,7 +33,7 @@ from tfds_torch.storage.source import FileInstruction, Source
 _Self = TypeVar("_Self", bound="SplitDescription")
 
 
-class SplitDescription(ABC):
+class SplitDescription(ParserFields):
     """A split, its fields, its classes and its plan; nothing of its examples is read.
 
     A subclass sets what its own methods need before it calls this constructor, which checks all arguments.
@@ -109,97 +107,7 @@ class SplitDescription(ABC):
         """How the target gets new labels; None: it keeps its own."""
         return self._class_map
 
-    # What a format's parser knows of its fields.
-
-    @abstractmethod
-    def _field(self, name: str) -> FieldDecoder:
-        """Returns how a field is decoded that is not a metadata field; `stored/<key>` is the stored one of that key.
-
-        Raises:
-            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
-        """
-
-    def field(self, name: str) -> FieldDecoder:
-        """Returns how a field is decoded, or handed over as bytes: `image`, `label`, or any feature of the dataset.
-
-        Raises:
-            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
-        """
-        return self._undecoded_field(name) or self._field(name)
-
-    def is_undecoded(self, name: str) -> bool:
-        """Whether a field comes as the bytes that are stored, as `decode` asks for."""
-        return self._decode.get(name) is False or self._undecoded_field(name) is not None
-
-    def _undecoded_field(self, name: str) -> BytesField | None:
-        """Returns a field that comes as bytes; None: it is decoded."""
-        if not self._undecoded:
-            return None
-        try:
-            key = self._bytes_key(name)
-        except ConfigError:  # Not a field, or none that could come as bytes.
-            return None
-        return BytesField(key) if key in self._undecoded else None
-
-    def _find_undecoded(self) -> frozenset[str]:
-        """Returns the stored fields that come as bytes."""
-        return find_undecoded(self._decode, self._bytes_key, self.dataset_name)
-
-    def _undecoded_specs(self, specs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the specs of fields as they come, of which those that the dataset declares are given."""
-        return {name: BYTES_SPEC if self.is_undecoded(name) else spec for name, spec in specs.items()}
-
-    def _bytes_key(self, name: str) -> str:
-        """Returns the stored field that holds the bytes of a field.
-
-        Raises:
-            ConfigError: it does not exist, or is not stored as bytes.
-        """
-        found = self.encoded_field(name)
-        if isinstance(found.decoder, StoredField) and found.kind in ("image", "text"):
-            return found.decoder.key
-        raise no_bytes(self.dataset_name, name, quoted(self._find_stored(name)[0]), "Leave it out of decode.")
-
-    @abstractmethod
-    def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored; also one with the name of a metadata field.
-
-        Raises:
-            ConfigError: it does not exist, or only tensorflow could decode it.
-        """
-
-    @property
-    def has_integer_label(self) -> bool:
-        """Whether the field `label` is one integer, as it is stored."""
-        return self._has_integer_target
-
-    @property
-    @abstractmethod
-    def _has_integer_target(self) -> bool:
-        """Whether the field `label` is one integer."""
-
-    @property
-    @abstractmethod
-    def _all_fields(self) -> Sequence[str]:
-        """The fields that an example of a dataset without image and label has."""
-
-    @property
-    @abstractmethod
-    def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
-
-    @property
-    @abstractmethod
-    def _stored_class_names(self) -> list[str] | None:
-        """Names of the classes by the label that is stored; None when they are unknown."""
-
-    @abstractmethod
-    def _find_stored(self, name: str) -> tuple[object, bool]:
-        """Returns what is stored of a field, for messages, and whether that is an image.
-
-        Raises:
-            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
-        """
+    # What a format's parser knows of its files.
 
     @property
     @abstractmethod
@@ -213,14 +121,6 @@ class SplitDescription(ABC):
     def _source_for(self, read: ReadOptions) -> Source:
         """Returns the source as other options read it."""
         return self._source
-
-    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
-        """Returns which boxes among some fields move with the image as a preprocess changes it."""
-        return named_boxes(preprocess.box_fields or {}, fields, self.target_key)
-
-    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Returns the fields that are known to be boxes of the whole image, and stay so without being asked to."""
-        return []
 
     # What is checked of the arguments.
 
@@ -375,22 +275,6 @@ class SplitDescription(ABC):
         if basename:
             names = [os.path.basename(name) for name in names]
         return [os.path.join(self._folder, name) for name in names] if absolute else names
-
-    def has_field(self, name: str) -> bool:
-        """Whether a field exists: `image` and `label` by image_key and target_key."""
-        try:
-            self.check_fields([name])
-        except ConfigError:
-            return False
-        return True
-
-    def check_fields(self, fields: Sequence[str]) -> None:
-        """Raises ConfigError when a field does not exist, or `image` or `label` names no suitable feature."""
-        for name in fields:
-            if not isinstance(name, str):
-                raise ConfigError(f"fields={quoted(fields)}: {quoted(name)} is not a field name.")
-            if name not in METADATA_FIELDS:
-                self.field(name)
 
     def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
         """Returns the arithmetic of an epoch for one place in the world.
