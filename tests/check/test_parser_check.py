@@ -294,6 +294,19 @@ def test_an_example_that_is_not_the_subsets_comes_too_often() -> None:
     assert re.match(r"1 missing \(allowed 0\), 4 twice \(allowed 3\); missing: \d+; twice: 1,", detail)
 
 
+def test_an_example_of_another_class_breaks_the_shares_of_both() -> None:
+    expected = expect(training().balanced(), 1, 1, 1)
+    index = int(expected.share(0, 0).index[0])
+    instead = (index + 1) % NUM_EXAMPLES  # Its label is the next one.
+
+    def other(batch: Received) -> Received:
+        return replace(batch, id=[str(instead), *batch.id[1:]], index=np.array([instead, *batch.index[1:]]))
+
+    detail = broken(judge(play(expected, other, (0, 0, 0))))["every class has its share"]
+    assert detail.count(" came, ") == 2
+    assert f"epoch 0, {index % NUM_CLASSES}: " in detail
+
+
 def test_a_drawn_example_that_does_not_come_is_missing() -> None:
     expected = expect(training().weighted(np.arange(NUM_EXAMPLES) % 7, epoch_size=48), 1, 1, 2)
     index = expected.share(0, 0).index[:4]

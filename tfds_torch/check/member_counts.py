@@ -50,7 +50,10 @@ class MemberCounts:
         self._plan = plan
         self._classes: Int64Array | None = None
         if plan.mixture is not None and plan.mixture.num_shared is not None:
-            self._classes = plan.mixture.members_of(np.arange(plan.num_examples, dtype=np.int64))
+            self._classes = np.full(plan.num_examples, -1, np.int64)
+            for number, member in enumerate(plan.mixture.members):
+                if member.subset is not None:
+                    self._classes[member.subset.numbers] = number
         self._batches_of_window = max(1, -(-plan.num_batches // _MOST_WINDOWS))
         self._came: dict[int, Int64Array] = {}
 

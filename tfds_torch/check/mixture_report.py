@@ -25,8 +25,8 @@ def _show_weight(start: int, share: float) -> str:
     return f"from example {start:,} on {share:.4g}" if start else f"{share:.4g}"
 
 
-def count_rows(counts: Mapping[int, EpochCounts]) -> Rows:
-    """Returns the table of what came of every member in every epoch, without what fills the last batch."""
+def count_rows(counts: Mapping[int, EpochCounts], kind: str = "member") -> Rows:
+    """Returns the table of what came of every member (or class) in every epoch, without what fills the last batch."""
     rows = []
     for epoch, count in sorted(counts.items()):
         total = max(1, sum(one.num_valid for one in count.members))
@@ -34,4 +34,4 @@ def count_rows(counts: Mapping[int, EpochCounts]) -> Rows:
             off = "-" if one.most_off is None else f"{one.most_off:.2f}"
             numbers = f"{one.num_valid:,}", f"{one.num_planned:,}", f"{one.num_valid / total:.2%}", off
             rows.append([str(epoch), one.name, *numbers])
-    return ["epoch", "member", "came", "announced", "share", "farthest from n x weight"], rows
+    return ["epoch", kind, "came", "announced", "share", "farthest from n x weight"], rows

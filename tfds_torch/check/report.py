@@ -104,7 +104,9 @@ def print_judged(console: Console, findings: Findings) -> None:
         console.print("Ledger:", plain(_describe_promised(findings.parser, findings.expected.plan)))
     console.print(_ledger(findings.counts))
     if any(count.members for count in findings.counts.values()):
-        console.print(_table(*count_rows(findings.counts), "members and epochs"))
+        mixture = None if findings.expected is None else findings.expected.plan.mixture
+        one, all_of_them = ("class", "classes") if mixture is not None and mixture.num_shared else ("member", "members")
+        console.print(_table(*count_rows(findings.counts, one), f"{all_of_them} and epochs"))
     console.print(_promises(findings.promises))
     for skipped in findings.not_judged:
         console.print("Not judged:", plain(f"{skipped.name}: {skipped.reason}"), soft_wrap=True)
