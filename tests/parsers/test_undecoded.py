@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 import torch
+import torchvision_build
 from conformance import Step, check_resumes
 from picture_fixtures import ENCODINGS, NAMES, photograph, write_pictures
 from PIL import Image
@@ -23,6 +24,7 @@ from storage.webdataset.made_tars import write_samples
 from tfds_fixtures import Datasets, call_reader
 from torch.utils.data import DataLoader
 
+from parsers.look_alikes import HubDataset, HubImage
 from tfds_torch import (
     DecodedCache,
     EvalPreprocess,
@@ -393,6 +395,31 @@ def test_any_image_field_of_a_dataset_of_ones_own_comes_as_bytes() -> None:
     assert batch.features["view"] == FILES
 
 
+def test_the_images_of_a_hub_come_as_their_files_and_nothing_is_decoded_but_the_first() -> None:
+    columns: dict[str, list[Any]] = {
+        "image": [{"bytes": file, "path": None} for file in FILES],
+        "label": list(range(NUM_EXAMPLES)),
+    }
+    rows = HubDataset(columns, {"image": HubImage(), "label": object()})
+    assert [image for batch in ParserMapStyle(rows, batch_size=5, **BYTES).batches() for image in batch.image] == FILES
+    assert rows.num_decoded == 1  # That of the first item, which shows what there is.
+    shown = rows.with_format("numpy")
+    assert "holds its pixels, not the bytes of a file" in refusal(ParserMapStyle, dataset=shown, **BYTES)
+
+
+def test_an_image_folder_of_torchvision_comes_as_its_files(tmp_path: Path) -> None:
+    held = torchvision_build.declare_where_needed()
+    from torchvision.datasets import ImageFolder
+
+    folder_case(tmp_path)
+    rows = ImageFolder(str(tmp_path / "train"))
+    (batch,) = ParserMapStyle(rows, batch_size=NUM_EXAMPLES, **BYTES).batches()
+    assert batch.image == [Path(path).read_bytes() for path, _ in rows.samples]
+    changed = ImageFolder(str(tmp_path / "train"), transform=np.asarray)
+    assert "holds its pixels, not the bytes of a file" in refusal(ParserMapStyle, dataset=changed, **BYTES)
+    del held
+
+
 def test_files_that_no_decoder_knows_come_as_bytes() -> None:
     rows = [(b"\0\0\0 ftypavif" + bytes([number]), number) for number in range(4)]
     parser = ParserMapStyle(rows, names=("image", "label"), batch_size=4, **BYTES)
@@ -458,7 +485,7 @@ def test_anything_but_fields_with_true_or_false_is_refused(decode: Any) -> None:
     ("decode", "message"),
     [
         ({"imag": False}, "There is no feature 'imag'. The dataset's features are: .*Did you mean 'image'"),
-        ({"weight": False}, "decode names 'weight', which is Tensor.*, not stored as bytes. Undecoded can come single"),
+        ({"weight": False}, "decode names 'weight', which is Tensor.*, not stored as bytes: only single images"),
         ({"frames": False}, "decode names 'frames', which is Sequence.*, not stored as bytes"),
         ({"label": False}, "decode names 'label', which is ClassLabel.*, not stored as bytes"),
     ],

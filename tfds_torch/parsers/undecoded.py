@@ -67,8 +67,8 @@ def find_undecoded(decode: Mapping[str, bool], find_key: Callable[[str], str], d
 def no_bytes(dataset_name: str, name: str, what: object, advice: str) -> ConfigError:
     """Returns the error for a field that `decode` names, and that is not stored as bytes."""
     return ConfigError(
-        f"{dataset_name}: decode names {quoted(name)}, which is {what}, not stored as bytes. Undecoded can come single "
-        f"images and texts. {advice}"
+        f"{dataset_name}: decode names {quoted(name)}, which is {what}, not stored as bytes: only "
+        f"single images and texts can come undecoded. {advice}"
     )
 
 
