@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tfds_torch import ParserMapStyle
+from tfds_torch import ParserMapStyle, ParserMixture
+from tfds_torch.check.opening import open_parser
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config import load_config
 
@@ -99,3 +100,35 @@ def test_a_recipe_without_name_and_source_names_both(folder: Path) -> None:
 def test_nothing_is_imported_before_the_parser_is_made(folder: Path) -> None:
     config: Any = load_config(recipe(folder, "rows_of_nobody:make"))
     assert config.source == "rows_of_nobody:make"
+
+
+def test_a_mixture_has_datasets_of_ones_own_among_its_members(folder: Path) -> None:
+    path = folder / "mix.toml"
+    member = 'image_key = false\ntarget_key = "kind"\n'
+    path.write_text(
+        f'[[mixture]]\nsource = "rows_of_mine:make_rows"\n{member}'
+        f'[[mixture]]\nmember = "again"\nsource = "rows_of_mine:make_rows"\n{member}'
+    )
+    parser = load_config(path).make_parser()
+    assert isinstance(parser, ParserMixture)
+    assert parser.member_sizes == {"rows_of_mine": 20, "again": 20}
+    assert isinstance(open_parser(load_config(path)), ParserMixture)
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        ('source = "rows:make"\nsplit = "train"\n', r"\[\[mixture\]\]: source = 'rows:make' is a dataset of your own"),
+        ('source = "rows"\n', r"\[\[mixture\]\]: source = 'rows' must be 'module:function'"),
+        ("weight = 1\n", "it needs a line name = 'cifar10', or source = 'module:function'"),
+        (
+            'source = "rows_of_mine:fail"\n',
+            "Member 'rows_of_mine' of the mixture: source='rows_of_mine:fail' raised",
+        ),
+    ],
+)
+def test_a_member_that_cannot_work_is_named(folder: Path, member: str, message: str) -> None:
+    path = folder / "mix.toml"
+    path.write_text(f"[[mixture]]\n{member}")
+    with pytest.raises(ConfigError, match=message):
+        load_config(path).make_parser()

@@ -52,12 +52,13 @@ def _open_mixture(
     config: Config, mixture: MixtureConfig, root: str | None, num_fake: int | None, num_shards: int | None, command: str
 ) -> ParserMixture:
     """Returns the mixture; what is built is built for those members that are made up or embedded."""
-    embedded = [one.member_name for one in mixture.members if _is_embedded(one.name, one.root or root)]
+    found = [one for one in mixture.members if one.source is None]
+    embedded = [one.member_name for one in found if _is_embedded(one.name, one.root or root)]
     if num_fake is not None and len(embedded) == len(mixture.members):
         raise ConfigError(f"--fake {num_fake}: all members are embedded, with real content. Drop --fake.")
 
     def open_member(one: MemberConfig, recipe: Config) -> CheckedParser:
-        is_fixed, is_there = is_one_split(one.name), one.member_name in embedded
+        is_fixed, is_there = one.source is not None or is_one_split(one.name), one.member_name in embedded
         is_made_up = num_fake is not None and not is_there and not is_fixed
         return _open_dataset(
             recipe,

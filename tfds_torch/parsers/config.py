@@ -26,7 +26,7 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 _MAX_FILE_BYTES = 64 * 2**10
-_OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read")
+_OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read", "source")
 _OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
 _PREPROCESSES: dict[str, Any] = {"train": TrainPreprocess, "eval": EvalPreprocess}
 
@@ -212,7 +212,7 @@ def _homes(is_mixture: bool) -> dict[str, set[str]]:
     homes = {"": top | {"loader", "schedule"}, "[read]": set(get_type_hints(ReadOptions)), "[loader]": {"num_workers"}}
     homes["[preprocess]"] = {"kind"}.union(*map(get_type_hints, _PREPROCESSES.values()))
     if is_mixture:
-        homes[""] = homes[""] - MEMBER_KEYS - {"source"} | TOP_KEYS
+        homes[""] = homes[""] - MEMBER_KEYS | TOP_KEYS
         homes[MIXTURE] = {*MEMBER_KEYS, "read"}
     return homes
 

@@ -9,6 +9,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config_values import check_keys, checked, shown
 from tfds_torch.parsers.one_split import is_one_split
+from tfds_torch.parsers.own_dataset import check_source
 from tfds_torch.runtime.printable import quoted
 
 MIXTURE, SCHEDULE = "[[mixture]]", "[[schedule]]"
@@ -25,7 +26,7 @@ class MemberConfig:
         member: its name in the mixture; None: that of the dataset or file, without config, version, numbers.
         weight: its weight, >= 0; None: no member has one.
         root: TFDS data directory; None: that of the other members.
-        split, image_key, target_key, class_map, read: as in Config.
+        split, image_key, target_key, class_map, read, source: as in Config.
     """
 
     name: str
@@ -37,6 +38,7 @@ class MemberConfig:
     target_key: str | tuple[str, ...] | None = "label"
     class_map: str | dict[str, int] | None = None
     read: ReadOptions = ReadOptions()
+    source: str | None = None
 
     @property
     def member_name(self) -> str:
@@ -148,9 +150,16 @@ def make_mixture(
 
 def _make_member(source: str, entry: Mapping[str, Any], find_class_map: Callable[[object, str], Any]) -> MemberConfig:
     given = {key: value for key, value in entry.items() if key != "read"}
-    if "name" not in given:
-        raise ConfigError(f"{source}: {MIXTURE} does not say which dataset it is: it needs a line name = 'cifar10'.")
     values = checked(source, MIXTURE, given, MemberConfig)
+    if "source" in values:
+        where = f"{source}: {MIXTURE}"
+        check_source(where, values["source"], has_name="name" in values, has_split="split" in values)
+        values["name"] = values["source"]
+    elif "name" not in values:
+        raise ConfigError(
+            f"{source}: {MIXTURE} does not say which dataset it is: it needs a line name = 'cifar10', or source = "
+            f"'module:function'."
+        )
     if "class_map" in values:
         values["class_map"] = find_class_map(values["class_map"], f"{source}: {MIXTURE} class_map")
     options = checked(source, _READ, entry.get("read", {}), ReadOptions)
