@@ -25,7 +25,16 @@ BY_INDEX, STREAMS = (TRAIN_INDEX, EVALUATION), (TRAIN_EXAMPLES, TRAIN_FILES, EVA
 TASKS = (*BY_INDEX, *STREAMS)
 REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
 
-VARIATIONS = ("halves", "sub-split", "empty shards in train+test", "shuffling disabled", "image folder")
+BALANCED = ("own dataset, balanced subset", "balanced subset", "own dataset, weighted")
+"""Trained on only."""
+
+BY_NUMBER = ("own dataset", "subset", *BALANCED)
+"""Never read as streams."""
+
+VARIATIONS = (
+    *("halves", "sub-split", "empty shards in train+test", "shuffling disabled", "image folder"),
+    *BY_NUMBER,
+)
 """What differs from other splits in what is read, not in how it is dealt.
 
 `make test` reads a cell of each, `make campaign` all.
@@ -48,10 +57,21 @@ _SPAWNED = (
     (4, 3, True),
     (3, 1, True),
     (1, 1, True),
+    (2, 2, True),
+    (2, 1, False),
+    (1, 2, True),
+    (2, 2, False),
+    (1, 3, True),
 )
-_ON_FORK_SERVER = ((1, 1), (2, 2), (1, 3), (2, 1), (3, 2), (1, 2), (4, 3), (2, 3), (4, 1), (3, 3), (4, 2))
+_ON_FORK_SERVER = (
+    *((1, 1), (2, 2), (1, 3), (2, 1), (3, 2), (1, 2), (4, 3), (2, 3), (4, 1), (3, 3), (4, 2)),
+    *((2, 2), (3, 1), (1, 2), (4, 1), (2, 3)),
+)
 _QUICK_ALONE = (TRAIN_INDEX, EVALUATION, TRAIN_EXAMPLES, EVALUATION_EXAMPLES)
-_QUICK = ((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1))
+_QUICK = (
+    *((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1)),
+    *((2, 2), (2, 3), (2, 1), (3, 2), (2, 2)),
+)
 
 
 def make_cell(data: str, grid: tuple[int, int], task: str, method: str, persistent: bool, number: int) -> Cell:
@@ -70,6 +90,8 @@ def make_cell(data: str, grid: tuple[int, int], task: str, method: str, persiste
 
 def tasks_of(data: str, grid: tuple[int, int]) -> list[str]:
     """What can be read: mode `files` needs a file for each pipeline."""
+    if data in BY_NUMBER:
+        return [TRAIN_INDEX] if data in BALANCED else list(BY_INDEX)
     num_replicas, num_workers = grid
     has_files = NUM_FILES[data] >= num_replicas * max(1, num_workers)
     return [task for task in TASKS if has_files or task != TRAIN_FILES]
@@ -100,7 +122,8 @@ def some_cells(data: str, method: str) -> list[Cell]:
         tasks = tasks_of(data, (num_replicas, num_workers))
         return [make_cell(data, (num_replicas, num_workers), tasks[first // 2 % len(tasks)], method, persistent, first)]
     if method == FORK_AFTER_TENSORFLOW:
-        return [make_cell(data, (2, 1), BY_INDEX[first % 2], method, True, 1)]
+        tasks = [task for task in BY_INDEX if task in tasks_of(data, (2, 1))]
+        return [make_cell(data, (2, 1), tasks[first % len(tasks)], method, True, 1)]
     grid = _ON_FORK_SERVER[first]
     tasks = tasks_of(data, grid)
     return [make_cell(data, grid, tasks[first % len(tasks)], method, first % 2 == 0, first)]
@@ -155,13 +178,14 @@ def quick_cells() -> Iterator[Cell]:
         if data not in VARIATIONS or number % 2 == 0:
             yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
         if data not in VARIATIONS or number % 2 == 1:
-            yield make_cell(data, alone, _QUICK_ALONE[number % len(_QUICK_ALONE)], NO_WORKERS, False, number)
+            tasks_alone = [task for task in _QUICK_ALONE if task in tasks]
+            yield make_cell(data, alone, tasks_alone[number % len(tasks_alone)], NO_WORKERS, False, number)
     # Of the same epochs as a DataLoader's: counts.py compares what came.
     for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
         if number % 3 == 1:
-            yield _without_torch(
-                make_cell(data, grid, tasks_of(data, grid)[number % 5 % 3], FORK, number % 2 == 1, number)
-            )
+            tasks = tasks_of(data, grid)
+            task = tasks[number % 5 % 3 % len(tasks)]
+            yield _without_torch(make_cell(data, grid, task, FORK, number % 2 == 1, number))
 
 
 def _without_torch(cell: Cell) -> Cell:

@@ -16,20 +16,24 @@ READ_MODES = {
 }
 """Task -> read mode; `auto` takes `index` wherever it can."""
 
+OWN_ITEMS = "own items"
+"""The name of the dataset in own_items.py."""
+
 COUNTED = None
 """An epoch that the dataset counts by itself."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A split on disk.
+    """A split on disk, or a dataset of one's own.
 
     Attributes:
         root: TFDS data directory.
-        name: the dataset.
+        name: the dataset; OWN_ITEMS: one that is no TFDS dataset.
         split: TFDS's expression.
         shuffles: whether training shuffles.
         content: a feature, stored in each record, that proves which record was read; None where there is none.
+        chosen: how examples are chosen of it, a key of choices.py.
     """
 
     root: str
@@ -37,6 +41,7 @@ class Split:
     split: str
     shuffles: bool = True
     content: str | None = "file_name"
+    chosen: str = "all"
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ def unshuffled_streams(cell: Cell, truth: Truth) -> dict[tuple[int, int], list[i
 def _slots_of_pipeline(cell: Cell, truth: Truth, rank: int, worker: int) -> list[int]:
     """By index the whole epoch is one row, of which every batch takes its slots."""
     batches = batches_of_worker(cell, len(truth), worker)
-    return [slot % len(truth) for batch in batches for slot in slots_of_batch(cell, len(truth), rank, batch)]
+    slots = [slot for batch in batches for slot in slots_of_batch(cell, len(truth), rank, batch)]
+    return [truth.choice.numbers[slot % len(truth)] for slot in slots]
 
 
 def _streams_of_files(cell: Cell, truth: Truth) -> Iterator[list[int]]:

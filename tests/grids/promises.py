@@ -61,10 +61,14 @@ def judge(cell: Cell, truth: Truth, split_shuffles: bool, ranks: Sequence[RankLe
             elif not shuffles:
                 _judge_order(verdict, cell, truth, epoch)
         verdict.broken[before:] = [f"iteration {at}: {sentence}" for sentence in verdict.broken[before:]]
+    if truth.choice.epoch_size is not None and not verdict.broken:
+        _judge_row(verdict, cell, truth, epochs)
     _judge_epochs(verdict, cell, truth, shuffles, epochs)
     if not cell.is_training:
         refusals = [rank.refusal or "" for rank in ranks]
-        verdict.expect(all("read mode 'files'" in text for text in refusals), f"'files' in evaluation: {refusals}")
+        verdict.expect(
+            all("mode" in text and "'files'" in text for text in refusals), f"'files' in evaluation: {refusals}"
+        )
     return verdict
 
 
@@ -120,8 +124,10 @@ def _judge_rows(verdict: Verdict, cell: Cell, truth: Truth, epoch: Epoch) -> Non
 
 
 def _what_is_wrong(cell: Cell, truth: Truth, row: Row) -> str:
-    if not 0 <= row.index < len(truth):
+    if not 0 <= row.index < len(truth.ids):
         return "is no example of the split"
+    if row.index not in truth.chosen:
+        return "was not chosen"
     if row.id != truth.ids[row.index]:
         return f"has the id of another example: TFDS says {truth.ids[row.index]}"
     if row.content != truth.contents[row.index]:
@@ -140,13 +146,16 @@ def _judge_counts(verdict: Verdict, cell: Cell, truth: Truth, epoch: Epoch) -> N
     num_valid = counts.total()
     verdict.num_delivered += num_valid
     verdict.num_padded += len(rows) - num_valid
+    if truth.choice.epoch_size is not None:  # What comes in passes goes beyond epochs: see _judge_row.
+        verdict.num_wrapped += num_valid - len(truth)
+        return
     if cell.task == TRAIN_FILES:
         verdict.num_left_out += sum(index not in counts for index in range(len(truth)))
         verdict.num_wrapped += num_valid - len(counts)
         return
     # Of the fill, every example comes once before one comes again.
     most = 1 if not cell.is_training else -(-num_valid // len(truth))
-    missing = [truth.ids[index] for index in range(len(truth)) if not counts[index]]
+    missing = [truth.ids[index] for index in truth.choice.numbers if not counts[index]]
     twice = [truth.ids[index] for index, times in sorted(counts.items()) if times > most]
     whole = num_valid // len(truth)
     seldom = [truth.ids[index] for index, times in sorted(counts.items()) if times < whole]
@@ -165,6 +174,32 @@ def _judge_counts(verdict: Verdict, cell: Cell, truth: Truth, epoch: Epoch) -> N
     verdict.expect(
         not fill or max(uneven.values()) <= -(-len(fill) // len(truth)), f"padding repeats itself: {_few(fill)}"
     )
+
+
+def _judge_row(verdict: Verdict, cell: Cell, truth: Truth, epochs: Sequence[Epoch]) -> None:
+    """Epochs are parts of an endless row, in which every class has its share, and goes through passes of its own."""
+    rows = {number: row_of_all(epoch) for number, epoch in zip(cell.epoch_numbers, epochs, strict=True)}
+    for number in range(len(rows) - 1):
+        fill, following = rows[number][len(truth) :], rows[number + 1]
+        verdict.expect(fill == following[: len(fill)], f"the fill of epoch {number} is not what comes next")
+    row = [index for number in range(len(rows)) for index in rows[number][: len(truth)]]
+    for label, members in enumerate(truth.choice.classes):
+        came = [index in members for index in row]
+        num_came, far = 0, 0.0
+        for slot, is_member in enumerate(came, 1):
+            num_came += is_member
+            far = max(far, abs(num_came - slot / len(truth.choice.classes)))
+        verdict.expect(far < 1, f"class {label} is {far:.2f} examples from its share")
+        stream = [index for index in row if index in members]
+        for start in range(0, len(stream), len(members)):
+            one_pass = Counter(stream[start : start + len(members)])
+            twice = [truth.ids[index] for index, times in one_pass.items() if times > 1]
+            is_whole = one_pass.total() == len(members)
+            missing = [truth.ids[index] for index in members if is_whole and not one_pass[index]]
+            verdict.expect(not twice, f"twice in a pass of class {label}: {_few(twice)}")
+            verdict.expect(not missing, f"missing in a pass of class {label}: {_few(missing)}")
+            verdict.twice += twice
+            verdict.missing += missing
 
 
 def _judge_files(verdict: Verdict, cell: Cell, truth: Truth, epoch: Epoch) -> None:

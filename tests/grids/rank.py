@@ -17,9 +17,11 @@ import torch.utils.data
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from grids.cell import FORK, FORK_AFTER_TENSORFLOW, NO_WORKERS, READ_MODES, Cell, RankLedger, Row, Split
+from grids.cell import FORK, FORK_AFTER_TENSORFLOW, NO_WORKERS, OWN_ITEMS, READ_MODES, Cell, RankLedger, Row, Split
+from grids.choices import choose
 from grids.fleet import Place
-from tfds_torch import ImageDataset, MultiLoader, ParserTfds, ReadOptions, World
+from grids.own_items import OwnItems
+from tfds_torch import ImageDataset, MultiLoader, ParserMapStyle, ParserTfds, ReadOptions, World
 from tfds_torch.engines import tensorflow_runtime
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
@@ -56,16 +58,16 @@ def process_group(place: Place | None = None) -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
-def make_parser(cell: Cell, split: Split, mode: str) -> ParserTfds:
-    return ParserTfds(
-        split.root,
-        split.name,
-        split.split,
-        is_training=cell.is_training,
-        shuffle=cell.is_training and split.shuffles,
-        batch_size=cell.batch_size,
-        read=ReadOptions(mode=mode, num_threads=1, cycle_length=16 if mode == "index" else 4),
-    )
+def make_parser(cell: Cell, split: Split, mode: str) -> Any:
+    arguments: dict[str, Any] = {
+        "is_training": cell.is_training,
+        "shuffle": cell.is_training and split.shuffles,
+        "batch_size": cell.batch_size,
+        "read": ReadOptions(mode=mode, num_threads=1, cycle_length=16 if mode == "index" else 4),
+    }
+    if split.name == OWN_ITEMS:
+        return choose(ParserMapStyle(OwnItems(), **arguments), split.chosen)
+    return choose(ParserTfds(split.root, split.name, split.split, **arguments), split.chosen)
 
 
 def read_cell(place: Place, cell: Cell, split: Split) -> RankLedger:
@@ -167,9 +169,8 @@ def _rows_of_batch(batch: list[Any], split: Split) -> list[Row]:
 
 def refused_files(cell: Cell, split: Split) -> str:
     """Returns how read mode `files` is refused in evaluation."""
-    dataset = ImageDataset(make_parser(cell, split, "files"), fields=LEDGER)
     try:
-        next(iter(dataset))
+        next(iter(ImageDataset(make_parser(cell, split, "files"), fields=LEDGER)))
     except ConfigError as error:
         return str(error)
     raise AssertionError("read mode 'files' yields an example in evaluation")

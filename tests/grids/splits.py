@@ -12,7 +12,9 @@ import tensorflow_datasets as tfds
 from image_folder_fixtures import write_image_folder
 from tfds_fixtures import Datasets, edited_info, iterate_tfds, reshard
 
-from grids.cell import Split
+from grids.cell import OWN_ITEMS, Split
+from grids.choices import CLASSES, SUBSET, WEIGHTED, Choice, make_choice
+from grids.own_items import NUM_ITEMS, label_of_item, size_of_item
 
 IMAGE_FOLDER = "image_folder"
 
@@ -28,6 +30,11 @@ NUM_FILES = {
     "empty shards in train+test": 5,
     "shuffling disabled": 7,
     "image folder": 0,  # Its images are files of their own.
+    "own dataset": 0,
+    "subset": 7,
+    "own dataset, weighted": 0,
+    "own dataset, balanced subset": 0,
+    "balanced subset": 7,
 }
 """Name -> shards that hold examples of the split: mode `files` deals them."""
 
@@ -43,15 +50,23 @@ class Truth:
         labels: of each example.
         contents: of the feature that proves which record was read.
         image_sizes: width and height of each image, pixels.
+        choice: which of them come.
     """
 
     ids: list[str]
     labels: list[int]
     contents: list[str | None]
     image_sizes: list[tuple[int, int]]
+    choice: Choice
 
     def __len__(self) -> int:
-        return len(self.ids)
+        """Examples of an epoch."""
+        return self.choice.num_slots
+
+    @cached_property
+    def chosen(self) -> frozenset[int]:
+        """The indices of those that may come."""
+        return frozenset(self.choice.numbers)
 
     @cached_property
     def shards(self) -> list[str]:
@@ -86,6 +101,11 @@ def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
         "empty shards in train+test": Split(gaps, "shapes", "train+test"),
         "shuffling disabled": Split(str(ordered), "shapes", "train", shuffles=False),
         "image folder": Split(str(images), IMAGE_FOLDER, "train", content="image/filename"),
+        "own dataset": Split("", OWN_ITEMS, "all", content="content"),
+        "subset": Split(root, "shapes", "train", chosen=SUBSET),
+        "own dataset, weighted": Split("", OWN_ITEMS, "all", content="content", chosen=WEIGHTED),
+        "own dataset, balanced subset": Split("", OWN_ITEMS, "all", content="content", chosen=CLASSES),
+        "balanced subset": Split(root, "shapes", "train", chosen=CLASSES),
     }
 
 
@@ -95,6 +115,12 @@ def list_splits(_: object, splits: Mapping[str, Split]) -> dict[str, Truth]:
 
 
 def _list_split(split: Split) -> Truth:
+    if split.name == OWN_ITEMS:
+        numbers = range(NUM_ITEMS)
+        labels = list(map(label_of_item, numbers))
+        contents: list[str | None] = [f"item {number}" for number in numbers]
+        sizes = list(map(size_of_item, numbers))
+        return Truth(list(map(str, numbers)), labels, contents, sizes, make_choice(split.chosen, labels))
     if split.name == IMAGE_FOLDER:  # TFDS gives no ids to it: they are the paths below the root.
         dataset = tfds.ImageFolder(split.root).as_dataset(split=split.split, shuffle_files=False)
         examples = list(tfds.as_numpy(dataset))
@@ -102,9 +128,11 @@ def _list_split(split: Split) -> Truth:
             example["tfds_id"] = os.path.relpath(example["image/filename"], split.root.encode())
     else:
         examples = list(iterate_tfds(split.root, split.name, split.split))
+    labels = [int(example["label"]) for example in examples]
     return Truth(
         [example["tfds_id"].decode() for example in examples],
-        [int(example["label"]) for example in examples],
+        labels,
         [example[split.content].decode() if split.content else None for example in examples],
         [example["image"].shape[1::-1] for example in examples],
+        make_choice(split.chosen, labels),
     )

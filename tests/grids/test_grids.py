@@ -7,6 +7,7 @@ import pytest
 from grids import promises
 from grids.campaign import (
     BY_INDEX,
+    BY_NUMBER,
     DATA,
     LARGE,
     STREAMS,
@@ -67,7 +68,14 @@ def test_the_splits_are_what_their_names_say(truths: dict[str, Truth], splits: d
     assert len(truths["fewer examples than pipelines"]) == 3
     assert len(set(truths["uneven shards"].file_lengths)) == 7
     for data, truth in truths.items():
-        assert len(set(truth.ids)) == len(set(truth.contents)) == len(truth), data
+        assert len(set(truth.ids)) == len(set(truth.contents)) == len(truth.ids), data
+        assert len(truth) == len(truth.ids) or data in BY_NUMBER, data
+    assert len(truths["own dataset"]) == 83
+    assert len(truths["subset"]) == 169
+    for data in ("own dataset, balanced subset", "balanced subset"):
+        sizes = sorted(map(len, truths[data].choice.classes))
+        assert len(sizes) > 1, data
+        assert sizes[0] < sizes[-1], data
 
 
 def test_the_grids_are_all_there() -> None:

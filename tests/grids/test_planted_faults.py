@@ -34,6 +34,10 @@ CELLS = {
 CELLS["pictures"] = replace(CELLS[EVALUATION], num_workers=1)
 CELLS["in order"] = replace(CELLS[TRAIN_EXAMPLES], data="shuffling disabled")
 CELLS["by index in order"] = replace(CELLS[TRAIN_INDEX], data="shuffling disabled")
+CELLS["subset"] = replace(CELLS[TRAIN_INDEX], data="subset")
+CELLS["subset in order"] = replace(CELLS[EVALUATION], data="subset", num_workers=1)
+CELLS["classes"] = replace(CELLS[TRAIN_INDEX], data="own dataset, balanced subset")
+CELLS["weighted"] = replace(CELLS[TRAIN_INDEX], data="own dataset, weighted")
 IN_ORDER = ("in order", "by index in order")
 
 Ranks = list[RankLedger]
@@ -148,6 +152,37 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
         lambda ranks: ranks.__setitem__(0, replace(ranks[0], refusal=None)),
         "'files' in",
     ),
+    "an example outside of the subset": (
+        "subset",
+        lambda ranks: put(epoch(ranks)[3], 0, index=2),
+        "was not chosen",
+    ),
+    "an example of the subset comes twice": (
+        "subset",
+        lambda ranks: epoch(ranks)[3].__setitem__(0, epoch(ranks, rank=0)[5][2]),
+        "1 missing: shapes-train",
+    ),
+    "a subset in the order of the split": (
+        "subset in order",
+        lambda ranks: [sort(ranks, at, "index") for at in range(3)],
+        "not in the order of the files",
+    ),
+    "an example comes twice in a pass of its class": (
+        "classes",
+        lambda ranks: [repeat_in_class(ranks, at) for at in (0, 2)],
+        "missing in a pass of class",
+    ),
+    "a class with more than its share": (
+        "classes",
+        lambda ranks: [sort(ranks, at, "label") for at in range(3)],
+        "examples from its share",
+    ),
+    "classes that begin anew in every epoch": (
+        "classes",
+        lambda ranks: [rank.epochs.__setitem__(1, rank.epochs[0]) for rank in ranks],
+        "the fill of epoch 0 is not what comes next",
+    ),
+    "an example without weight": ("weighted", lambda ranks: put(epoch(ranks)[3], 0, index=4), "was not chosen"),
     "ranks in one process": (EVALUATION, lambda ranks: announce(ranks, pid=ranks[0].pid), "ranks share a process"),
 }
 
@@ -155,6 +190,24 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
 def swap_rows(ranks: Ranks, batch: int, at: int = 1) -> None:
     one, other = epoch(ranks, at, rank=0)[batch], epoch(ranks, at, rank=1)[batch]
     one[0], other[0] = other[0], one[0]
+
+
+def places(ranks: Ranks, at: int) -> list[tuple[list[Row], int]]:
+    """The places of an epoch that hold no padding, in the order of the plan: the batch, and the place in it."""
+    batches = [batch for turn in zip(*(rank.epochs[at] for rank in ranks), strict=True) for batch in turn]
+    return [(batch, place) for batch in batches for place, row in enumerate(batch) if row.valid]
+
+
+def sort(ranks: Ranks, at: int, name: str) -> None:
+    found = places(ranks, at)
+    rows = sorted((batch[place] for batch, place in found), key=lambda row: getattr(row, name))
+    for (batch, place), row in zip(found, rows, strict=True):
+        batch[place] = row
+
+
+def repeat_in_class(ranks: Ranks, at: int) -> None:
+    one, other = [(batch, place) for batch, place in places(ranks, at) if batch[place].label == 3][:2]
+    one[0][one[1]] = other[0][other[1]]
 
 
 def copy_of(ranks: Ranks) -> Ranks:
