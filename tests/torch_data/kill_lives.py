@@ -22,25 +22,36 @@ if __name__ == "__main__":
 
 from conformance import Step
 
-from tfds_torch import MultiLoader, ParserTfds, World
-from torch_data.resuming import CountedLoader, MapStyleSetup, PlainLoader, Ranks, Setup, StatefulLoader
+from tfds_torch import MultiLoader, World
+from torch_data.resuming import (
+    ChosenSetup,
+    ClassesSetup,
+    CountedLoader,
+    MapStyleSetup,
+    PlainLoader,
+    Ranks,
+    Setup,
+    StatefulLoader,
+)
 
 
 class MultiRank(CountedLoader):
     """A MultiLoader, which counts by itself: one rank."""
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
+        self.field = setup.number_field
         self.loader: Any = MultiLoader(
-            ParserTfds(**setup.arguments, batch_size=setup.batch_size),
+            setup.make_parser(),
             setup.num_workers,
             world=World(rank, setup.num_replicas),
-            fields=("label",),
+            fields=(self.field,),
             persistent_workers=setup.persistent,
         )
 
     def __iter__(self) -> Iterator[Step]:
         for batch in self.loader:
-            assert batch.label[batch.valid].tolist() == batch.index[batch.valid].tolist()
+            numbers = batch.label if self.field == "label" else batch.features[self.field]
+            assert numbers[batch.valid].tolist() == batch.index[batch.valid].tolist()
             yield Step(batch.epoch, batch.batch, tuple(batch.index.tolist()), tuple(batch.valid.tolist()))
 
 
@@ -49,24 +60,30 @@ KINDS: dict[str, Any] = {
     "MultiLoader": partial(Ranks, make=MultiRank),
     "DataLoader": partial(Ranks, make=PlainLoader),
     "StatefulDataLoader": StatefulLoader,
-    "own dataset": partial(Ranks, make=CountedLoader),
 }
-SETUPS = {"own dataset": MapStyleSetup}
+SETUPS: dict[str, type[Setup]] = {
+    "numbered": Setup,
+    "own dataset": MapStyleSetup,
+    "numbered, chosen": ChosenSetup,
+    "own dataset, chosen": ClassesSetup,
+}
+"""What is read."""
 
 
-def train(kind: str, setup: dict[str, Any], folder: str, is_seeded: bool, last_epoch: int | None) -> None:
+def train(kind: str, reads: str, setup: dict[str, Any], folder: str, is_seeded: bool, last_epoch: int | None) -> None:
     """Reads on from the state in a folder, if there is one; logs every global batch, then saves the state after it.
 
     Args:
         kind: of the loader.
-        setup: of `Setup`.
+        reads: a key of SETUPS.
+        setup: its arguments.
         folder: of log and state.
         is_seeded: whether torch is seeded first, as scripts do.
         last_epoch: at whose end it ends; None: never.
     """
     if is_seeded:
         torch.manual_seed(5)
-    loader = KINDS[kind](SETUPS.get(kind, Setup)(**setup))
+    loader = KINDS[kind](SETUPS[reads](**setup))
     saved, new = Path(folder, "state"), Path(folder, "state.new")
     if saved.exists():
         loader.load(pickle.loads(saved.read_bytes()))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-from chosen import choose
+from chosen import choose, class_of
 from conformance import ResumableLoader, Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
@@ -19,8 +19,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from tfds_torch import ImageDataset, Loader, ParserMapStyle, ParserTfds, World, create_loader
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
-
-FIELDS = ("index", "valid", "label")  # The label is stored in the record, and is its index.
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,11 @@ class Setup:
         return self.global_batch // self.num_replicas
 
     @property
+    def number_field(self) -> str:
+        """The field of a record that holds the number of its example; -100 where it is padding."""
+        return "label"
+
+    @property
     def loader_batch_size(self) -> int | None:
         """What a loader of torch is given."""
         return self.batch_size
@@ -77,8 +80,8 @@ class Setup:
 
     def dataset(self, rank: int | None = 0) -> ImageDataset:
         """Returns the dataset of a rank; None: of the one that the environment names."""
-        parser = self.make_parser()
-        return ImageDataset(parser, fields=FIELDS, world=None if rank is None else World(rank, self.num_replicas))
+        parser, fields = self.make_parser(), ("index", "valid", self.number_field)
+        return ImageDataset(parser, fields=fields, world=None if rank is None else World(rank, self.num_replicas))
 
     def loader(self, dataset: ImageDataset) -> "DataLoader[Any]":
         return DataLoader(dataset, self.loader_batch_size, collate_fn=self.collate, **self.of_workers)
@@ -121,6 +124,27 @@ class MapStyleSetup(Setup):
         return ParserMapStyle(Rows(NUM_EXAMPLES), **arguments, batch_size=self.batch_size)
 
 
+class ClassRows(Rows):
+    """The same examples without images, each with its class."""
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"number": number, "label": class_of(number)}
+
+
+class ClassesSetup(Setup):
+    """A loader over some examples of a dataset of one's own, whose labels are classes: `chosen` says which."""
+
+    @property
+    def number_field(self) -> str:
+        return "number"
+
+    def make_parser(self) -> Parser:
+        arguments = {name: value for name, value in self.arguments.items() if name not in ("root", "name")}
+        how = arguments.pop("chosen", "all")
+        parser = ParserMapStyle(ClassRows(NUM_EXAMPLES), **arguments, batch_size=self.batch_size)
+        return cast(Parser, choose(parser, how))
+
+
 def make_setup(root: str, mode: str = "index", kind: type[Setup] = Setup, **arguments: Any) -> Setup:
     """Returns a training over `numbered`, in 2 batches of 24 unless the arguments say else."""
     names = ("global_batch", "num_replicas", "num_workers", "persistent", "method", "loader_arguments")
@@ -135,8 +159,8 @@ def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
     Without batching it gets one example.
     """
-    index, valid, label = zip(*rows, strict=True) if isinstance(rows, list) else ((value,) for value in rows)
-    assert label == tuple(at if is_valid else -100 for at, is_valid in zip(index, valid, strict=True))
+    index, valid, number = zip(*rows, strict=True) if isinstance(rows, list) else ((value,) for value in rows)
+    assert number == tuple(at if is_valid else -100 for at, is_valid in zip(index, valid, strict=True))
     return [index, valid]
 
 

@@ -11,21 +11,23 @@ import sys
 import time
 import uuid
 import warnings
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from chosen import PROMISES
 from pytest_report import add_section
 from resume_counts import Count, Outcome, count_outcomes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, ParserTfds, World
+from tfds_torch.plan.epoch import EpochPlan
 from torch_data import kill_lives, reading
 
-NUM_KILLS, GLOBAL_BATCH = 11, 12
+GLOBAL_BATCH = 12
 WATCHDOG_S, GRACE_S = 120.0, 60.0
 
 
@@ -96,56 +98,120 @@ def add_kills(config: pytest.Config, count: Count) -> None:
     add_section(config, "SIGKILLs of training that went on in other worlds", lines)
 
 
-def random_life(kind: str, root: str, is_seeded: bool, numbers: random.Random) -> dict[str, Any]:
-    """A life in a world of its own; a StatefulDataLoader goes on with as many workers only, a MultiLoader has some."""
-    is_bound = kind == "StatefulDataLoader"
-    num_workers = 2 if is_bound else numbers.randrange(kind == "MultiLoader", 4)
-    setup = {
-        "arguments": {"root": root, "name": "numbered", "is_training": True},
-        "global_batch": GLOBAL_BATCH,
-        "num_replicas": 1 if is_bound else numbers.choice([1, 2, 3]),
-        "num_workers": num_workers,
-        "persistent": num_workers > 0 and numbers.random() < 0.5,
-    }
-    return {"kind": kind, "setup": setup, "is_seeded": is_seeded, "last_epoch": None}
+@dataclass(frozen=True)
+class Campaign:
+    """Kills of one training.
+
+    Attributes:
+        kind: of its loader; "any": another one in every life, as their states are the same.
+        reads: a key of `kill_lives.SETUPS`.
+        chosen: which examples, a key of PROMISES.
+        is_seeded: whether the script seeds torch first.
+        num_kills: lives that end by SIGKILL.
+    """
+
+    kind: str
+    reads: str = "numbered"
+    chosen: str = "all"
+    is_seeded: bool = False
+    num_kills: int = 11
+
+    def __str__(self) -> str:
+        more = [self.chosen] if self.chosen != "all" else []
+        return ", ".join([self.kind, self.reads.removesuffix(", chosen"), *more, f"{self.num_kills} kills"]) + (
+            ", torch.manual_seed" if self.is_seeded else ""
+        )
+
+    def arguments(self, root: str) -> dict[str, Any]:
+        """Returns the arguments of the setup's parser."""
+        chosen = {"chosen": self.chosen} if self.reads.endswith("chosen") else {}
+        return {"root": root, "name": "numbered", "is_training": True, **chosen}
+
+    def random_life(self, root: str, numbers: random.Random, last_epoch: int | None = None) -> dict[str, Any]:
+        """Returns a life in a world of its own.
+
+        A StatefulDataLoader goes on with as many workers only, and a MultiLoader has some.
+        """
+        kind = numbers.choice(STATES_ALIKE) if self.kind == "any" else self.kind
+        is_bound = kind == "StatefulDataLoader"
+        num_workers = 2 if is_bound else numbers.randrange(kind == "MultiLoader", 4)
+        setup = {
+            "arguments": self.arguments(root),
+            "global_batch": GLOBAL_BATCH,
+            "num_replicas": 1 if is_bound else numbers.choice([1, 2, 3]),
+            "num_workers": num_workers,
+            "persistent": num_workers > 0 and numbers.random() < 0.5,
+        }
+        return {
+            "kind": kind,
+            "reads": self.reads,
+            "setup": setup,
+            "is_seeded": self.is_seeded,
+            "last_epoch": last_epoch,
+        }
+
+    def plan(self, root: str) -> EpochPlan:
+        """Returns the plan of one rank."""
+        return kill_lives.SETUPS[self.reads](self.arguments(root), GLOBAL_BATCH).make_parser().plan(World())
+
+
+STATES_ALIKE = ("Loader", "MultiLoader", "DataLoader")
+CHOSEN = [
+    *(("own dataset", "all"), ("own dataset, chosen", "subset"), ("own dataset, chosen", "classes")),
+    *(("numbered, chosen", "subset"), ("numbered, chosen", "weighted"), ("own dataset, chosen", "weighted")),
+    ("own dataset, chosen", "classes of a subset"),
+]
+QUICK = (("own dataset", "all"), ("numbered, chosen", "subset"), ("own dataset, chosen", "classes"))
+CAMPAIGNS = [
+    *(Campaign(kind) for kind in kill_lives.KINDS),
+    *(Campaign("any", *reads, num_kills=5) for reads in (*QUICK, ("numbered, chosen", "weighted"))),
+]
+LONG_CAMPAIGNS = [
+    *(Campaign(kind, is_seeded=True) for kind in kill_lives.KINDS if kind != "MultiLoader"),
+    *(Campaign("any", *reads, num_kills=40) for reads in CHOSEN),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "is_seeded"),
+    "campaign",
     [
-        *((kind, False) for kind in kill_lives.KINDS),
-        *(
-            pytest.param(kind, True, id=f"{kind}-torch.manual_seed", marks=pytest.mark.campaign)
-            for kind in kill_lives.KINDS
-            if kind != "MultiLoader"
-        ),
+        *(pytest.param(campaign, id=str(campaign)) for campaign in CAMPAIGNS),
+        *(pytest.param(campaign, id=str(campaign), marks=pytest.mark.campaign) for campaign in LONG_CAMPAIGNS),
     ],
 )
 def test_killed_training_that_goes_on_in_other_worlds_loses_and_repeats_nothing(
-    kind: str, is_seeded: bool, numbered_root: str, tmp_path: Path, pytestconfig: pytest.Config
+    campaign: Campaign, numbered_root: str, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
-    numbers, mark = random.Random(f"{kind} {is_seeded}"), uuid.uuid4().hex
+    numbers, mark = random.Random(str(campaign)), uuid.uuid4().hex
     training = Training(tmp_path, mark)
     with training.process:
-        for _ in range(NUM_KILLS):
-            life = random_life(kind, numbered_root, is_seeded, numbers)
+        for _ in range(campaign.num_kills):
+            life = campaign.random_life(numbered_root, numbers)
             code = training.live(life, numbers.randrange(1, 10), numbers.random() * 0.02)
             assert code == -signal.SIGKILL, training.complaints()
         last_epoch = training.log()[-1][0] + 1
-        life = random_life(kind, numbered_root, is_seeded, numbers) | {"last_epoch": last_epoch}
-        assert training.live(life, None) == 0, training.complaints()
+        assert training.live(campaign.random_life(numbered_root, numbers, last_epoch), None) == 0, training.complaints()
     _, alive = psutil.wait_procs(reading.marked_processes(mark), GRACE_S)
     assert alive == []
 
-    plan = ParserTfds(numbered_root, "numbered", is_training=True, batch_size=GLOBAL_BATCH).plan(World())
+    plan = campaign.plan(numbered_root)
     places = list(itertools.product(range(last_epoch + 1), range(plan.num_batches)))
     planned = [(epoch, number, plan.batch(epoch, number).index.tolist()) for epoch, number in places]
     delivered = training.delivered()
     count = count_outcomes([Outcome(examples_of(delivered), [], examples_of(planned))])
-    add_kills(pytestconfig, replace(count, num_stops=NUM_KILLS))
+    add_kills(pytestconfig, replace(count, num_stops=campaign.num_kills))
     assert delivered == planned
     assert count == Count(1, 0, 0, 0)
+    promise = PROMISES[campaign.chosen]
+    own = [index for epoch in range(last_epoch + 1) for index in own_examples(delivered, epoch, promise.epoch_size)]
+    assert len(own) == (last_epoch + 1) * promise.epoch_size
+    assert promise.count(own) == (0, 0)
+
+
+def own_examples(batches: list[tuple[int, int, list[int]]], epoch: int, epoch_size: int) -> list[int]:
+    """Returns the examples of an epoch without those that fill its last batch."""
+    return examples_of([batch for batch in batches if batch[0] == epoch])[:epoch_size]
 
 
 def examples_of(batches: list[tuple[int, int, list[int]]]) -> list[int]:
