@@ -282,6 +282,27 @@ def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(case: Case
     assert check_resumes(partial(make, (2, 2), 12), partial(make, (1, 3), 12)) == 2 * (1 + 2 * (3 + 1))
 
 
+def balance(parser: Any) -> Any:
+    """Balanced, where every class has another number of examples."""
+    return parser.subset([n for n, label in enumerate(parser.targets()) if n % (2 + label)]).balanced(epoch_size=31)
+
+
+SOME: dict[str, Callable[[Any], Any]] = {
+    "subset": lambda parser: parser.subset([*range(35, 3, -1)]),
+    "balanced": balance,
+    "weighted": lambda parser: parser.weighted(np.arange(36) % 5, epoch_size=31),
+}
+
+
+@pytest.mark.parametrize("how", SOME)
+def test_a_choice_of_examples_restored_at_every_step_gives_the_uninterrupted_tail(case: Case, how: str) -> None:
+    def make_parser(batch_size: int) -> Any:
+        return SOME[how](case.make(is_training=True, batch_size=batch_size))
+
+    make = partial(ParserLoader, make_parser)
+    assert check_resumes(partial(make, (2, 2), 12), partial(make, (1, 3), 12)) == 2 * (1 + 2 * (3 + 1))
+
+
 class TrainingLoader:
     """A Loader as training uses it."""
 

@@ -6,7 +6,7 @@ import pytest
 from grids.fleet import Fleet
 
 from torch_data.batched import BatchedMapStyleSetup, BatchedMixtureSetup, BatchedSetup, Shade
-from torch_data.resuming import ChosenSetup, MapStyleSetup, MixtureSetup, make_setup, run_conformance
+from torch_data.resuming import ChosenSetup, ClassesSetup, MapStyleSetup, MixtureSetup, make_setup, run_conformance
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
@@ -119,6 +119,15 @@ CHOSEN = [
     case("weighted, workers -> more workers", "loader", chosen("weighted") | TWO, {"num_workers": 3}, slow),
     case("epoch size, other ranks", "uncounted", chosen("all", epoch_size=30), {"num_replicas": 2}, epochs=3),
     case("epoch size, dropping", "plain", chosen("all", epoch_size=30, remainder="drop") | TWO, {}, slow, epochs=3),
+]
+
+CLASSES = {"kind": ClassesSetup, "chosen": "classes"}
+CHOSEN += [
+    case("own classes, other ranks", "loader", CLASSES, {"num_replicas": 3}),
+    case("own classes, 2x2 -> 1x3", "plain", CLASSES | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow),
+    case("own subset, more workers", "loader", CLASSES | TWO | {"chosen": "subset"}, {"num_workers": 3}, slow),
+    case("own classes of a subset", "stateful", CLASSES | {"chosen": "classes of a subset"}, {}, slow),
+    case("own weighted, fewer workers", "loader", CLASSES | TWO | {"chosen": "weighted"}, {"num_workers": 1}, slow),
 ]
 
 OWN = {"kind": MapStyleSetup}
