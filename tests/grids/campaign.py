@@ -175,11 +175,12 @@ def quick_cells() -> Iterator[Cell]:
     replicas = cycle(REPLICAS)
     for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
         tasks, alone = tasks_of(data, grid), (next(replicas), 0)
-        if data not in VARIATIONS or number % 2 == 0:
+        reads_both = data not in VARIATIONS or data in BY_NUMBER
+        if reads_both or number % 2 == 0:
             yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
-        if data not in VARIATIONS or number % 2 == 1:
-            tasks_alone = [task for task in _QUICK_ALONE if task in tasks]
-            yield make_cell(data, alone, tasks_alone[number % len(tasks_alone)], NO_WORKERS, False, number)
+        if reads_both or number % 2 == 1:
+            task = tasks[(number + 1) % len(tasks)] if data in BY_NUMBER else _QUICK_ALONE[number % len(_QUICK_ALONE)]
+            yield make_cell(data, alone, task, NO_WORKERS, False, number)
     # Of the same epochs as a DataLoader's: counts.py compares what came.
     for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
         if number % 3 == 1:
