@@ -2,7 +2,7 @@
 
 import copy
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,3 +80,42 @@ class HubDataset:
         self._counts[0] += 1
         image = PilImage.open(io.BytesIO(value["bytes"]))
         return image if self._format is None else np.asarray(image)
+
+
+class Series:
+    """A Series of pandas, whose labels are not the positions of its values."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = np.array(values, object if isinstance(values[0], str) else None)
+        self.index = [f"label {number}" for number in range(len(values))]
+        self.iloc: Any = self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, label: Any) -> Any:
+        return self._values[self.index.index(label)]
+
+    def to_numpy(self) -> Any:
+        return self._values
+
+
+class Frame:
+    """A DataFrame of pandas."""
+
+    def __init__(self, columns: dict[Any, Sequence[Any]]) -> None:
+        self._columns = {name: Series(values) for name, values in columns.items()}
+        self.columns = list(columns)
+        self.iloc, self.index = None, next(iter(self._columns.values())).index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, name: Any) -> Series:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.columns)
+
+    def to_numpy(self) -> Any:
+        raise AssertionError("its columns have several types")

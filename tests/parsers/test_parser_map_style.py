@@ -16,7 +16,7 @@ from PIL import Image
 from tfds_fixtures import Datasets
 from zygote import tensorflow_zygote
 
-from parsers.look_alikes import HubDataset, HubImage, HubLabel
+from parsers.look_alikes import Frame, HubDataset, HubImage, HubLabel, Series
 from parsers.tar_samples import SIDE, pixels_of, png
 from tfds_torch import (
     EvalPreprocess,
@@ -152,6 +152,10 @@ def test_a_whole_item_and_names_that_a_batch_has() -> None:
         ([1], {"names": "x"}, "names='x' must be a sequence of different texts"),
         ([1], {"names": ["x", "x"]}, "must be a sequence of different texts"),
         ([1], {"version": 3}, "version=3 must be a text"),
+        ([1], {"version": ""}, "version='' must be a text"),
+        ({1: [1]}, {}, "an item for each number from 0 to 0, and this one has the key 1"),
+        ({0: 1, "a": 2}, {}, "an item for each number from 0 to 1, and this one has the key 0"),
+        (Frame({"a": [1], 5: [2]}), {}, "the columns of a DataFrame need .* texts, and this one has the name 5"),
         (3, {}, "3 has no items by number"),
         (iter([1]), {}, "has no items by number"),
         ({"a": HubDataset({"x": [1]}), "b": HubDataset({"x": [1]})}, {}, "dictionary of datasets: give one of them"),
@@ -237,6 +241,18 @@ def test_grey_arrays_are_images_and_other_fields_are_not() -> None:
     also = TrainPreprocess(size=3, also=("mask",), crop_padding=1)
     batch = only_batch({"image": digits, "mask": digits}, ("image", "mask"), image_mode="L", preprocess=also)
     assert (batch.image == np.stack(batch.features["mask"])).all()
+
+
+def test_a_table_of_pandas_is_read_by_position_and_not_by_its_labels() -> None:
+    columns = {"x": [5, 3, 4], "name": ["e", "c", "d"]}
+    for rows in (Frame(columns), {"x": Series(columns["x"]), "name": columns["name"]}):
+        batch = only_batch(rows, ["x", "name", "index"])
+        assert batch.features["x"].tolist() == columns["x"]
+        assert batch.features["name"] == columns["name"]
+        (loaded,) = create_loader(rows, batch_size=3)
+        assert (loaded["x"].tolist(), loaded["name"]) == (columns["x"], columns["name"])
+    assert only_batch(Series([5, 3]), ["item"]).features["item"].tolist() == [5, 3]
+    assert only_batch({0: 5, 1: 3}, ["item"]).features["item"].tolist() == [5, 3]
 
 
 def test_another_key_holds_the_image_or_none_does() -> None:

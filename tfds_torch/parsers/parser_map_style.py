@@ -33,8 +33,9 @@ _IMAGE_SPEC = FieldSpec((None, None, 3), np.uint8)
 class ParserMapStyle(ParserBase):
     """Reads a dataset of your own by number: whatever has a length and gives any item by its number.
 
-    That is a map-style dataset of torch, a `datasets.Dataset` of Hugging Face, a `tfds.data_source`, a list, or a
-    dictionary of columns of one length. Order, ranks, padding and exact resume are those of all parsers.
+    That is a map-style dataset of torch, a `datasets.Dataset` of Hugging Face, a `tfds.data_source`, a list, a
+    dictionary of columns of one length, or a DataFrame of pandas (by position, whatever its index). Order, ranks,
+    padding and exact resume are those of all parsers.
 
     The first item shows which fields there are; it is read when they are first asked for. Items that are dictionaries
     have their keys; named tuples have theirs; tuples have `names`. Every item must have the same ones, with values of
@@ -109,7 +110,7 @@ class ParserMapStyle(ParserBase):
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
             *(preprocess, image_mode, class_map, read, epoch_size, decode),
         )
-        if version is not None and not isinstance(version, str):
+        if version is not None and (not isinstance(version, str) or not version):
             raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")
         self._names = check_class_names(class_names)
         rows: MapStyleSource = source_type("map_style")(dataset, _check_names(names), version)
@@ -127,7 +128,7 @@ class ParserMapStyle(ParserBase):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """The names of the columns of a dictionary; none of any other dataset."""
+        """The names of the columns of a dictionary or a DataFrame; none of any other dataset."""
         return tuple(self.dataset) if self._rows.has_columns and len(self._rows) else ()
 
     @property

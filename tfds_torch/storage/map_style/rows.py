@@ -51,10 +51,22 @@ def rows_of(dataset: Any) -> Rows:
     """Returns how a dataset is read.
 
     Raises:
-        ConfigError: it has no length, or no items by number; or it is a dictionary of columns of several lengths.
+        ConfigError: it has no length, or no items by number; or it is a dictionary of columns of several lengths, or
+            one of something else.
     """
+    if is_pandas(dataset):
+        if not hasattr(dataset, "columns"):
+            return ItemRows(dataset.to_numpy())
+        dataset = {name: dataset[name] for name in _check_column_names(dataset)}
     if isinstance(dataset, Mapping) and dataset and all(isinstance(key, str) for key in dataset):
         return ColumnRows(dataset)
+    if isinstance(dataset, Mapping) and not all(number in dataset for number in range(len(dataset))):
+        other = next(key for key in dataset if not isinstance(key, str))
+        raise ConfigError(
+            f"ParserMapStyle: a dictionary has a column for each name, or an item for each number from 0 to "
+            f"{len(dataset) - 1}, and this one has the key {quoted(other)}. Give columns names that are texts, and "
+            f"items as a list."
+        )
     if isinstance(dataset, str | bytes | type) or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
             f"ParserMapStyle: {quoted(dataset)} has no items by number: it must have __getitem__ and __len__, such as "
@@ -147,7 +159,7 @@ class FolderRows(ItemRows):
 
 
 class ColumnRows:
-    """A dictionary of columns of one length: arrays, tensors on the CPU, lists."""
+    """A dictionary of columns of one length: arrays, tensors on the CPU, lists, Series of pandas by position."""
 
     has_schema = True
 
@@ -219,7 +231,26 @@ def _is_folder(dataset: Any) -> bool:
     return names == [f"{_FOLDER}.DatasetFolder.__getitem__", f"{_FOLDER}.default_loader"] and dataset.transform is None
 
 
+def is_pandas(dataset: Any) -> bool:
+    """Whether a dataset is a DataFrame or a Series of pandas, whose `[i]` looks for a label, not for a position."""
+    return all(hasattr(dataset, name) for name in ("iloc", "to_numpy", "index"))
+
+
+def _check_column_names(frame: Any) -> list[str]:
+    names = list(frame.columns)
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong or len(set(names)) < len(names):
+        what = f"the name {quoted(wrong[0])}" if wrong else "two columns of one name"
+        raise ConfigError(
+            f"ParserMapStyle: the columns of a DataFrame need different names that are texts, and this one has {what}: "
+            f"frame.columns = [...] names them."
+        )
+    return names
+
+
 def _as_column(name: str, column: Any) -> Any:
+    if is_pandas(column):
+        return column.to_numpy()
     values = array_of_tensor(column) if is_tensor(type(column)) else None
     if values is not None:
         return values

@@ -43,7 +43,7 @@ class MapStyleSource(ReadByNumber):
     One thread at a time asks the dataset for items, also where several sources read it. It is pickled with the source.
 
     Args:
-        dataset: has `__len__` and `__getitem__`; or a dictionary of columns of one length.
+        dataset: has `__len__` and `__getitem__`; or a dictionary of columns of one length, or a DataFrame.
         names: of the fields of items that are tuples, or single values.
         version: identifies the content, with the length; None: the type and the length do.
 
@@ -87,7 +87,7 @@ class MapStyleSource(ReadByNumber):
 
     @property
     def has_columns(self) -> bool:
-        """Whether the dataset is a dictionary of columns."""
+        """Whether the dataset is a dictionary of columns, or a DataFrame."""
         return isinstance(self._rows, ColumnRows)
 
     @property
