@@ -2,11 +2,12 @@
 
 import ast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.printable import printable, quoted
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,8 @@ def test_nothing_but_line_breaks_controls_a_terminal(text: str) -> None:
 @given(st.text(st.characters(codec=None, exclude_characters="\\'\n")))
 def test_nothing_is_left_out(text: str) -> None:
     assert ast.literal_eval(f"'{printable(text)}'") == text
+
+
+def test_an_object_is_quoted_on_one_line() -> None:
+    assert quoted(np.ones((2, 2))) == "array([[1., 1.], [1., 1.]])"
+    assert quoted("two\n  lines") == "'two\\n  lines'"

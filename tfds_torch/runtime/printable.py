@@ -32,8 +32,8 @@ class _Bounded(Repr):
         return repr(number) if number.bit_length() <= 4 * QUOTED else f"<an integer of {number.bit_length()} bits>"
 
     def repr_instance(self, value: Any, level: int) -> str:
-        """Returns an object as it describes itself."""
-        return repr(value)
+        """Returns an object as it describes itself, on one line."""
+        return " ".join(repr(value).split())
 
 
 _bounded = _Bounded()
