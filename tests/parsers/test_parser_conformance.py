@@ -360,6 +360,8 @@ def test_processes_without_torch_deliver_what_is_stored(case: Case) -> None:
     [
         ({"is_training": True}, r"Training needs batch_size"),
         ({"shuffle": 3}, r"shuffle=3 must be True, False or None"),
+        ({"is_training": "yes"}, r"is_training='yes' must be True or False"),
+        ({"batch_size": 2**31}, r"batch_size=2147483648 must be an integer in 1\.\.2147483647"),
         ({"image_mode": "CMYK"}, r"Unknown image_mode 'CMYK'"),
         ({"read": 3}, r"read=3 must be ReadOptions"),
         ({"preprocess": WHOLE}, r"A preprocess needs batch_size"),

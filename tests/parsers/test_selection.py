@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tfds_fixtures import Datasets, as_remote, write_numbered
 
 from tfds_torch import (
@@ -241,11 +242,26 @@ def test_weighted_examples_come_as_often_as_asked(root: Path) -> None:
     assert parser.fingerprint != classes(root).weighted(weights[::-1]).fingerprint
 
 
+def test_tensors_choose_and_weigh_as_arrays_do(root: Path) -> None:
+    parser = classes(root)
+    targets = torch.from_numpy(parser.targets())
+    assert parser.subset(targets > 0).fingerprint == parser.subset(parser.targets() > 0).fingerprint
+    assert parser.subset(torch.arange(3)).indices.tolist() == [0, 1, 2]
+    weights = (1.0 + targets).requires_grad_()
+    assert parser.weighted(weights).fingerprint == parser.weighted(1.0 + parser.targets()).fingerprint
+
+
 def test_what_cannot_be_weighted_is_refused(root: Path) -> None:
     with pytest.raises(ConfigError, match="Evaluation by weights"):
         make(root, batch_size=2).balanced()
     with pytest.raises(ConfigError, match="by='image' must be 'label'"):
         classes(root).balanced(by="image")
+    with pytest.raises(ConfigError, match=r"by=array\(\[1\., 1\.\]\) must be 'label'"):
+        classes(root).balanced(np.ones(2))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="shuffle=False beside weights of examples"):
+        classes(root, shuffle=False).weighted(np.ones(NUM_EXAMPLES))
+    with pytest.raises(ConfigError, match=r"weights=tensor\(.*must be a list of numbers"):
+        classes(root).weighted(torch.ones(NUM_EXAMPLES, dtype=torch.bfloat16))
     with pytest.raises(ConfigError, match="temperature=0 must be a number > 0"):
         classes(root).balanced(temperature=0)
     with pytest.raises(ConfigError, match="has weights already"):

@@ -132,6 +132,11 @@ def test_a_mask_and_numbers_name_the_same() -> None:
         ([1.0], "must be a list of the numbers of examples, or a mask"),
         ([[1]], "must be a list of the numbers"),
         ("12", "must be a list of the numbers"),
+        ([[1], [1, 2]], r"must be a list of the numbers .* the shape \(\) and the type object"),
+        ([True, 2], r"must be a list of the numbers .* It has booleans among numbers"),
+        ({1: 2}, r"indices=\{1: 2\} must be a list of the numbers"),
+        (np.array([2**63], np.uint64), "there is no example 9223372036854775808: the numbers are 0 to 3"),
+        ([float("nan")], "must be a list of the numbers"),
         (3, "must be a list of the numbers"),
         (None, "must be a list of the numbers"),
         (["cat"], r"the type <U3\. A subset by class is parser\.subset\(parser\.targets\(\) == number\)\."),
@@ -143,7 +148,9 @@ def test_what_names_no_subset_is_refused(indices: Any, message: str) -> None:
 
 
 def test_a_number_of_another_subset_is_refused() -> None:
-    with pytest.raises(ConfigError, match="there is no example 2: the numbers are 2 of a subset"):
+    with pytest.raises(ConfigError, match=r"there is no example 20: .*, 0, 1, 2, 3, 4, 5, 6, 7, \.\.\.\."):
+        make_subset([20], np.arange(10))
+    with pytest.raises(ConfigError, match="no example 2: the numbers are the 2 of the subset that is cut again, 1, 3"):
         make_subset([2], np.array([1, 3]))
 
 
@@ -152,5 +159,5 @@ def test_evaluation_and_weights_have_no_epoch_size() -> None:
         EpochPlan(10, World(), 2, Remainder.KEEP, epoch_size=3)
     with pytest.raises(ConfigError, match="epoch_size=0 must be an integer"):
         EpochPlan(10, World(), 2, Remainder.WRAP, is_training=True, epoch_size=0)
-    with pytest.raises(ConfigError, match="nothing to train on"):
+    with pytest.raises(ConfigError, match="The subset holds no examples: there is nothing to train on"):
         EpochPlan(10, World(), 2, Remainder.WRAP, is_training=True, subset=make_subset([], 10))

@@ -70,8 +70,11 @@ def test_epochs_are_parts_of_one_row_and_keys_fit() -> None:
 def test_evaluation_without_shuffle_or_with_another_seed_is_refused() -> None:
     with pytest.raises(ConfigError, match="Evaluation by weights would leave examples out"):
         EpochPlan(6, World(), 5, Remainder.KEEP, seed=7, draws=order())
-    for shuffle, seed in ((False, 7), (True, 8)):
-        with pytest.raises(ConfigError, match="they must be the same"):
+    for shuffle, seed, message in (
+        (False, 7, "shuffle=False beside weights of examples, which are drawn at random"),
+        (True, 8, "they must be the same"),
+    ):
+        with pytest.raises(ConfigError, match=message):
             EpochPlan(6, World(), 5, Remainder.WRAP, is_training=True, draws=order(), shuffle=shuffle, seed=seed)
 
 
@@ -87,6 +90,7 @@ def test_evaluation_without_shuffle_or_with_another_seed_is_refused() -> None:
         (None, "must be a list of numbers"),
         ([True, False, True], "must be a list of numbers"),
         ([[1], [2], [3]], "must be a list of numbers"),
+        ([[1], [2, 3], [3]], "must be a list of numbers"),
     ],
 )
 def test_weights_that_cannot_work_are_refused(weights: Any, message: str) -> None:

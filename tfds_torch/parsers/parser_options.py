@@ -11,7 +11,7 @@ from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.undecoded import check_decode
-from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.arguments import check_flag, check_integer
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixture_weights import MOST_SLOTS
 from tfds_torch.runtime.printable import quoted
@@ -35,6 +35,7 @@ class ParserOptions:
     decode: Mapping[str, bool] | None = None
 
     def __post_init__(self) -> None:
+        check_flag("is_training", self.is_training)
         if self.is_training and self.batch_size is None:
             raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
         if self.epoch_size is not None:

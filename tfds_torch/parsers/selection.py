@@ -61,7 +61,7 @@ class Selection(SplitDescription):
                 argument out of range.
         """
         self._check_has_no_weights("balanced")
-        if by != "label":
+        if not isinstance(by, str) or by != "label":
             raise ConfigError(f"balanced: by={quoted(by)} must be 'label', the field of the classes.")
         targets = self.targets()
         if not isinstance(targets, np.ndarray) or targets.ndim != 1 or targets.dtype.kind not in "iu":

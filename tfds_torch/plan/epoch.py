@@ -31,6 +31,10 @@ PAD_LABEL = -100
 MOST_EPOCHS = 2**62
 
 
+MOST_BATCH = 2**31 - 1
+"""Examples of a rank's batch, at most."""
+
+
 class Remainder(StrEnum):
     """What happens to the examples that do not fill a last global batch.
 
@@ -113,6 +117,7 @@ class EpochPlan:
     def __post_init__(self) -> None:
         for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
+        check_integer("batch_size", self.batch_size, 1, MOST_BATCH)
         if self.epoch_size is not None:
             object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
         first_example = check_integer("first_example", self.first_example, 0, self.num_own_slots)
@@ -136,7 +141,8 @@ class EpochPlan:
 
     def _check_training(self) -> None:
         if self.num_selected == 0:
-            raise ConfigError("The split holds no examples: there is nothing to train on.")
+            what = "split" if self.subset is None else "subset"
+            raise ConfigError(f"The {what} holds no examples: there is nothing to train on.")
         if self.remainder is Remainder.DROP and self.num_own_slots < self.global_batch_size:
             raise ConfigError(
                 f"remainder='drop' leaves no batch: the epoch's {self.num_own_slots} examples are "
@@ -153,6 +159,11 @@ class EpochPlan:
         for name in ("subset", "epoch_size"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name}={getattr(self, name)} beside weights: their order has its own.")
+        if row is self.draws and not self.shuffle:
+            raise ConfigError(
+                "shuffle=False beside weights of examples, which are drawn at random. Leave shuffle out, or choose "
+                "examples with subset()."
+            )
         of_row = row.num_examples, row.seed, row.shuffle, None
         if of_row != (self.num_examples, self.seed, self.shuffle, self.blocks):
             raise ConfigError(

@@ -1,6 +1,6 @@
 """Subset: some examples of a split by their numbers, as a value."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,9 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan.array_value import ArrayValue
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+
+_NUM_SHOWN = 8
 
 
 class Subset(ArrayValue):
@@ -49,14 +52,16 @@ def make_subset(indices: object, there: Int64Array | int) -> Subset:
         ConfigError: it is neither; a number stands there twice, or is not there; a mask of another length.
     """
     numbers = np.arange(there, dtype=np.int64) if isinstance(there, int) else there
-    if not hasattr(indices, "__array__") and isinstance(indices, Iterable) and not isinstance(indices, str | bytes):
+    is_array = hasattr(indices, "__array__")
+    if not is_array and isinstance(indices, Iterable) and not isinstance(indices, str | bytes | Mapping):
         indices = list(indices)
-    asked = np.asarray(indices)
-    if asked.ndim != 1 or (asked.dtype.kind not in "biu" and asked.size):
+    asked = as_array(indices)
+    is_mixed = isinstance(indices, list) and asked.dtype.kind != "b" and any(isinstance(one, bool) for one in indices)
+    if asked.ndim != 1 or (asked.dtype.kind not in "biu" and asked.size) or is_mixed:
+        what = "booleans among numbers" if is_mixed else f"the shape {asked.shape} and the type {asked.dtype}"
         raise ConfigError(
             f"subset: indices={quoted(indices)} must be a list of the numbers of examples, or a mask: an array of "
-            f"{len(numbers):,} booleans. It has the shape {asked.shape} and the type {asked.dtype}. "
-            f"A subset by class is parser.subset(parser.targets() == number)."
+            f"{len(numbers):,} booleans. It has {what}. A subset by class is parser.subset(parser.targets() == number)."
         )
     if asked.dtype.kind == "b":
         if len(asked) != len(numbers):
@@ -66,11 +71,11 @@ def make_subset(indices: object, there: Int64Array | int) -> Subset:
             )
         return Subset(_frozen(numbers[asked]))
     found = asked.astype(np.int64)
-    is_there = Subset(numbers).places_of(found) >= 0 if not isinstance(there, int) else (found >= 0) & (found < there)
+    is_there = (found == asked) & (found >= 0)  # uint64 has numbers that int64 has not.
+    is_there &= Subset(numbers).places_of(found) >= 0 if not isinstance(there, int) else found < there
     if not is_there.all():
-        other = int(found[~is_there][0])
-        known = f"0 to {there - 1:,}" if isinstance(there, int) else f"{len(there):,} of a subset"
-        raise ConfigError(f"subset: there is no example {other}: the numbers are {known}.")
+        other = int(asked[~is_there][0])
+        raise ConfigError(f"subset: there is no example {other}: the numbers are {_listed(there)}.")
     values, counts = np.unique(found, return_counts=True)
     if len(values) < len(found):
         raise ConfigError(
@@ -78,6 +83,24 @@ def make_subset(indices: object, there: Int64Array | int) -> Subset:
             f"once. For examples that come more often, use weighted(), or a ParserMixture of subsets."
         )
     return Subset(_frozen(found))
+
+
+def as_array(values: object) -> NDArray[np.generic]:
+    """Returns what a caller gives as an array; of type object where its parts make none."""
+    if is_tensor(type(values)):
+        values = array_of_tensor(values)
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):  # Such as lists of several lengths.
+        return np.array(None, object)
+
+
+def _listed(there: Int64Array | int) -> str:
+    """Returns the numbers of the examples that are there, in words."""
+    if isinstance(there, int):
+        return f"0 to {there - 1:,}"
+    shown = ", ".join(map(str, there[:_NUM_SHOWN].tolist()))
+    return f"the {len(there):,} of the subset that is cut again, {shown}{', ...' if len(there) > _NUM_SHOWN else ''}"
 
 
 def _frozen(numbers: NDArray[np.int64]) -> Int64Array:

@@ -13,7 +13,7 @@ from tfds_torch.plan.array_value import ArrayValue
 from tfds_torch.plan.mixture_order import MixtureSlots
 from tfds_torch.plan.mixture_weights import MOST_SLOTS
 from tfds_torch.plan.order import LARGEST_KEY, Int64Array, draw_uniforms
-from tfds_torch.plan.subset import Subset
+from tfds_torch.plan.subset import Subset, as_array
 from tfds_torch.runtime.printable import quoted
 
 
@@ -83,7 +83,7 @@ def make_draw_weights(weights: object, num_examples: int) -> DrawWeights:
     Raises:
         ConfigError: they are not `num_examples` finite numbers >= 0, or all of them are 0.
     """
-    found = np.array(weights, dtype=object if weights is None else None, copy=True)
+    found = as_array(weights)
     if found.ndim != 1 or found.dtype.kind not in "iuf":
         raise ConfigError(
             f"weights={quoted(weights)} must be a list of numbers, one for each example; it has the shape "
@@ -94,7 +94,7 @@ def make_draw_weights(weights: object, num_examples: int) -> DrawWeights:
             f"weights: {len(found):,} were given, and there are {num_examples:,} examples: give one for each, in the "
             f"order of parser.indices."
         )
-    values = found.astype(np.float64)
+    values = found.astype(np.float64, copy=True)
     is_bad = ~np.isfinite(values) | (values < 0)
     if is_bad.any():
         at = int(np.flatnonzero(is_bad)[0])
