@@ -380,7 +380,8 @@ def test_of_many_numbers_of_ranks_the_eight_nearest_are_named() -> None:
         ({"split": "test"}, "split: 'train' in the state, 'test' here. Pass split='train'."),
         ({"fingerprint": "f"}, "fingerprint: '0123456789abcdef' in the state, 'f' here. The files, or a mixture's "
                                "weights, or a subset's numbers, are not those that the state was saved with: open the "
-                               "same ones (and a decoded cache with the same max_resolution)."),
+                               "same ones (a dataset of your own with the same version=, a decoded cache with the "
+                               "same max_resolution)."),
         ({"num_examples": 999}, "num_examples: 1000 in the state, 999 here. Open the dataset with the examples, "
                                 "and the epoch_size, that it had."),
         ({"read_mode": "files"}, "read_mode: 'index' in the state, 'files' here. Pass ReadOptions(mode='index')."),

@@ -58,7 +58,8 @@ STATE_FIELDS = {
     "fingerprint": StateField(
         str,
         remedy="The files, or a mixture's weights, or a subset's numbers, are not those that the state was saved with: "
-        "open the same ones (and a decoded cache with the same max_resolution).",
+        "open the same ones (a dataset of your own with the same version=, a decoded cache with the same "
+        "max_resolution).",
     ),
     "num_examples": StateField(int, remedy="Open the dataset with the examples, and the epoch_size, that it had."),
     "read_mode": StateField(str, choices=READ_MODES, remedy="Pass ReadOptions(mode={stored})."),
