@@ -1,5 +1,6 @@
 """create_loader(rows, batch_size=...): batches as torch collates them, in a plan's order; and bad input."""
 
+import os
 import random
 from collections import namedtuple
 from collections.abc import Mapping
@@ -191,6 +192,25 @@ def test_workers_see_the_users_dataset() -> None:
         assert all(batch.all() for batch in loader)
 
 
+def test_the_training_process_asks_for_no_item_where_workers_read() -> None:
+    """A file that the dataset opens late would be shared by its workers."""
+
+    class Pids(Rows):
+        def __getitem__(self, number: int) -> int:
+            return os.getpid() if get_worker_info() is not None else 1 // 0
+
+    with create_loader(Pids(range(6)), batch_size=2, shuffle=True, **FORKED) as loader:
+        pids = {pid for batch in loader for pid in batch.tolist()}
+        assert pids <= set(loader.worker_pids)
+
+
+def test_an_item_that_raises_keeps_its_type_though_none_can_be_read() -> None:
+    failing = Failing(20, dict.fromkeys(range(20), OSError("no disk")))
+    for arguments in ({}, FORKED):
+        with create_loader(failing, batch_size=4, **arguments) as loader, pytest.raises(OSError, match="no disk"):
+            list(loader)
+
+
 def test_random_numbers_of_workers_depend_on_the_seed() -> None:
     class Drawing(Rows):
         def __getitem__(self, number: int) -> list[float]:
@@ -322,6 +342,12 @@ def test_an_item_that_is_not_like_the_others_is_named(odd: Any, message: str, ar
         list(loader)
     assert message in str(caught.value)
     assert "items 12 and 14 of Rows" in str(caught.value)
+
+
+def test_a_number_of_too_many_bits_is_named() -> None:
+    rows = [{"y": 2**64 if number == 6 else number} for number in range(8)]
+    with pytest.raises(ConfigError, match=r"example\['y'\] is 18446744073709551616, which 64 bits .*, item 6 of Rows"):
+        list(create_loader(Rows(rows), batch_size=4))
 
 
 def test_a_dataset_that_shrinks_is_an_error() -> None:

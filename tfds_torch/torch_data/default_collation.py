@@ -9,6 +9,7 @@ from PIL import Image
 from torch.utils.data import default_collate
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.torch_data.batches import NumberedColumns, NumberedItems
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
@@ -16,7 +17,10 @@ from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 
 class _Difference(NamedTuple):
-    """Where the values of examples differ, and how, in words; and the positions of two that differ, where two do."""
+    """Where the values of examples differ, and how, in words; and the positions of two that differ, where two do.
+
+    The two positions are the same one, where a single value cannot be in any batch.
+    """
 
     where: str
     what: str
@@ -73,7 +77,8 @@ class DefaultCollation:
         fields, which = self._fields(examples), ""
         if isinstance(examples, NumberedItems) and found.positions is not None:
             first, other = (int(examples.numbers[position]) for position in found.positions)
-            which = f", items {first} and {other} of {self._dataset.parser.dataset_name}"
+            items = f"item {first}" if first == other else f"items {first} and {other}"
+            which = f", {items} of {self._dataset.parser.dataset_name}"
         leave_out = f"leave it out of fields={fields}" if fields else "let the dataset leave it out"
         return ConfigError(
             f"create_loader: torch's default collation cannot make a batch of these {len(examples)} examples: "
@@ -126,6 +131,9 @@ def _find_difference(values: Sequence[Any], where: str) -> _Difference | None:
     other = next((at for at, kind in enumerate(kinds) if kind != kinds[0]), None)
     if other is not None:
         return _Difference(where, f"is {kinds[0]} in one of them and {kinds[other]} in another", (0, other))
+    large = next((at for at, value in enumerate(values) if isinstance(value, int) and not _fits(value)), None)
+    if large is not None:
+        return _Difference(where, f"is {quoted(values[large])}, which 64 bits do not hold", (large, large))
     is_taken = isinstance(values[0], torch.Tensor | np.ndarray | np.generic | int | float | str | bytes)
     is_number = not isinstance(values[0], np.ndarray | np.generic) or values[0].dtype.kind in "biufc"
     return None if is_taken and is_number else _Difference(where, f"is {kinds[0]}, of which it makes no batch")
@@ -150,6 +158,10 @@ def _kind(value: Any) -> str:
     if isinstance(value, Image.Image):
         return "a PIL image (end the dataset's transform with a conversion to tensors)"
     return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _fits(number: int) -> bool:
+    return -(2**63) <= number < 2**63
 
 
 def _listed(keys: Sequence[str]) -> str:

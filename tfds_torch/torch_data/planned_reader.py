@@ -103,8 +103,10 @@ def _pool_reader(source: DatasetSource, num_workers: int, options: LoaderOptions
         StageMetrics(num_workers, members_of(dataset.parser), has_spans=options.trace is not None),
         WorkerOutput(num_workers),
     )
+    # A user's items may be of any size, and this process looks at none of them.
+    has_images = dataset.is_batched and not dataset.is_collated
     try:
-        slots = make_slots(num_workers, options.prefetch_batches, dataset.parser if dataset.is_batched else None)
+        slots = make_slots(num_workers, options.prefetch_batches, dataset.parser if has_images else None)
     except (AttributeError, OSError, ValueError):  # Another system than Linux, or too little address space.
         slots = None
     pool = WorkerPool(
