@@ -244,7 +244,7 @@ def test_grey_arrays_are_images_and_other_fields_are_not() -> None:
 
 
 def test_a_table_of_pandas_is_read_by_position_and_not_by_its_labels() -> None:
-    columns = {"x": [5, 3, 4], "name": ["e", "c", "d"]}
+    columns: dict[str, list[Any]] = {"x": [5, 3, 4], "name": ["e", "c", "d"]}
     for rows in (Frame(columns), {"x": Series(columns["x"]), "name": columns["name"]}):
         batch = only_batch(rows, ["x", "name", "index"])
         assert batch.features["x"].tolist() == columns["x"]
