@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision_build
+from conftest import RunPython
 from PIL import Image
 from tfds_fixtures import Datasets
 from zygote import tensorflow_zygote
@@ -157,6 +158,8 @@ def test_a_whole_item_and_names_that_a_batch_has() -> None:
         ({0: 1, "a": 2}, {}, "an item for each number from 0 to 1, and this one has the key 0"),
         (Frame({"a": [1], 5: [2]}), {}, "the columns of a DataFrame need .* texts, and this one has the name 5"),
         (3, {}, "3 has no items by number"),
+        ("my/folder", {}, r"'my/folder' is a path, and a dataset is wanted: datasets\.load_from_disk\(path\)"),
+        (Path("my"), {}, r"Path\('my'\) is a path"),
         (iter([1]), {}, "has no items by number"),
         ({"a": HubDataset({"x": [1]}), "b": HubDataset({"x": [1]})}, {}, "dictionary of datasets: give one of them"),
     ],
@@ -231,6 +234,26 @@ def test_pil_images_of_any_mode_have_the_pixels_of_pillow(mode: str) -> None:
     (found,) = only_batch([image], ("image",)).image
     wanted = image.convert("RGB") if mode != "I;16" else Image.fromarray(pixels_of(1)).convert("L").convert("RGB")
     assert (found == np.asarray(wanted)).all()
+
+
+def test_read_only_pixels_are_resized_without_a_warning(run_python: RunPython) -> None:
+    code = """
+import numpy as np
+from PIL import Image
+from tfds_torch import EvalPreprocess, ImageDataset, ParserMapStyle
+rows = [(Image.new("RGB", (60, 40), (7, 8, 9)), 0)]
+parser = ParserMapStyle(rows, batch_size=1, preprocess=EvalPreprocess(20, crop_pct=1.0, crop_mode="squash"))
+((images, _),) = ImageDataset(parser)
+print(images[0, :, 0, 0].tolist())
+"""
+    done = run_python("-W", "error::UserWarning", "-c", code)
+    assert (done.stdout, done.stderr) == ("[7, 8, 9]\n", "")
+
+
+def test_a_first_item_without_an_image_is_said_to_have_none() -> None:
+    rows = [{"image": None, "label": 0}, {"image": png(pixels_of(1)), "label": 1}]
+    with pytest.raises(ConfigError, match="the field 'image' is None, and 'image' must be a PIL image"):
+        ParserMapStyle(rows, batch_size=2, preprocess=WHOLE)
 
 
 def test_grey_arrays_are_images_and_other_fields_are_not() -> None:

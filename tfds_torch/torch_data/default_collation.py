@@ -156,7 +156,10 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}, shape {list(value.shape)}"
     if isinstance(value, Image.Image):
-        return "a PIL image (end the dataset's transform with a conversion to tensors)"
+        return (
+            "a PIL image (end the dataset's transform with a conversion to tensors, or let ParserMapStyle(dataset, "
+            "preprocess=...) make the pixels)"
+        )
     return "None" if value is None else f"of type {type(value).__name__}"
 
 

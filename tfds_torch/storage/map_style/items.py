@@ -37,17 +37,19 @@ class ValueKind:
         dtype: of an array; `object` for everything else.
         shape: of an array; its sizes may vary from item to item, their number may not.
         is_image: whether it can stand for an image.
+        type_name: of an object, as messages name it.
     """
 
     kind: Literal["array", "text", "bytes", "object"]
     dtype: Any = object
     shape: tuple[int, ...] = ()
     is_image: bool = False
+    type_name: str = ""
 
     def __str__(self) -> str:
         if self.kind == "array":
             return f"{self.dtype} {list(self.shape)}"
-        return {"text": "a text", "bytes": "bytes", "object": "an object"}[self.kind]
+        return {"text": "a text", "bytes": "bytes", "object": self.type_name}[self.kind]
 
     @classmethod
     def of(cls, value: Any) -> "ValueKind":
@@ -58,7 +60,7 @@ class ValueKind:
             return cls("bytes", is_image=is_image(value))
         array = _as_array(value)
         if array is None:
-            return cls("object", is_image=is_image(value))
+            return cls("object", is_image=is_image(value), type_name=_type_of(value))
         return cls("array", array.dtype, array.shape, is_image(array))
 
 
@@ -246,10 +248,9 @@ def _as_array(value: Any) -> Any:
 
 
 def _unlike_value(position: int, value: Any, name: str, layout: Layout) -> UnlikeItemError:
-    kind = ValueKind.of(value)
-    found = _type_of(value) if kind.kind == "object" else str(kind)
     return UnlikeItemError(
-        position, f"Its {quoted(name)} is {found}, and that of item {layout.number} is {layout.kinds[name]}."
+        position,
+        f"Its {quoted(name)} is {ValueKind.of(value)}, and that of item {layout.number} is {layout.kinds[name]}.",
     )
 
 

@@ -1,5 +1,6 @@
 """Rows: how any dataset with a length is read by number, whatever its library; nothing of these is imported."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -67,7 +68,13 @@ def rows_of(dataset: Any) -> Rows:
             f"{len(dataset) - 1}, and this one has the key {quoted(other)}. Give columns names that are texts, and "
             f"items as a list."
         )
-    if isinstance(dataset, str | bytes | type) or not hasattr(dataset, "__getitem__"):
+    if isinstance(dataset, str | os.PathLike):
+        raise ConfigError(
+            f"ParserMapStyle: {quoted(dataset)} is a path, and a dataset is wanted: datasets.load_from_disk(path) of "
+            f"Hugging Face opens what its save_to_disk wrote, torchvision.datasets.ImageFolder(path) a folder of "
+            f"images. TFDS's datasets are opened by ParserTfds(path, name)."
+        )
+    if isinstance(dataset, bytes | type) or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
             f"ParserMapStyle: {quoted(dataset)} has no items by number: it must have __getitem__ and __len__, such as "
             f"a map-style dataset of torch, a datasets.Dataset, a list, or a dictionary of arrays."
