@@ -2,7 +2,7 @@
 
 import copy
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class Series:
 class Frame:
     """A DataFrame of pandas."""
 
-    def __init__(self, columns: dict[Any, Sequence[Any]]) -> None:
+    def __init__(self, columns: Mapping[Any, Sequence[Any]]) -> None:
         self._columns = {name: Series(values) for name, values in columns.items()}
         self.columns = list(columns)
         self.iloc, self.index = None, next(iter(self._columns.values())).index

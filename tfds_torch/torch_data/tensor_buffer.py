@@ -240,7 +240,7 @@ def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bo
     """Resizes uint8 [h, w, 3] to uint8 [1, 3, H, W] in channels_last memory."""
     # torch copies a window itself if it must, in several threads, for which this one then waits.
     # Pixels of a PIL image, or of a user's array, may be read-only, of which torch warns.
-    image = torch.from_numpy(np.require(pixels, requirements="CW")).permute(2, 0, 1).unsqueeze(0)
+    image = torch.from_numpy(np.require(pixels, requirements=("C", "W"))).permute(2, 0, 1).unsqueeze(0)
     resize = _RESIZE_BICUBIC if bicubic else _RESIZE_BILINEAR
     resize(image, list(out.shape[2:]), False, 1 / steps[0], 1 / steps[1], out=out)
 
