@@ -80,6 +80,7 @@ def classes_of(numbers: Iterable[int]) -> list[list[int]]:
 
 PROMISES = {
     "all": Promise(NUM_NUMBERED, [range(NUM_NUMBERED)]),
+    "first 24": Promise(24, [range(24)]),
     "subset": Promise(len(SUBSET), [SUBSET]),
     "classes": Promise(NUM_NUMBERED, classes_of(range(NUM_NUMBERED))),
     "classes of a subset": Promise(33, classes_of(SUBSET)),

@@ -30,6 +30,8 @@ from torch_data.resuming import (
     MapStyleSetup,
     PlainLoader,
     Ranks,
+    RowsLoader,
+    RowsSetup,
     Setup,
     StatefulLoader,
 )
@@ -60,12 +62,14 @@ KINDS: dict[str, Any] = {
     "MultiLoader": partial(Ranks, make=MultiRank),
     "DataLoader": partial(Ranks, make=PlainLoader),
     "StatefulDataLoader": StatefulLoader,
+    "create_loader(rows)": partial(Ranks, make=RowsLoader),
 }
 SETUPS: dict[str, type[Setup]] = {
     "numbered": Setup,
     "own dataset": MapStyleSetup,
     "numbered, chosen": ChosenSetup,
     "own dataset, chosen": ClassesSetup,
+    "rows": RowsSetup,
 }
 """What is read."""
 

@@ -20,6 +20,8 @@ from tfds_torch import ImageDataset, Loader, ParserMapStyle, ParserTfds, World, 
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
 
+NUM_ROWS = 24
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -294,11 +296,18 @@ class CountedLoader:
         self.loader.close()
 
 
+class RowsSetup(Setup):
+    """What `RowsLoader` plans: 24 items, which all numbers of ranks divide."""
+
+    def make_parser(self) -> Parser:
+        return ParserMapStyle(Rows(NUM_ROWS), shuffle=True, batch_size=self.batch_size, seed=3)
+
+
 class RowsLoader(CountedLoader):
     """`create_loader(rows, batch_size=...)`, whose batches torch's collation makes: one rank."""
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
-        rows = Rows(2 * setup.global_batch)
+        rows = Rows(NUM_ROWS if isinstance(setup, RowsSetup) else 2 * setup.global_batch)
         self.loader = create_loader(rows, batch_size=setup.batch_size, shuffle=True, seed=3, **setup.of_workers)
         assert self.loader._planned is not None
         self.loader._planned._rank.world = World(rank, setup.num_replicas)

@@ -162,12 +162,15 @@ CHOSEN = [
     ("own dataset, chosen", "classes of a subset"),
 ]
 QUICK = (("own dataset", "all"), ("numbered, chosen", "subset"), ("own dataset, chosen", "classes"))
+OVER_PARSERS = ("Loader", "MultiLoader", "DataLoader", "StatefulDataLoader")
 CAMPAIGNS = [
-    *(Campaign(kind) for kind in kill_lives.KINDS),
+    *(Campaign(kind) for kind in OVER_PARSERS),
+    Campaign("create_loader(rows)", "rows", "first 24", num_kills=5),
     *(Campaign("any", *reads, num_kills=5) for reads in (*QUICK, ("numbered, chosen", "weighted"))),
 ]
 LONG_CAMPAIGNS = [
-    *(Campaign(kind, is_seeded=True) for kind in kill_lives.KINDS if kind != "MultiLoader"),
+    *(Campaign(kind, is_seeded=True) for kind in OVER_PARSERS if kind != "MultiLoader"),
+    Campaign("create_loader(rows)", "rows", "first 24", num_kills=40),
     *(Campaign("any", *reads, num_kills=40) for reads in CHOSEN),
 ]
 
