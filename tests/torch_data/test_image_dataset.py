@@ -202,6 +202,7 @@ def test_a_string_target_is_the_label(data_root: Path) -> None:
     [
         ((), r"fields=\(\) must be a sequence of field names"),
         ("image", "fields='image' must be a sequence of field names"),
+        (5, "fields=5 must be a sequence of field names"),
         (("image", "lable"), "lable"),
     ],
 )
@@ -210,6 +211,13 @@ def test_fields_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make(evaluation_parser(data_root), fields=fields)
+
+
+@pytest.mark.parametrize("make", [ImageDataset, IndexedImageDataset])
+@pytest.mark.parametrize("dataset", [[1, 2, 3], ParserTfds, None], ids=["a list", "a class", "None"])
+def test_a_dataset_that_is_not_a_parser_is_refused(make: Callable[..., object], dataset: Any) -> None:
+    with pytest.raises(ConfigError, match=r"is not a parser\. ParserMapStyle\(dataset, \.\.\.\) makes one"):
+        make(dataset)
 
 
 def test_iterable_image_dataset_is_an_alias() -> None:

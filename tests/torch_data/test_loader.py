@@ -616,6 +616,8 @@ def test_a_mistyped_argument_of_create_loader_is_named_with_the_right_one() -> N
         TypeError, match=r"^create_loader\(\) has no argument 'num_worker'. Did you mean 'num_workers'\?$"
     ):
         create_loader(dataset, num_worker=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"no argument 'epoch_size'. A parser has it: .*dataset, epoch_size=\.\.\.\)\)"):
+        create_loader(dataset, batch_size=2, epoch_size=2)  # type: ignore[call-arg]
 
 
 def test_create_loader_has_the_designed_parameters() -> None:

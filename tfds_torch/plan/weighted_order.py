@@ -92,7 +92,8 @@ def make_draw_weights(weights: object, num_examples: int) -> DrawWeights:
     if len(found) != num_examples:
         raise ConfigError(
             f"weights: {len(found):,} were given, and there are {num_examples:,} examples: give one for each, in the "
-            f"order of parser.indices."
+            f"order of parser.indices. Weights of classes, an array, become those of examples by "
+            f"weights[parser.targets()]."
         )
     values = found.astype(np.float64, copy=True)
     is_bad = ~np.isfinite(values) | (values < 0)

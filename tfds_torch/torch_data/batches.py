@@ -22,6 +22,7 @@ from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
 from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.profiling import stage
 
@@ -46,9 +47,19 @@ class NumberedColumns(dict[str, Any]):
         self.numbers = numbers
 
 
+def check_is_parser(parser: object) -> None:
+    """Raises ConfigError for what is not a parser, such as a dataset of the user's own."""
+    if isinstance(parser, type) or not callable(getattr(parser, "check_fields", None)):
+        raise ConfigError(
+            f"{quoted(parser)} is not a parser. ParserMapStyle(dataset, ...) makes one of a dataset of your own, which "
+            f"create_loader(dataset, batch_size=...) also takes as it is."
+        )
+
+
 def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
     """Returns the fields that a dataset is asked for; ConfigError where one does not exist, or there are none."""
-    if isinstance(fields, str) or not fields:
+    check_is_parser(parser)
+    if isinstance(fields, str) or not isinstance(fields, Iterable) or not fields:
         raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
     parser.check_fields(fields)
     return tuple(fields)

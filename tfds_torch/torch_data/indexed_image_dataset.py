@@ -17,7 +17,7 @@ from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.batches import check_field_names, make_examples
+from tfds_torch.torch_data.batches import check_field_names, check_is_parser, make_examples
 from tfds_torch.torch_data.plain_dataloader import find_iteration
 from tfds_torch.torch_data.plain_epochs import PlainEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
@@ -79,6 +79,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         fields: Sequence[str] = DEFAULT_FIELDS,
     ) -> None:
         super().__init__()
+        check_is_parser(parser)
         if not callable(getattr(parser, "examples_by_index", None)):
             raise ConfigError(
                 f"{parser!r} cannot fetch examples by their index: use ImageDataset, which reads in order."

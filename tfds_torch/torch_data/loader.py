@@ -8,6 +8,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, Reader
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.error_context import name_of
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
@@ -51,7 +52,10 @@ def create_loader(*args: Any, **kwargs: Any) -> "Loader":
     unknown = kwargs.keys() - (names := inspect.signature(LoaderOptions).parameters).keys()
     if unknown:
         name = min(unknown)
-        raise TypeError(f"create_loader() has no argument {name!r}.{did_you_mean(name, names)}")
+        is_of_parser = name in inspect.signature(ParserMapStyle).parameters
+        of_parser = f" A parser has it: create_loader(ImageDataset(ParserMapStyle(dataset, {name}=...)), ...)."
+        hint = of_parser if is_of_parser else did_you_mean(name, names)
+        raise TypeError(f"create_loader() has no argument {name!r}.{hint}")
     return Loader(LoaderOptions(*args, **kwargs))
 
 
