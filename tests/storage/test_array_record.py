@@ -50,6 +50,14 @@ def test_any_examples_come_in_the_order_asked(
     assert reader.read(np.array(index, np.int64)) == [split.examples[number] for number in index]
 
 
+def test_parts_of_examples_are_cut_out_of_whole_ones(split: MadeSplit, reader: ArrayRecordFilesReader) -> None:
+    bounds = [(11, 3, 9), (2, 0, 400), (11, 0, 3), (0, 5, 5)]
+    index, start, stop = np.array(bounds).T
+    found = reader.read_parts(index, start, stop)
+    assert found == [split.examples[number][first:last] for number, first, last in bounds]
+    assert reader.num_read == 3
+
+
 def test_every_record_is_read_once_per_call_and_counted(split: MadeSplit, reader: ArrayRecordFilesReader) -> None:
     reader.advise(np.array([3]))
     assert reader.num_read == 0

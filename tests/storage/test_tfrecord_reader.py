@@ -17,6 +17,7 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage import open_files
 from tfds_torch.storage.tfrecord import index as record_index
+from tfds_torch.storage.tfrecord import source as tfrecord_source
 from tfds_torch.storage.tfrecord.framing import read_records, scan_offsets
 from tfds_torch.storage.tfrecord.index import RecordIndex
 from tfds_torch.storage.tfrecord.source import TfrecordReader
@@ -102,6 +103,32 @@ def test_every_record_is_read_once_per_call_and_counted(
     assert reader.num_read == 4
     assert reader.read(np.array([], np.int64)) == []
     assert reader.num_read == 4
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 17), st.integers(0, 320), st.integers(0, 320)), max_size=30),
+    gap=st.sampled_from([0, 30, 4096]),
+    most=st.sampled_from([1, 500, 4 << 20]),
+)
+def test_any_parts_of_examples_come_in_the_order_asked(
+    split: MadeSplit, reader: TfrecordReader, parts: list[tuple[int, int, int]], gap: int, most: int
+) -> None:
+    bounds = [(number, min(first, last), max(first, last)) for number, first, last in parts]
+    index, start, stop = np.array(bounds, np.int64).reshape(-1, 3).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_files, "_RANGE_BYTES", most)
+        patch.setattr(tfrecord_source, "_GAP_BYTES", gap)
+        found = reader.read_parts(index, start, stop)
+    assert found == [split.examples[number][first:last] for number, first, last in bounds]
+
+
+def test_parts_that_lie_apart_are_read_apart(
+    split: MadeSplit, reader: TfrecordReader, reads: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tfrecord_source, "_GAP_BYTES", 10)
+    reader.read_parts(np.array([14, 14, 14]), np.array([0, 20, 200]), np.array([10, 40, 210]))
+    assert [size for _, size in reads] == [40, len(split.examples[14][200:210])]
 
 
 def test_neighbours_are_read_together_and_nothing_else_is(

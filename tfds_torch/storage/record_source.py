@@ -4,7 +4,7 @@ import copy
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -17,6 +17,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
+from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, is_local, not_found, such_as
 
 _ID = re.compile(r"(.*)__(0|[1-9][0-9]{0,17})", re.DOTALL)
@@ -92,6 +93,18 @@ class RecordReader(Protocol):
     def read(self, index: Int64Array) -> list[bytes]:
         """Returns encoded examples in the order asked."""
 
+    def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
+        """Returns parts of encoded examples in the order asked; the caller compares them with checksums.
+
+        Args:
+            index: int64 [n], of examples; one may be asked for many times.
+            start: int64 [n], where each part begins within its example, in bytes.
+            stop: int64 [n], where it ends.
+
+        Returns:
+            n parts, shorter ones where an example ends earlier.
+        """
+
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples ahead, where it can; returns at once."""
 
@@ -139,6 +152,20 @@ class RecordSource(ABC):
     @abstractmethod
     def _open(self) -> RecordReader:
         """Opens the files for reading by number, and compares them with what the dataset promises."""
+
+    @abstractmethod
+    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[bytes]:
+        """Yields all records of a local file, each compared with its checksum.
+
+        Args:
+            path: one of the table's files.
+            advance: called with the offset in bytes that was reached, after every record.
+            stamp: size in bytes and modification time in ns that the file must have.
+
+        Raises:
+            ShardError: the file is missing, cannot be read, or is not the one of the stamp.
+            CorruptRecordError: a record is not what was written.
+        """
 
     @abstractmethod
     def _count_records(self, path: str) -> int:
@@ -205,6 +232,10 @@ class RecordSource(ABC):
     def records(self, index: Int64Array) -> list[bytes]:
         """Returns whole encoded examples in the order asked, for comparison with another reader."""
         return self._opened().read(np.asarray(index, np.int64))
+
+    def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
+        """Returns parts of encoded examples in the order asked, which the caller compares; see RecordReader."""
+        return self._opened().read_parts(index, start, stop)
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns the same of records that were read elsewhere; see `Source`."""

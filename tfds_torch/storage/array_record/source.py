@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tfds_torch.storage.array_record.package import FileReader, find_opener
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
 from tfds_torch.storage.record_source import InstructionTable, RecordReader, RecordSource
 from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_count
+from tfds_torch.storage.shard_scans import Advance, open_shard
 
 _MOST_OPEN = 256  # An open file also holds its index and buffers in memory.
 
@@ -59,6 +60,13 @@ class ArrayRecordFilesReader:
                     found[position] = one
                 self.num_read += len(data)
         return [found[place] for place in back.tolist()]
+
+    def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
+        """Returns parts of encoded examples in the order asked; examples are compressed, so each is read whole."""
+        distinct, _, back = unique(np.asarray(index, np.int64))
+        examples = self.read(distinct)
+        bounds = zip(back.tolist(), start.tolist(), stop.tolist(), strict=True)
+        return [examples[place][first:last] for place, first, last in bounds]
 
     def advise(self, index: Int64Array) -> None:
         """Does nothing: only the package knows where its records lie."""
@@ -165,6 +173,22 @@ class ArrayRecordSource(RecordSource):
         reader = ArrayRecordFilesReader(self.table)
         reader.check()
         return reader
+
+    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[bytes]:
+        """Yields all records of a local file; see RecordSource."""
+        with open_shard(path, stamp):
+            reader = find_opener(self.name)(path)
+            number = reader.num_records() if reader.ok() else 0
+            for record in range(number):
+                try:
+                    (data,) = reader.read([record])
+                except RuntimeError as error:
+                    raise CorruptRecordError(
+                        f"{path}: record {record}: {' '.join(str(error).split())}. The file is corrupt; prepare the "
+                        f"dataset again."
+                    ) from error
+                yield data
+                advance(stamp[0] * (record + 1) // number)
 
     def _count_records(self, path: str) -> int:
         return count_records(path, self.name)

@@ -19,7 +19,6 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import Stamp
-from tfds_torch.storage.shard_errors import shard_status, unreadable
 from tfds_torch.storage.shard_scans import Advance, open_shard
 
 
@@ -79,30 +78,40 @@ def scan_offsets(
         return _scan(path, file, advance)
 
 
-def read_records(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yields the data of every record of a local file, with both checksums verified."""
+def read_records(
+    path: str | os.PathLike[str], advance: Advance | None = None, stamp: Stamp | None = None
+) -> Iterator[bytes]:
+    """Yields the data of every record of a local file, with both checksums verified.
+
+    Args:
+        path: a local TFRecord file.
+        advance: called with the offset in bytes that was reached, after every record.
+        stamp: as `open_shard` takes it.
+
+    Raises:
+        ShardError: there is no such file, it is not a regular one or not the one of the stamp, or it cannot be read.
+        CorruptRecordError: the file ends inside a record, or a length or a record does not have its checksum.
+    """
     path = Path(path)
-    shard_status(path)
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            offset, number = 0, 0
-            while offset < size:
-                file.seek(offset)
-                end = _record_end(path, file.read(HEADER_SIZE), 0, offset, number, size)
-                length = end - offset - FRAME_SIZE
-                data, footer = file.read(length), file.read(FOOTER_SIZE)
-                if len(data) + len(footer) < length + FOOTER_SIZE:
-                    raise _cut(path, offset, number, os.fstat(file.fileno()).st_size)
-                if footer != checksum(data):
-                    raise CorruptRecordError(
-                        f"{path}: record {number} at offset {offset} ({length} bytes) does not have its checksum: the "
-                        f"file is corrupt. Prepare the dataset again."
-                    )
-                yield data
-                offset, number = end, number + 1
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with open_shard(path, stamp) as file:
+        size = os.fstat(file.fileno()).st_size
+        offset, number, header = 0, 0, file.read(HEADER_SIZE)
+        while offset < size:
+            end = _record_end(path, header, 0, offset, number, size)
+            length = end - offset - FRAME_SIZE
+            # The next header comes with the footer: one call less for each record.
+            data, behind = file.read(length), file.read(FOOTER_SIZE + HEADER_SIZE)
+            if len(data) + len(behind) < length + FOOTER_SIZE:
+                raise _cut(path, offset, number, os.fstat(file.fileno()).st_size)
+            if behind[:FOOTER_SIZE] != checksum(data):
+                raise CorruptRecordError(
+                    f"{path}: record {number} at offset {offset} ({length} bytes) does not have its checksum: the "
+                    f"file is corrupt. Prepare the dataset again."
+                )
+            yield data
+            offset, number, header = end, number + 1, behind[FOOTER_SIZE:]
+            if advance is not None:
+                advance(offset)
 
 
 @lru_cache(maxsize=4096)

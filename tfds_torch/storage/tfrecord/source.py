@@ -3,7 +3,7 @@
 One read for each range of neighbours; every record is compared with its checksums.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.open_files import OpenFiles, ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.record_source import RecordReader, RecordSource
+from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.source import is_local
 from tfds_torch.storage.tfrecord.framing import (
     FOOTER_SIZE,
@@ -18,10 +19,13 @@ from tfds_torch.storage.tfrecord.framing import (
     HEADER_SIZE,
     checksum,
     count_records,
+    read_records,
     record_header,
 )
 from tfds_torch.storage.tfrecord.index import Located, RecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
+
+_GAP_BYTES = 4096  # Between parts of examples: reading them costs less than another call.
 
 
 class TfrecordSource(RecordSource):
@@ -31,6 +35,10 @@ class TfrecordSource(RecordSource):
 
     def _open(self) -> RecordReader:
         return TfrecordReader(RecordIndex.open(self.table), verify_checksums=self.verify_checksums)
+
+    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[bytes]:
+        """Yields all records of a local file; see RecordSource."""
+        return read_records(path, advance, stamp)
 
     def _count_records(self, path: str) -> int:
         return count_records(path)
@@ -83,6 +91,26 @@ class TfrecordReader:
             except _BadRecordError as error:
                 if not self._renew_index(used, error.file):
                     raise self._corrupt(used, error) from None
+
+    def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
+        """Returns parts of encoded examples in the order asked; see RecordReader. Near ones are read together."""
+        located = self.index.locate(index)
+        stop = np.minimum(stop, located.length)
+        first = located.offset + HEADER_SIZE + np.minimum(start, stop)
+        last = located.offset + HEADER_SIZE + stop
+        order = np.lexsort((first, located.file))
+        ranges = ReadRanges(located.file[order], first[order], last[order], _GAP_BYTES)
+        parts: list[bytes] = [b""] * len(order)
+        places = order.tolist()
+        for begin, end in ranges.bounds:
+            offset = ranges.start[begin]
+            try:
+                content = self._files.read(ranges.file[begin], offset, max(ranges.end[begin:end]) - offset)
+            except ShardError as error:
+                raise type(error)(f"{self._name(int(index[places[begin]]))}: {error}") from error
+            for number in range(begin, end):
+                parts[places[number]] = content[ranges.start[number] - offset : ranges.end[number] - offset]
+        return parts
 
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples, int64 [n], ahead; returns at once."""

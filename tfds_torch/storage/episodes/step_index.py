@@ -1,0 +1,165 @@
+"""The index of steps: where the values of every step lie in the records of a split; built once, and kept in a file.
+
+The table of the index file is JSON: dataset and features, and path, size, modification time and number of records of
+every shard. Its content, one array behind the other, little-endian: int64, bytes of each feature of bytes in all
+records; uint32, steps of every record; and of every unit (see `EpisodeLayout`) offset in the record, length and CRC32C,
+uint32 each. That is 12 bytes for each step and feature of bytes, and 12 for 64 steps of seven floats.
+"""
+
+import json
+import mmap
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.errors import CorruptRecordError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.episodes.layout import EpisodeLayout, StepCountError
+from tfds_torch.storage.episodes.wire import WireError
+from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_path
+from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.shard_errors import wrong_count
+from tfds_torch.storage.shard_scans import Advance, scan_shards
+
+Scan = Callable[[str, Advance, Stamp], Iterator[bytes]]
+"""A shard's path, a function for the offset that was reached, and the shard's stamp -> its records, verified."""
+
+_FORMAT = "steps 1"
+_UNITS_AT_ONCE = 1 << 17  # Of those that are written: memory stays small.
+
+
+@dataclass(frozen=True)
+class StepIndex:
+    """The steps of the records of some shards, N records of U units.
+
+    Attributes:
+        layout: the features of a record.
+        value_bytes: int64 [number of `layout.values`], bytes of each in all records.
+        num_steps: uint32 [N], of each record.
+        units: uint32 [U, 3]: offset in the record, length and CRC32C of each.
+    """
+
+    layout: EpisodeLayout
+    value_bytes: Int64Array
+    num_steps: NDArray[np.uint32]
+    units: NDArray[np.uint32]
+
+    @cached_property
+    def _counts(self) -> Int64Array:
+        return self.layout.num_units(self.num_steps.astype(np.int64))
+
+    @cached_property
+    def _first(self) -> Int64Array:
+        """First unit of each record, int64 [N]."""
+        return np.cumsum(self._counts) - self._counts
+
+    @property
+    def num_units(self) -> int:
+        """Units that records of these steps have."""
+        return int(self._counts.sum())
+
+    def first_units(self, key: str, record: Int64Array) -> Int64Array:
+        """Returns the first unit of a feature of records, int64 [n]."""
+        return self._first[record] + self.layout.first_unit(key, self.num_steps[record].astype(np.int64))
+
+
+def open_step_index(
+    layout: EpisodeLayout,
+    dataset: str,
+    paths: Sequence[str],
+    stamps: Sequence[Stamp],
+    counts: Sequence[int],
+    scan: Scan,
+) -> StepIndex:
+    """Maps the index of shards, or builds it; of processes that start together one builds.
+
+    Args:
+        layout: the features of a record.
+        dataset: what the shards belong to, for messages.
+        paths: local files.
+        stamps: size in bytes and modification time in ns of each.
+        counts: number of records that each must hold.
+        scan: reads the records of a shard, with their checksums.
+
+    Raises:
+        ShardError: a shard is missing, changed, or holds another number of records.
+        CorruptRecordError: a record does not have its checksum, or is not an episode of these features.
+    """
+    shards = [[path, *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
+    features = {
+        "values": layout.values,
+        "numbers": {key: [*one, one.steps_of_block] for key, one in layout.numbers.items()},
+        "others": layout.others,
+    }
+
+    def scan_one(place: int, advance: Advance) -> StepIndex:
+        found = _scan_shard(layout, paths[place], scan(paths[place], advance, stamps[place]))
+        if len(found.num_steps) != counts[place]:
+            raise wrong_count(paths[place], len(found.num_steps), counts[place], dataset)
+        return found
+
+    return IndexCache(
+        index_path(f"{_FORMAT} {layout.sequence} {dataset}", paths),
+        dataset,
+        table=json.dumps({"format": _FORMAT, "dataset": dataset, "features": features, "shards": shards}).encode(),
+        build=lambda: _join(layout, scan_shards(scan_one, [size for size, _ in stamps], dataset)),
+        encode=_encode,
+        decode=lambda content, start: _decode(layout, content, start, sum(counts)),
+    ).open()
+
+
+def _scan_shard(layout: EpisodeLayout, path: str, records: Iterator[bytes]) -> StepIndex:
+    steps, units = array("I"), array("I")
+    value_bytes = np.zeros(len(layout.values), np.int64)
+    for number, record in enumerate(records):
+        try:
+            num_steps, sizes = layout.find_units(record, units)
+        except (WireError, StepCountError) as error:
+            raise CorruptRecordError(
+                f"{path}: record {number} is not an episode that can be read step by step, though its checksum is "
+                f"right: it was written that way. {error}"
+            ) from None
+        steps.append(num_steps)
+        value_bytes += np.array(sizes, np.int64)
+    return StepIndex(layout, value_bytes, np.frombuffer(steps, np.uint32), _in_rows(np.frombuffer(units, np.uint32)))
+
+
+def _join(layout: EpisodeLayout, parts: Sequence[StepIndex]) -> StepIndex:
+    return StepIndex(
+        layout,
+        np.sum([np.zeros(len(layout.values), np.int64), *(part.value_bytes for part in parts)], axis=0),
+        np.concatenate([np.empty(0, np.uint32), *(part.num_steps for part in parts)]),
+        np.concatenate([np.empty((0, 3), np.uint32), *(part.units for part in parts)]),
+    )
+
+
+def _encode(index: StepIndex) -> Iterator[bytes]:
+    yield index.value_bytes.astype("<i8").tobytes()
+    yield index.num_steps.astype("<u4").tobytes()
+    for at in range(0, len(index.units), _UNITS_AT_ONCE):
+        yield index.units[at : at + _UNITS_AT_ONCE].astype("<u4", copy=False).tobytes()
+
+
+def _decode(layout: EpisodeLayout, content: mmap.mmap, start: int, num_records: int) -> StepIndex:
+    steps_at = start + 8 * len(layout.values)
+    units_at = steps_at + 4 * num_records
+    if units_at > len(content) or (len(content) - units_at) % 12:
+        raise DamagedIndexError("it does not have the size that belongs to these shards")
+    index = StepIndex(
+        layout,
+        np.frombuffer(content, "<i8", len(layout.values), start),
+        np.frombuffer(content, "<u4", num_records, steps_at),
+        _in_rows(np.frombuffer(content, "<u4", offset=units_at)),
+    )
+    # A forged index must not make a reader take memory, or read outside of a record: readers check what they are given.
+    if index.num_units != len(index.units):
+        raise DamagedIndexError("its units are not those of its steps")
+    return index
+
+
+def _in_rows(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return values.reshape(-1, 3)
