@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from storage.tfrecord_writer import write
 from tfds_torch.storage.episodes.layout import EpisodeLayout, Numbers
 from tfds_torch.storage.source import FieldSpec
 
-IMAGE, TEXT, ACTION, COUNT, FLAG, WIDE = "steps/image", "steps/text", "steps/action", "steps/count", "steps/flag", "w"
+IMAGE, TEXT, ACTION = "steps/image", "steps/text", "steps/action"
+COUNT, FLAG, WIDE = "steps/count", "steps/flag", "steps/wide"
 TAGS, TASK = "steps/tags", "task"
 LAYOUT = EpisodeLayout(
     "steps",
@@ -34,6 +36,7 @@ SPECS = {
 }
 
 
+@cache
 def made_episode(num_steps: int, seed: int) -> dict[str, Any]:
     """Returns feature -> values of an episode, one row a step; `rank` is not in every one."""
     numbers = random.Random(seed)

@@ -5,6 +5,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -107,6 +108,9 @@ class RecordReader(Protocol):
 
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples ahead, where it can; returns at once."""
+
+    def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
+        """Asks the same for parts of examples."""
 
     def close(self) -> None:
         """Closes the files; may be called twice."""
@@ -246,10 +250,13 @@ class RecordSource(ABC):
 
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read examples ahead; errors are left to reading."""
-        try:
+        with suppress(ShardError):
             self._opened().advise(np.asarray(index, np.int64))
-        except ShardError:
-            pass
+
+    def announce_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
+        """Asks the system to read parts of examples ahead; errors are left to reading."""
+        with suppress(ShardError):
+            self._opened().advise_parts(index, start, stop)
 
     def ids(self, index: Int64Array) -> LazyIds:
         """Returns TFDS's ids, `<shard file>__<record>`."""

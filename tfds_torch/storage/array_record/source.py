@@ -71,6 +71,9 @@ class ArrayRecordFilesReader:
     def advise(self, index: Int64Array) -> None:
         """Does nothing: only the package knows where its records lie."""
 
+    def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
+        """Does nothing, as `advise`."""
+
     def close(self) -> None:
         """Closes the files; may be called twice."""
         self._closed = True

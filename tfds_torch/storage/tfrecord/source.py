@@ -94,12 +94,7 @@ class TfrecordReader:
 
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
         """Returns parts of encoded examples in the order asked; see RecordReader. Near ones are read together."""
-        located = self.index.locate(index)
-        stop = np.minimum(stop, located.length)
-        first = located.offset + HEADER_SIZE + np.minimum(start, stop)
-        last = located.offset + HEADER_SIZE + stop
-        order = np.lexsort((first, located.file))
-        ranges = ReadRanges(located.file[order], first[order], last[order], _GAP_BYTES)
+        order, ranges = self._part_ranges(index, start, stop)
         parts: list[bytes] = [b""] * len(order)
         places = order.tolist()
         for begin, end in ranges.bounds:
@@ -121,6 +116,10 @@ class TfrecordReader:
 
         self._files.advise_ranges(find)
 
+    def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
+        """Asks the same for parts of examples, bytes start..stop-1, int64 [n]."""
+        self._files.advise_ranges(lambda: self._part_ranges(index, start, stop)[1])
+
     def close(self) -> None:
         """Closes the files; may be called twice."""
         self._files.close()
@@ -130,6 +129,14 @@ class TfrecordReader:
 
     def __exit__(self, *details: object) -> None:
         self.close()
+
+    def _part_ranges(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> tuple[Int64Array, ReadRanges]:
+        """Returns the order of parts on the disk, int64 [n], and where they lie in this order."""
+        located = self.index.locate(index)
+        begin = located.offset + HEADER_SIZE
+        first, last = (begin + np.minimum(bound, located.length) for bound in (start, stop))
+        order = np.lexsort((first, located.file))
+        return order, ReadRanges(located.file[order], first[order], last[order], _GAP_BYTES)
 
     def _read(self, used: RecordIndex, index: Int64Array) -> list[bytes]:
         located = used.locate(index)
