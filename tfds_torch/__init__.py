@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
     from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
     from tfds_torch.plan.epoch import EpochPlan, Remainder
+    from tfds_torch.plan.windows import Windows
     from tfds_torch.plan.world import World
     from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
     from tfds_torch.torch_data.exact_metrics import MaskedMean
@@ -56,6 +57,7 @@ _ROOMS = {
     "Remainder": "plan.epoch",
     "TrainPreprocess": "images.preprocess",
     "Views": "images.views",
+    "Windows": "plan.windows",
     "World": "plan.world",
     "create_loader": "torch_data.loader",
     "export_dataset": "export.exporting",
@@ -84,6 +86,7 @@ __all__ = [
     "Remainder",
     "TrainPreprocess",
     "Views",
+    "Windows",
     "World",
     "__version__",
     "create_loader",

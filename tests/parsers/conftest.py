@@ -5,9 +5,10 @@ from image_folder_fixtures import folder, own_folder
 from tfds_fixtures import cache_home, datasets, ledgers
 
 from parsers.cached_pictures import write_small
+from parsers.robot_episodes import robots
 from tfds_torch import DecodedCache
 
-__all__ = ["cache_home", "datasets", "folder", "ledgers", "own_folder"]
+__all__ = ["cache_home", "datasets", "folder", "ledgers", "own_folder", "robots"]
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,8 @@ def test_steps_outside_of_an_episode_are_its_first_or_last_one(length: int, step
 
 
 def test_offsets_are_kept_as_plain_integers() -> None:
-    windows = Windows("steps", offsets={"action": range(3), "image": np.array([-1, 0])})
+    offsets: dict[str, Any] = {"action": range(3), "image": np.array([-1, 0])}
+    windows = Windows("steps", offsets)
     assert windows.offsets == {"action": (0, 1, 2), "image": (-1, 0)}
     assert windows == Windows(offsets={"action": [0, 1, 2], "image": (-1, 0)})
     assert repr(windows).startswith("Windows(sequence='steps', offsets={'action': (0, 1, 2), 'image': (-1, 0)}")

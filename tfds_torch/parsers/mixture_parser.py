@@ -251,6 +251,11 @@ class ParserMixture(ParserBase):
     # Fields
 
     @property
+    def has_windows(self) -> bool:
+        """Whether the examples of all members are windows of episodes."""
+        return all(parser.has_windows for parser in self._members.values())
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, by label, where all members have the same; else None."""
         return None if self._class_names is None else list(self._class_names)

@@ -161,6 +161,11 @@ def members_of(parser: Parser | None) -> Mapping[str, int]:
     return sizes
 
 
+def has_windows(parser: Parser) -> bool:
+    """Whether a parser's examples are windows of episodes, which come in whole batches."""
+    return bool(getattr(parser, "has_windows", False))
+
+
 def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:
     """Returns the state that a loader over a parser saves at a point in an epoch; num_workers None: unknown."""
     num_readers = None if num_workers is None else max(1, num_workers)

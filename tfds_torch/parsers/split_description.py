@@ -28,6 +28,7 @@ from tfds_torch.plan.subset import Subset
 from tfds_torch.plan.weighted_order import WeightedOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.source import FileInstruction, Source
 
 _Self = TypeVar("_Self", bound="SplitDescription")
@@ -206,6 +207,11 @@ class SplitDescription(ParserFields):
     def has_weights(self) -> bool:
         """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
         return self._row is not None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether examples are windows of episodes: of a mixture, whether those of all members are."""
+        return isinstance(self._source, WindowSource)
 
     @property
     def _row(self) -> MixtureOrder | WeightedOrder | None:

@@ -36,7 +36,7 @@ class Windows:
     """
 
     sequence: str = "steps"
-    offsets: Mapping[str, Iterable[int]] = field(default_factory=dict)
+    offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
     stride: int = 1
     pad: Literal["edge", "zero"] = "edge"
     whole: bool = False

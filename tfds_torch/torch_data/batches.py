@@ -18,7 +18,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.padding import Padded, check_fills
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.loaders.worker import WorkerBatch
-from tfds_torch.parsers.parser import METADATA_FIELDS, Parser
+from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, has_windows
 from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
@@ -81,7 +81,7 @@ def check_batched(
             f"batched=False, and the parser has {preprocess!r}: preprocessed images come in whole batches. Leave out "
             f"batched, or give the dataset a transform instead of the parser a preprocess."
         )
-    if not batched and preprocess is None:
+    if not batched and preprocess is None and (batched is False or not has_windows(parser)):
         return False
     for name, function in (("transform", transform), ("target_transform", target_transform)):
         if function is not None:

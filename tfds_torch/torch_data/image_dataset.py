@@ -57,8 +57,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             tensor, or a list where values have no common shape.
         world: rank and number of replicas; None: those of torch.distributed when it is initialised, else those of the
             environment (`RANK`, `WORLD_SIZE`), else one replica. Workers are found out by themselves.
-        batched: whether whole batches are yielded; None: where the parser has a preprocess. Without one, all images
-            must be of one size.
+        batched: whether whole batches are yielded; None: where the parser has a preprocess, or windows. Without a
+            preprocess, all images must be of one size.
         pad: field -> fill value, of fields whose values differ in length, such as boxes and their labels: in whole
             batches each is a pair (values [B, longest, ...], lengths int64 [B]) instead of a list.
 

@@ -56,12 +56,12 @@ class DatasetFields:
         """Returns how a field is decoded."""
         if name == "label" and isinstance(self.target_key, tuple):
             numbers = find_binary_fields(self.target_key, self.features, self.dataset)
-            return PositionsField(tuple(_stored_field(found) for found in numbers))
+            return PositionsField(tuple(stored_field(found) for found in numbers))
         found = self.find(name)
         if name == "image":
             return ImageField("/".join(found.path), image_mode)
-        if _is_stored_as_it_is(found.feature) and not self._is_repeated(found):
-            return _stored_field(found)
+        if is_stored_as_it_is(found.feature) and not self._is_repeated(found):
+            return stored_field(found)
         return structured_field(self.features, found.path)
 
     def encoded_field(self, name: str) -> EncodedField:
@@ -102,14 +102,14 @@ def _is_text(feature: Feature) -> bool:
     return isinstance(feature, Leaf) and feature.kind == "text"
 
 
-def _stored_field(found: FoundFeature) -> FieldDecoder:
+def stored_field(found: FoundFeature) -> FieldDecoder:
     """Returns how a feature is decoded that is stored as it is."""
     stored = StoredField("/".join(found.path), _is_text(found.feature))
     number = num_classes(found.feature)
     return stored if number is None else ClassLabelField(stored, number)
 
 
-def _is_stored_as_it_is(feature: Feature) -> bool:
+def is_stored_as_it_is(feature: Feature) -> bool:
     """Whether it is a tensor of a fixed shape that is stored without an encoding of its own."""
     if not isinstance(feature, Leaf) or not feature.is_tensor or not isinstance(feature.stored, FieldSpec):
         return False

@@ -23,9 +23,13 @@ from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
+from tfds_torch.parsers.tfds.window_arguments import check_window_arguments, open_windows
+from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
+from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.source import Source, is_local
 
@@ -75,6 +79,13 @@ class ParserTfds(ParserBase):
             are stored; so does a text. A name stands for its stored feature, however that is asked for. Not beside a
             preprocess, which works on pixels. None: all is decoded.
         download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
+        windows: an example is a window of steps of an episode, rather than a whole record: see `Windows` and
+            docs/robot-episodes.md. `index` numbers windows, and an id is `<shard>__<record>/<step>`. The first parser
+            of a dataset reads its files once, for an index of their steps. Fields of steps are named from the sequence
+            that holds them (`observation/image`); there are no fields `image` and `label` but those of `fields`. Local
+            files, read mode `index`.
+        fields: of windows: names of your own -> the features that they stand for, so that datasets agree:
+            `{"image_primary": "observation/image"}`. Other features keep their names.
         cache: where decoded images are kept: built here and now if it is not there, by one process for all ranks, and
             read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
             or `L`. None: images are decoded in every epoch.
@@ -85,6 +96,9 @@ class ParserTfds(ParserBase):
         ConfigError: an argument that cannot work, with what is there instead.
         DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
     """
+
+    _of_windows: WindowFields | None = None
+    """The fields of windows; None: examples are whole records."""
 
     def __init__(
         self,
@@ -109,6 +123,8 @@ class ParserTfds(ParserBase):
         download: bool = False,
         cache: DecodedCache | None = None,
         decoders: "Mapping[str, Any] | SkipDecoding | None" = None,
+        windows: Windows | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> None:
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
@@ -122,12 +138,18 @@ class ParserTfds(ParserBase):
         split = split_expression(split, dataset.splits, dataset.name)
         source = dataset.source(split, verify_checksums=read.verify_checksums)
         self._directory, self._features, self.cache = dataset.directory, dataset.features, cache
+        self.windows = windows
+        if windows is not None or fields is not None:
+            others = {"image_key": image_key, "target_key": target_key, "class_map": class_map, "cache": cache}
+            others["decoders"] = decoders
+            self._of_windows = check_window_arguments(windows, fields, dataset.name, self._features, others)
+            source = open_windows(self._of_windows, source, preprocess)
         target = parse_target_key(target_key, self._features)
         if decoders is not None:
             from tfds_torch.parsers.tfds.decoders import merge_decoders
 
-            fields = DatasetFields(dataset.name, self._features, image_key, target)
-            options = replace(options, decode=merge_decoders(decode, decoders, fields))
+            named = DatasetFields(dataset.name, self._features, image_key, target)
+            options = replace(options, decode=merge_decoders(decode, decoders, named))
         super().__init__(source, split, options, image_key, target)
         if cache is not None:
             self._check_cache(read)
@@ -158,6 +180,9 @@ class ParserTfds(ParserBase):
     @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
+        if self._of_windows is not None:
+            own = {field_name(key): spec for key, spec in self._of_windows.specs.items()}
+            return ElementSpec(self._undecoded_specs(own) | METADATA_SPECS)
         fields = {field_name(key): found.spec for key, found in sorted(features_by_key(self._features).items())}
         return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
 
@@ -173,11 +198,15 @@ class ParserTfds(ParserBase):
         return list(dict.fromkeys([*(part.field for group in groups for part in group.boxes), *others]))
 
     def _paths(self, fields: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns field -> keys of its feature, of those that are made of one feature."""
+        """Returns field -> keys of its feature, of those that are made of one feature; of windows none."""
+        if self._of_windows is not None:
+            return {}
         several = {"label"} if isinstance(self.target_key, tuple) else set()
         return {name: self._fields.find(name).path for name in fields if name not in {*METADATA_SPECS, *several}}
 
     def _source_for(self, read: ReadOptions) -> Source:
+        if isinstance(self._source, WindowSource):
+            return self._source.over(self._source.episodes.with_checksums(read.verify_checksums))
         cached = self._source if isinstance(self._source, CachedSource) else None
         source = self._source if cached is None else cached.original
         if isinstance(source, RecordSource):
@@ -193,7 +222,7 @@ class ParserTfds(ParserBase):
 
     def _file_names(self) -> list[str]:
         found = next(filter(None, (find_feature(self._features, key) for key in _FILENAME_KEYS)), None)
-        if found is None or found.feature.shape != () or not self._source.has_shards:
+        if found is None or found.feature.shape != () or not self._source.has_shards or self._of_windows is not None:
             return super()._file_names()
         return list(self._stored_names("/".join(found.path)))
 
@@ -224,15 +253,15 @@ class ParserTfds(ParserBase):
 
     @property
     def _all_fields(self) -> Sequence[str]:
-        return sorted(features_by_key(self._features))
+        return self._of_windows.all_fields if self._of_windows is not None else sorted(features_by_key(self._features))
 
     @property
     def _stored_class_names(self) -> list[str] | None:
         return class_names(self.target_key, self._features)
 
     @property
-    def _fields(self) -> DatasetFields:
-        return DatasetFields(self.dataset_name, self._features, self.image_key, self.target_key)
+    def _fields(self) -> DatasetFields | WindowFields:
+        return self._of_windows or DatasetFields(self.dataset_name, self._features, self.image_key, self.target_key)
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
         feature = self._fields.find(name).feature

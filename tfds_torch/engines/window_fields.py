@@ -1,0 +1,138 @@
+"""Fields of windows: steps outside of an episode become zeros, and images of many steps one array."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.engines.fields import FieldDecoder, OneKeyField
+from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.images.decoding import BadImageError, OtherSizeError
+from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.storage.source import Columns
+
+
+@dataclass(frozen=True)
+class WindowField:
+    """A field of windows; uint8 images have one of their own.
+
+    Attributes:
+        inner: decodes it; every step that is asked for is there.
+        padding: the stored field that says which steps become zeros, or empty texts; None: none do.
+        is_text: whether bytes become texts.
+        is_image: whether values are images [H, W, C], which become [C, H, W].
+    """
+
+    inner: FieldDecoder
+    padding: str | None = None
+    is_text: bool = False
+    is_image: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return self.inner.keys if self.padding is None else (*self.inner.keys, self.padding)
+
+    def decode(self, columns: Columns) -> Any:  # noqa: D102
+        values = self.inner.decode(columns)
+        if self.is_image:
+            values = [np.moveaxis(value, -1, -3) if isinstance(value, np.ndarray) else value for value in values]
+        values = _as_one_array(values)
+        if self.padding is not None:
+            values = _with_zeros(values, columns[self.padding])
+        return [_text_of(value) for value in values] if self.is_text else values
+
+
+@dataclass(frozen=True)
+class WindowImageField(OneKeyField):
+    """Encoded uint8 images of windows, channels first: uint8 [n, T, C, H, W], in memory channels last.
+
+    They are [n, C, H, W] where a window has its own step only. Where their sizes differ, it is a list of n arrays, or
+    of lists of T arrays.
+
+    Attributes:
+        has_time: whether windows have T images each, rather than one.
+        mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
+        padding: the stored field that says which images become zeros; None: none do.
+        jpeg_decoder: as of `ImageDecoder`.
+    """
+
+    has_time: bool
+    mode: str | None
+    padding: str | None = None
+    jpeg_decoder: str = "auto"
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,) if self.padding is None else (self.key, self.padding)
+
+    def decode(self, columns: Columns) -> Any:
+        """Returns the images of n windows; raises BadImageError with the window's position."""
+        windows = columns[self.key]
+        if not len(windows):
+            return []
+        images: list[bytes] = [image for window in windows for image in window] if self.has_time else list(windows)
+        num_steps = len(images) // len(windows)
+        transform = ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder)
+        try:
+            buffer = ArrayBuffer((len(images), *transform.row_shape(images)))
+            transform.write(images, np.zeros(len(images), np.int64), [BufferRows(buffer, 0, len(images))])
+            pixels: Any = np.moveaxis(buffer.pixels, -1, 1)
+        except OtherSizeError:
+            pixels = [np.moveaxis(one, -1, 0) for one in transform.decode(images)]
+        except BadImageError as error:
+            step = f"Image {error.position % num_steps} of the {num_steps} of {self.key!r}: " if self.has_time else ""
+            raise BadImageError(error.position // num_steps, f"{step}{error.reason}") from None
+        if self.has_time:
+            pixels = _in_windows(pixels, num_steps)
+        return pixels if self.padding is None else _with_zeros(pixels, columns[self.padding])
+
+
+def _in_windows(images: Any, num_steps: int) -> Any:
+    """Returns images, one behind the other, as windows of so many steps."""
+    if isinstance(images, np.ndarray):
+        return images.reshape(-1, num_steps, *images.shape[1:])
+    return [_as_one_array(images[at : at + num_steps]) for at in range(0, len(images), num_steps)]
+
+
+def _as_one_array(values: Any) -> Any:
+    """Returns values as one array where they are numbers of one shape; else as they are."""
+    if isinstance(values, np.ndarray) or not values:
+        return values
+    if not all(isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf" for value in values):
+        return values
+    return np.stack(values) if len({(value.shape, value.dtype) for value in values}) == 1 else values
+
+
+def _with_zeros(windows: Any, is_outside: NDArray[np.bool_]) -> Any:
+    """Returns windows, [n, T, ...] or n of T values, with zeros where steps are outside; bool [n, T]."""
+    if not is_outside.any():
+        return windows
+    if isinstance(windows, np.ndarray):
+        windows[is_outside] = 0
+        return windows
+    return [_steps_with_zeros(window, row) for window, row in zip(windows, is_outside, strict=True)]
+
+
+def _steps_with_zeros(steps: Any, is_outside: NDArray[np.bool_]) -> Any:
+    if isinstance(steps, dict):
+        return {name: _steps_with_zeros(inner, is_outside) for name, inner in steps.items()}
+    if isinstance(steps, np.ndarray):
+        steps = steps.copy()
+        steps[is_outside] = b"" if steps.dtype == object else 0
+        return steps
+    return [_empty_like(value) if outside else value for value, outside in zip(steps, is_outside.tolist(), strict=True)]
+
+
+def _empty_like(value: Any) -> Any:
+    """Returns what stands for a step whose values differ in size: an image of zeros, else an empty sequence."""
+    if isinstance(value, dict):
+        return {name: _empty_like(inner) for name, inner in value.items()}
+    is_image = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3
+    return np.zeros_like(value) if is_image else value[:0]
+
+
+def _text_of(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return [_text_of(one) for one in value]

@@ -1,0 +1,80 @@
+"""The arguments of a parser of windows, and what can be wrong with them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.tfds.feature_tree import Feature
+from tfds_torch.parsers.tfds.window_fields import WindowFields
+from tfds_torch.plan.windows import Windows
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.episodes.source import WindowSource
+from tfds_torch.storage.record_source import RecordSource
+from tfds_torch.storage.source import Source
+
+_OF_WHOLE_RECORDS = {
+    "image_key": ("image", "Give the image a name: fields={'image': ...}."),
+    "target_key": ("label", "Ask for the feature by its name."),
+    "class_map": (None, "Windows have no labels."),
+    "decoders": (None, "Use decode={'image_primary': False} for encoded images."),
+    "cache": (None, "Images of windows are decoded in every epoch."),
+}
+"""Arguments of parsers whose examples are whole records -> their default, and what to do instead."""
+
+
+def check_window_arguments(
+    windows: object, names: object, dataset: str, features: Feature, others: Mapping[str, Any]
+) -> WindowFields:
+    """Returns the fields of the windows that a user asks for.
+
+    Args:
+        windows: the argument `windows`.
+        names: the argument `fields`.
+        dataset: name of the dataset, for messages.
+        features: those of the dataset.
+        others: arguments that are for whole records.
+
+    Raises:
+        ConfigError: an argument that cannot work, or a feature that does not exist.
+    """
+    if windows is None:
+        raise ConfigError(
+            f"{dataset}: fields={quoted(names)} names the fields of windows: give windows=Windows('steps', ...), too. "
+            f"Fields of whole records are asked for by their own names."
+        )
+    if not isinstance(windows, Windows):
+        raise ConfigError(
+            f"{dataset}: windows={quoted(windows)} must be Windows, for example "
+            f"Windows('steps', offsets={{'action': range(16)}})."
+        )
+    is_mapping = isinstance(names, Mapping) and all(
+        isinstance(name, str) and isinstance(key, str) for name, key in names.items()
+    )
+    if names is not None and not is_mapping:
+        raise ConfigError(
+            f"{dataset}: fields={quoted(names)} must be a dictionary of names and the features that they stand for, "
+            f"such as {{'image_primary': 'observation/image'}}."
+        )
+    for name, (default, remedy) in _OF_WHOLE_RECORDS.items():
+        if others[name] != default and others[name] is not None:
+            raise ConfigError(
+                f"{dataset}: {name}={quoted(others[name])} is for examples that are whole records, and this parser has "
+                f"windows. {remedy}"
+            )
+    fields = WindowFields(dataset, features, windows, dict(names) if isinstance(names, Mapping) else {})
+    fields.check()
+    return fields
+
+
+def open_windows(fields: WindowFields, source: Source, preprocess: Preprocess | None) -> WindowSource:
+    """Returns the windows of a split's records.
+
+    Raises:
+        ConfigError: its files are not records of shards, or are remote; or a preprocess that windows cannot go through.
+    """
+    if not isinstance(source, RecordSource):
+        raise ConfigError(f"{source.name} has no episodes: its examples are single images. Leave out windows=.")
+    if isinstance(preprocess, Preprocess) and preprocess.also:
+        raise ConfigError(f"{source.name}: also={preprocess.also} has no effect on windows: leave it out.")
+    return fields.open(source)
