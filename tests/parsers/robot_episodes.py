@@ -176,10 +176,15 @@ def write_dataset(
     )
 
 
+def write_dataset_of(name: str, root: str, file_format: str = "tfrecord") -> None:
+    """Writes one of the datasets of `LENGTHS`."""
+    write_dataset(root, name, FEATURES[name](), LENGTHS[name], file_format)
+
+
 def write_datasets(root: str) -> None:
     """Writes the datasets of `LENGTHS`."""
-    for name, features in FEATURES.items():
-        write_dataset(root, name, features(), LENGTHS[name])
+    for name in FEATURES:
+        write_dataset_of(name, root)
 
 
 def read_episodes(root: str, name: str, split: str = "train") -> list[dict[str, Any]]:

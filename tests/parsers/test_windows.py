@@ -1,21 +1,32 @@
 """Windows of robots' episodes: bit for bit those that are cut out of what TFDS reads, by number, in any world."""
 
 import io
+import logging
+import os
 import pickle
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conformance import check_resumes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
+from tfds_fixtures import write_shard
+from zygote import forked_instead_of_fresh, tensorflow_zygote
 
-from parsers.robot_episodes import LENGTHS, Robots, shard_paths, value_at
+from parsers.resuming import ParserLoader
+from parsers.robot_episodes import LENGTHS, Robots, read_episodes, shard_paths, value_at, write_dataset_of
+from tfds_torch import ParserMixture, ReadOptions
+from tfds_torch.demo import prepare_fake
 from tfds_torch.engines.batch import Batch
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.plan.world import World
@@ -90,8 +101,10 @@ def check_batches(parser: ParserTfds, robots: Robots, name: str, keys: Sequence[
             for key in keys:
                 offsets = windows.offsets.get(key)
                 expected = expected_value(episode, key, step, offsets, windows.pad)
-                tolerance = 2.0 if key.startswith("observation/image_") else 0.0  # TFDS decodes JPEG in another way.
-                assert_equal(batch.features[key][row], expected, f"{key} of {batch.id[row]}", tolerance)
+                is_jpeg = key == "image" or key.startswith("observation/image_")
+                tolerance = 2.0 if is_jpeg else 0.0  # TFDS decodes JPEG files in another way than Pillow.
+                found = np.moveaxis(batch.image[row], -1, 0) if key == "image" else batch.features[key][row]
+                assert_equal(found, expected, f"{key} of {batch.id[row]}", tolerance)
             for key in padding:
                 outside = [not 0 <= step + offset < len(episode["steps"]) for offset in windows.offsets[key[:-4]]]
                 assert batch.features[key][row].tolist() == outside
@@ -300,6 +313,150 @@ def test_a_subset_an_epoch_size_and_weights_of_windows(robots: Robots) -> None:
 
 def evaluation(robots: Robots) -> ParserTfds:
     return ParserTfds(robots.root, "bridge_like", windows=Windows(), batch_size=56)
+
+
+def mixed(robots: Robots, **arguments: Any) -> ParserMixture:
+    """Returns a mixture of three datasets, whose cameras and actions have equal names."""
+    windows = Windows(offsets={"action": range(4), "image_primary": [-1, 0]})
+    cameras = {"bridge_like": "observation/image_0", "libero_like": "observation/image"}
+    members = {
+        name: ParserTfds(robots.root, name, windows=windows, fields={"image_primary": camera})
+        for name, camera in cameras.items()
+    }
+    members["again"] = ParserTfds(
+        robots.root, "libero_like", "train[:2]", windows=windows, fields={"image_primary": "observation/wrist_image"}
+    )
+    weights = {"bridge_like": 0.5, "libero_like": 0.3, "again": 0.2}
+    return ParserMixture(members, weights, is_training=True, epoch_size=30, **arguments)
+
+
+def test_a_mixture_of_windows_has_their_values(robots: Robots) -> None:
+    parser = mixed(robots, batch_size=6)
+    names = ["bridge_like", "libero_like", "again"]
+    fields = ["image_primary", "action", "action_pad", "episode", "step", "language_instruction", "member"]
+    (batch, *_) = parser.batches(fields=fields)
+    assert batch.features["image_primary"].shape == (6, 2, 3, 16, 16)
+    assert batch.features["action"].shape == (6, 4, 7)
+    assert {"image_primary", "action", "action_pad", "episode", "step"} <= set(parser.element_spec.fields)
+    for row, member in enumerate(batch.features["member"].tolist()):
+        name = "libero_like" if member else "bridge_like"
+        episode = robots.episodes[name][batch.features["episode"][row]]
+        step = int(batch.features["step"][row])
+        expected = expected_value(episode, "action", step, range(4))
+        assert_equal(batch.features["action"][row], expected, batch.id[row])
+        assert batch.features["language_instruction"][row] == episode["steps"][step]["language_instruction"]
+        assert batch.id[row] == f"{names[member]}/{episode['tfds_id'].decode()}/{step}"
+
+
+def test_members_whose_windows_differ_are_refused(robots: Robots) -> None:
+    members = {
+        str(length): ParserTfds(robots.root, "libero_like", windows=Windows(offsets={"action": range(length)}))
+        for length in (2, 3)
+    }
+    with pytest.raises(
+        ConfigError, match=r"'action' is float32 \[2, 7\] in the member '2', and float32 \[3, 7\] in '3'"
+    ):
+        ParserMixture(members, {"2": 1, "3": 1}, is_training=True, batch_size=4).check_fields(["action"])
+
+
+@pytest.mark.parametrize(("grid", "other"), [((1, 1), (3, 2)), ((2, 2), (1, 3))])
+@pytest.mark.parametrize("make", [training, mixed])
+def test_every_state_goes_on_in_other_worlds(
+    robots: Robots, make: Any, grid: tuple[int, int], other: tuple[int, int]
+) -> None:
+    make_parser = partial(make, robots)
+    assert check_resumes(partial(ParserLoader, make_parser, grid, 6), partial(ParserLoader, make_parser, other, 6)) > 20
+
+
+# Formats, and datasets that TFDS knows by name.
+
+
+def test_array_record_files_give_the_same_windows(robots: Robots, tmp_path: Path) -> None:
+    tensorflow_zygote().call(write_dataset_of, "libero_like", str(tmp_path), "array_record")
+    offsets = {"action": range(-2, 5), "observation/image": [-1, 0], "language_instruction": [0, 3]}
+    keys = [*offsets, "observation/state", "is_first", "observation/wrist_image"]
+    parser = ParserTfds(tmp_path, "libero_like", windows=Windows(offsets=offsets), batch_size=8)
+    episodes = [
+        {**episode, "tfds_id": episode["tfds_id"].replace(b"tfrecord", b"array_record")}
+        for episode in robots.episodes["libero_like"]
+    ]
+    assert check_batches(parser, Robots(tmp_path, {"libero_like": episodes}), "libero_like", keys) == 55
+
+
+@pytest.mark.parametrize("name", ["d4rl_mujoco_ant", "robosuite_panda_pick_place_can", "rlu_control_suite"])
+def test_datasets_that_tfds_knows_by_name(tmp_path: Path, name: str) -> None:
+    with forked_instead_of_fresh(tensorflow_zygote):
+        prepare_fake(name, num_examples=4, root=tmp_path, progress=False)
+    robots = Robots(tmp_path, {name: tensorflow_zygote().call(read_episodes, str(tmp_path), name)})
+    keys = step_fields(robots, name)
+    for pad in ("edge", "zero"):
+        windows = Windows(offsets={"action": range(-1, 3), keys[-1]: [0]}, pad=pad)
+        parser = ParserTfds(tmp_path, name, windows=windows, batch_size=3)
+        assert check_batches(parser, robots, name, keys) == len(parser) > 4
+
+
+# Damage.
+
+
+@pytest.fixture
+def own(robots: Robots, tmp_path: Path) -> Path:
+    """A copy of `libero_like` of the test's own."""
+    shutil.copytree(robots.root / "libero_like", tmp_path / "libero_like")
+    return tmp_path
+
+
+def damage_frame(root: Path, episode: int, step: int) -> str:
+    """Flips a bit of a frame after its dataset was indexed; returns the name of the shard."""
+    windows = ParserTfds(root, "libero_like", windows=Windows())
+    number = windows.source.find(f"{windows.source.episodes.ids(np.array([episode]))[0]}/{step}")
+    (frame,) = windows.source.read(np.array([number]), ["steps/observation/image"])["steps/observation/image"]
+    for path in shard_paths(root, "libero_like"):
+        content, stamp = bytearray(path.read_bytes()), path.stat()
+        at = content.find(frame)
+        if at >= 0:
+            content[at + 40] ^= 1
+            path.write_bytes(content)
+            os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+            return path.name
+    raise AssertionError("the frame is in no shard")
+
+
+def test_a_flipped_bit_of_a_frame_is_an_error_that_names_its_step(own: Path) -> None:
+    shard = damage_frame(own, 0, 7)
+    windows = Windows(offsets={"observation/image": [-1, 0]})
+    parser = ParserTfds(own, "libero_like", windows=windows, batch_size=7)
+    batches = parser.batches(fields=["observation/image"])
+    next(batches)
+    with pytest.raises(
+        CorruptRecordError, match=rf"{shard}: record 0 .* 'steps/observation/image' at step 7 from byte"
+    ):
+        next(batches)
+    assert len(list(parser.batches(fields=["action", "observation/wrist_image"]))) == 8
+
+
+def test_windows_with_a_damaged_frame_can_be_replaced(own: Path, caplog: pytest.LogCaptureFixture) -> None:
+    damage_frame(own, 0, 7)
+    windows = Windows(offsets={"observation/image": [-1, 0]})
+    read = ReadOptions(on_error="replace")
+    parser = ParserTfds(own, "libero_like", windows=windows, batch_size=55, is_training=True, shuffle=False, read=read)
+    with caplog.at_level(logging.WARNING):
+        (batch,) = parser.batches(fields=["observation/image", "step"])
+    assert "at step 7 from byte" in caplog.text
+    assert batch.features["step"][5:11].tolist() == [5, 6, 9, 9, 9, 10]
+
+
+def test_a_frame_that_is_no_image_is_named(tmp_path: Path) -> None:
+    tensorflow_zygote().call(write_dataset_of, "libero_like", str(tmp_path), "tfrecord")
+    (path, *_) = shard_paths(tmp_path, "libero_like")
+    records = list(read_records(path))
+    example = tf_example_pb2.Example.FromString(records[0])
+    example.features.feature["steps/observation/image"].bytes_list.value[4] = b"not an image"
+    write_shard(path, [example.SerializeToString(), *records[1:]])
+    windows = Windows(offsets={"observation/image": [-1, 0, 1]})
+    parser = ParserTfds(tmp_path, "libero_like", windows=windows, batch_size=9)
+    message = r"the window at step 3 of record 0 .*Image 2 of the 3 of 'steps/observation/image'"
+    with pytest.raises(CorruptRecordError, match=message):
+        next(parser.batches(fields=["observation/image"]))
 
 
 # What is refused.

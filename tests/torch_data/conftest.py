@@ -11,6 +11,7 @@ import pytest
 import torch.utils.data
 from fleet_fixtures import fleet
 from numbered_fixtures import no_ranks, numbered_root
+from parsers.robot_episodes import robots
 from run_folder import built_once
 from tfds_fixtures import cache_home
 from zygote import Answering, Script, forked_instead_of_fresh, last_line_of, tensorflow_zygote, torch_zygote
@@ -18,7 +19,7 @@ from zygote import Answering, Script, forked_instead_of_fresh, last_line_of, ten
 from tfds_torch import demo
 from torch_data import scenarios
 
-__all__ = ["cache_home", "fleet", "no_ranks", "numbered_root"]
+__all__ = ["cache_home", "fleet", "no_ranks", "numbered_root", "robots"]
 
 NUM_PHOTOS, NUM_SHARDS = 61, 8
 _DEADLINE_S = 60.0  # For what a script started to end after it.

@@ -1,0 +1,109 @@
+"""Windows of episodes through ImageDataset and its Loader: whole batches of tensors, resumed anywhere."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance import Step, check_resumes
+from parsers.robot_episodes import Robots
+
+from tfds_torch import ImageDataset, Loader, MultiLoader, ParserTfds, TrainPreprocess, Windows, create_loader
+from tfds_torch.errors import ConfigError
+
+WINDOWS = Windows(offsets={"wrist": [-1, 0], "action": range(16)})
+NAMES = {"wrist": "observation/wrist_image", "state": "observation/state"}
+FIELDS = ("wrist", "action", "action_pad", "state", "episode", "step", "language_instruction", "index")
+
+
+def make_parser(robots: Robots, **arguments: Any) -> ParserTfds:
+    values = {"windows": WINDOWS, "fields": NAMES, "batch_size": 4, "is_training": True, **arguments}
+    return ParserTfds(robots.root, "libero_like", **values)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_tensors(robots: Robots, num_workers: int) -> None:
+    parser = make_parser(robots)
+    dataset = ImageDataset(parser, fields=FIELDS)
+    assert dataset.is_batched
+    planned = list(parser.batches(fields=FIELDS))
+    with create_loader(dataset, num_workers=num_workers) as loader:
+        assert len(loader) == len(planned) == 14
+        for batch, expected in zip(loader, planned, strict=True):
+            wrist, action, padding, state, episode, step, texts, index = batch
+            assert (wrist.shape, wrist.dtype) == ((4, 2, 3, 16, 16), torch.uint8)
+            assert wrist.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+            assert (action.shape, action.dtype) == ((4, 16, 7), torch.float32)
+            assert (padding.shape, padding.dtype) == ((4, 16), torch.bool)
+            assert (state.shape, state.dtype) == ((4, 8), torch.float32)
+            assert episode.dtype == step.dtype == torch.int64
+            assert episode.shape == step.shape == (4,)
+            assert torch.equal(index, torch.from_numpy(expected.index))
+            assert texts == expected.features["language_instruction"]
+            for name, values in zip(FIELDS[:4], (wrist, action, padding, state), strict=True):
+                np.testing.assert_array_equal(values.numpy(), expected.features[name])
+
+
+def test_a_preprocess_cuts_the_image_of_the_windows_own_step(robots: Robots) -> None:
+    names = {"image": "observation/image", **NAMES}
+    parser = make_parser(robots, fields=names, preprocess=TrainPreprocess(size=8))
+    dataset = ImageDataset(parser, fields=("image", "wrist", "action"))
+    (planned, *_) = parser.batches(fields=("image",))
+    with create_loader(dataset, num_workers=1) as loader:
+        image, wrist, _ = next(iter(loader))
+    assert image.shape == (4, 3, 8, 8)
+    assert wrist.shape == (4, 2, 3, 16, 16)
+    np.testing.assert_array_equal(image.permute(0, 2, 3, 1).numpy(), planned.image)
+    with pytest.raises(ConfigError, match="has no effect on windows"):
+        make_parser(robots, fields=names, preprocess=TrainPreprocess(size=8, also=("wrist",)))
+
+
+def test_single_windows_can_be_asked_for(robots: Robots) -> None:
+    parser = make_parser(robots, is_training=False)
+    items = list(ImageDataset(parser, fields=("action", "step"), batched=False))
+    assert len(items) == 55
+    assert items[3][0].shape == (16, 7)
+    assert [int(step) for _, step in items[:3]] == [0, 1, 2]
+
+
+def test_multi_loader_gives_the_same_batches(robots: Robots) -> None:
+    parser = make_parser(robots)
+    planned = list(parser.batches(fields=("wrist", "action", "step")))
+    with MultiLoader(parser, num_workers=2, fields=("wrist", "action", "step")) as loader:
+        for batch, expected in zip(loader, planned, strict=True):
+            assert batch.index.tolist() == expected.index.tolist()
+            for name in ("wrist", "action", "step"):
+                np.testing.assert_array_equal(batch.features[name], expected.features[name])
+
+
+class WindowsLoader:
+    """A Loader over windows, as conformance.py drives it."""
+
+    def __init__(self, robots: Robots, num_workers: int) -> None:
+        self.loader: Loader = create_loader(ImageDataset(make_parser(robots), fields=FIELDS), num_workers=num_workers)
+
+    def __iter__(self) -> Iterator[Step]:
+        batches = iter(self.loader)
+        epoch = self.loader.state_dict()["epoch"]
+        return self._steps(batches, epoch)
+
+    def _steps(self, batches: Iterator[Any], epoch: int) -> Iterator[Step]:
+        for batch in batches:
+            number = self.loader.state_dict()["batches_delivered"] - 1
+            yield Step(epoch, number, tuple(batch[-1].tolist()), (True,) * len(batch[-1]))
+
+    def state(self, num_steps: int) -> Any:
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def test_every_state_goes_on_with_other_workers(robots: Robots) -> None:
+    make, other = (partial(WindowsLoader, robots, workers) for workers in (0, 2))
+    assert check_resumes(make, other, num_epochs=1) > 20
