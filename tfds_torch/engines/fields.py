@@ -35,9 +35,34 @@ class FieldDecoder(Protocol):
     def decode(self, columns: Columns) -> Any:
         """Returns n values, an array [n, ...] or a list, of n encoded values of each stored field.
 
+        The columns also have `SAMPLES`, for decoders that need random numbers.
+
         Raises:
             ValueError: a value cannot be decoded; the message is a sentence with the reason.
         """
+
+
+SAMPLES = "samples of the chunk"
+"""Beside the stored fields, decoders find the `Samples` of their values under this name."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What random numbers of examples are made of.
+
+    Attributes:
+        keys: int64 [n], their sample keys.
+        seed: of the parser.
+        are_whole: whether images stay whole, as those of single examples do, which belong to no pass.
+    """
+
+    keys: Int64Array
+    seed: int
+    are_whole: bool = False
+
+    def at(self, places: Int64Array) -> "Samples":
+        """Returns those of some of the examples."""
+        return Samples(self.keys[places], self.seed, self.are_whole)
 
 
 @dataclass(frozen=True)
@@ -158,6 +183,7 @@ class Content:
         image: the images that go into batch buffers; None: there are none.
         preprocess: preprocess of those images.
         boxes: the fields, or parts of them, that move with those images.
+        are_whole: whether images of windows stay whole, whatever the preprocess of their camera.
     """
 
     fields: Mapping[str, FieldDecoder]
@@ -165,6 +191,7 @@ class Content:
     image: ImageField | None = None
     preprocess: Preprocess | None = None
     boxes: tuple[BoxRows, ...] = ()
+    are_whole: bool = False
 
     @property
     def keys(self) -> list[str]:
@@ -202,7 +229,7 @@ class ChunkDecoder:
     """Decodes chunks of examples. Several threads may decode, each chunks of its own."""
 
     def __init__(self, source: Source, content: Content, seed: int = 0, metrics: StageMetrics | None = None) -> None:
-        self._source = source
+        self._source, self._seed = source, seed
         self._content = content
         self._metrics = metrics
         self._transform: ImageTransform | None = None
@@ -283,8 +310,8 @@ class ChunkDecoder:
     def _decode_field(self, name: str, chunk: EncodedChunk) -> Any:
         decoder = self._content.fields[name]
         try:
-            return decoder.decode(chunk.columns)
-        except BadImageError:
+            return decoder.decode(self._columns(chunk))
+        except (BadImageError, PreprocessError):
             raise
         except (TfdsTorchError, MemoryError):
             raise
@@ -292,10 +319,13 @@ class ChunkDecoder:
             failure = error
         for position in range(len(chunk)):
             try:
-                decoder.decode(chunk.cut(position, position + 1).columns)
+                decoder.decode(self._columns(chunk.cut(position, position + 1)))
             except Exception as error:
                 raise self._undecodable(chunk, position, f"Its field {name!r}: {describe(error)}") from error
         raise self._undecodable(chunk, 0, f"The field {name!r} of it and its neighbours: {describe(failure)}")
+
+    def _columns(self, chunk: EncodedChunk) -> Columns:
+        return {**chunk.columns, SAMPLES: Samples(chunk.keys, self._seed, self._content.are_whole)}
 
     def _undecodable(self, chunk: EncodedChunk, position: int, reason: str) -> TfdsTorchError:
         return self._source.undecodable(int(self._index(chunk)[position]), reason)

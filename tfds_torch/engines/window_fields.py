@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import FieldDecoder, OneKeyField
+from tfds_torch.engines.fields import SAMPLES, FieldDecoder, OneKeyField, Samples
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
+from tfds_torch.images.preprocess import Preprocess, PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.storage.source import Columns
 
@@ -50,16 +52,21 @@ class WindowImageField(OneKeyField):
     They are [n, C, H, W] where a window has its own step only. Where their sizes differ, it is a list of n arrays, or
     of lists of T arrays.
 
+    All images of a window get the same random numbers, and so the same crop and flip where they are of one size; each
+    camera has random numbers of its own.
+
     Attributes:
         has_time: whether windows have T images each, rather than one.
         mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         padding: the stored field that says which images become zeros; None: none do.
+        preprocess: cuts and resizes them; None: they stay as they are.
         jpeg_decoder: as of `ImageDecoder`.
     """
 
     has_time: bool
     mode: str | None
     padding: str | None = None
+    preprocess: Preprocess | None = None
     jpeg_decoder: str = "auto"
 
     @property
@@ -67,25 +74,33 @@ class WindowImageField(OneKeyField):
         return (self.key,) if self.padding is None else (self.key, self.padding)
 
     def decode(self, columns: Columns) -> Any:
-        """Returns the images of n windows; raises BadImageError with the window's position."""
+        """Returns the images of n windows; raises BadImageError or PreprocessError with the window's position."""
         windows = columns[self.key]
         if not len(windows):
             return []
         images: list[bytes] = [image for window in windows for image in window] if self.has_time else list(windows)
-        num_steps = len(images) // len(windows)
-        transform = ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder)
+        num_steps, samples = len(images) // len(windows), columns[SAMPLES]
+        transform = self._transform(samples)
         try:
             buffer = ArrayBuffer((len(images), *transform.row_shape(images)))
-            transform.write(images, np.zeros(len(images), np.int64), [BufferRows(buffer, 0, len(images))])
+            transform.write(images, np.repeat(samples.keys, num_steps), [BufferRows(buffer, 0, len(images))])
             pixels: Any = np.moveaxis(buffer.pixels, -1, 1)
         except OtherSizeError:
             pixels = [np.moveaxis(one, -1, 0) for one in transform.decode(images)]
         except BadImageError as error:
             step = f"Image {error.position % num_steps} of the {num_steps} of {self.key!r}: " if self.has_time else ""
             raise BadImageError(error.position // num_steps, f"{step}{error.reason}") from None
+        except PreprocessError as error:
+            raise PreprocessError(error.position // num_steps, error.reason) from error.__cause__
         if self.has_time:
             pixels = _in_windows(pixels, num_steps)
         return pixels if self.padding is None else _with_zeros(pixels, columns[self.padding])
+
+    def _transform(self, samples: Samples) -> ImageTransform:
+        if self.preprocess is None or samples.are_whole:
+            return ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder)
+        seed = samples.seed + crc32(self.key.encode())
+        return ImageTransform(self.mode or "RGB", self.preprocess, seed=seed, jpeg_decoder=self.jpeg_decoder)
 
 
 def _in_windows(images: Any, num_steps: int) -> Any:

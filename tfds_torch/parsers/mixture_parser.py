@@ -23,7 +23,7 @@ from tfds_torch.parsers.mixture_members import (
     with_common_blocks,
 )
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource
-from tfds_torch.parsers.parser import ElementSpec
+from tfds_torch.parsers.parser import ElementSpec, cameras_of
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.plan.arguments import check_integer
@@ -254,6 +254,12 @@ class ParserMixture(ParserBase):
     def has_windows(self) -> bool:
         """Whether the examples of all members are windows of episodes."""
         return all(parser.has_windows for parser in self._members.values())
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """`<member>/<field>` -> what is done to its images while they are decoded, of windows."""
+        every = {member: cameras_of(parser) for member, parser in self._members.items()}
+        return {f"{member}/{name}": one for member, cameras in every.items() for name, one in cameras.items()}
 
     @property
     def class_names(self) -> list[str] | None:

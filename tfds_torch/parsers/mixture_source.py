@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfds_torch.engines.fields import FieldDecoder
+from tfds_torch.engines.fields import SAMPLES, FieldDecoder, Samples
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.parser_base import ParserBase
@@ -82,7 +82,7 @@ class EncodedParts:
             return MergedPixels(values, places)
         kinds = {(one.dtype, one.shape[1:]) if isinstance(one, np.ndarray) else None for one in values}
         if len(kinds) == 1 and None not in kinds:
-            array = np.empty((self.size, *values[0].shape[1:]), values[0].dtype)
+            array = np.empty_like(values[0], shape=(self.size, *values[0].shape[1:]))  # Also their order in memory.
             array[np.concatenate(places)] = np.concatenate(values)
             return array
         merged: list[Any] = [None] * self.size
@@ -99,10 +99,11 @@ class MemberField:
     remap: Callable[[Any, Int64Array], Any] | None = None
     """Gives labels, and the numbers of their examples in the member, new labels; None: they keep their own."""
 
-    def decode(self, part: Part) -> Any:
-        """Returns the values of a part."""
+    def decode(self, part: Part, samples: Samples | None) -> Any:
+        """Returns the values of a part of examples."""
         try:
-            values = self.decoder.decode(part.columns)
+            own = {} if samples is None else {SAMPLES: samples.at(part.places)}
+            values = self.decoder.decode({**part.columns, **own})
         except BadImageError as error:  # Its position is that in the part.
             raise type(error)(int(part.places[error.position]), error.reason) from None
         return values if self.remap is None else self.remap(values, part.index)
@@ -130,10 +131,11 @@ class MixedField:
         """Returns n values: an array [n, ...] where all are of one size, else a list."""
         stored = columns[self.key]
         if isinstance(stored, EncodedParts):
-            values = stored.merged(lambda part: self.members[part.member].decode(part))
+            samples = columns.get(SAMPLES)
+            values = stored.merged(lambda part: self.members[part.member].decode(part, samples))
         else:  # All members store it alike.
             decoder = self.members[0].decoder
-            values = decoder.decode({decoder.keys[0]: stored})
+            values = decoder.decode({**columns, decoder.keys[0]: stored})
         if self.array is None:
             return list(values)
         shape, dtype = self.array

@@ -166,6 +166,12 @@ def has_windows(parser: Parser) -> bool:
     return bool(getattr(parser, "has_windows", False))
 
 
+def cameras_of(parser: Parser) -> Mapping[str, Preprocess]:
+    """Returns field -> what is done to its images while they are decoded, of windows of episodes; else nothing."""
+    cameras: Mapping[str, Preprocess] = getattr(parser, "cameras", {})
+    return cameras
+
+
 def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:
     """Returns the state that a loader over a parser saves at a point in an epoch; num_workers None: unknown."""
     num_readers = None if num_workers is None else max(1, num_workers)

@@ -14,6 +14,7 @@ from tfds_torch.engines.read_mode import find_read_mode
 from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
+from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.views import MakeViewsBuffer, Views
 from tfds_torch.parsers.examples import check_are_in, decode_examples, find_examples, find_place
@@ -105,7 +106,7 @@ class ParserBase(Selection):
         """Returns the content to decode for some fields; images in batch buffers where that is asked for or needed."""
         decoders = {name: self.field(name) for name in fields if name not in METADATA_FIELDS}
         for name, decoder in decoders.items():
-            if isinstance(decoder, ImageField):
+            if isinstance(decoder, ImageField | WindowImageField):
                 decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
         has_label = "label" in decoders and self._has_integer_target and not self.is_undecoded("label")
         image = decoders.get("image")
@@ -116,7 +117,7 @@ class ParserBase(Selection):
             del decoders["image"]
             boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
             return Content(decoders, has_label, image, preprocess, boxes)
-        return Content(decoders, has_label)
+        return Content(decoders, has_label, are_whole=not is_preprocessed)
 
     # Single examples.
 

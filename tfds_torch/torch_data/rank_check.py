@@ -9,7 +9,7 @@ import torch.distributed
 
 from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser import Parser, cameras_of
 from tfds_torch.plan.arguments import check_seconds
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.rank_world import is_distributed
@@ -75,6 +75,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
         "num_examples": parser.num_examples,
         "batch_size": parser.batch_size,
         "preprocess": _describe_preprocess(parser.preprocess),
+        "cameras": ", ".join(f"{name}: {_describe_preprocess(one)}" for name, one in cameras_of(parser).items()),
         "jpeg_decoder": jpeg.describe(parser.read.jpeg_decoder),
     }
     try:

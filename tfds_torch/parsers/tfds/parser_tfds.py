@@ -23,7 +23,7 @@ from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
-from tfds_torch.parsers.tfds.window_arguments import check_window_arguments, open_windows
+from tfds_torch.parsers.tfds.window_arguments import check_cameras, check_window_arguments, open_windows
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
@@ -64,7 +64,8 @@ class ParserTfds(ParserBase):
         seed: seed of the order, >= 0.
         remainder: `Remainder` or its name; None: `wrap` in training, in evaluation `pad` on several ranks, else `keep`.
         preprocess: `TrainPreprocess` or `EvalPreprocess`: images are cut, resized and flipped while they are decoded,
-            and `batches` yields them as one array. Needs batch_size. None: images come as they are stored.
+            and `batches` yields them as one array. Needs batch_size. None: images come as they are stored. Of windows
+            also a dictionary, camera -> preprocess: all images of a window get the same crop and flip.
         image_key: feature that holds the image; None: the dataset has none.
         target_key: feature that holds the target; None: there is none. Several keys, also as "cat,dog", name numbers:
             the label is the list of the positions of those that are > 0. Keys are taken literally first, then with "/"
@@ -112,7 +113,7 @@ class ParserTfds(ParserBase):
         *,
         seed: int = 42,
         remainder: Remainder | str | None = None,
-        preprocess: Preprocess | None = None,
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
         image_key: str | None = "image",
         target_key: str | Sequence[str] | None = "label",
         image_mode: str | None = "RGB",
@@ -126,9 +127,14 @@ class ParserTfds(ParserBase):
         windows: Windows | None = None,
         fields: Mapping[str, str] | None = None,
     ) -> None:
+        cameras: dict[str, Preprocess] = {}
+        of_image: Any = preprocess
+        if windows is not None and isinstance(preprocess, Mapping):
+            cameras = dict(preprocess)
+            of_image = cameras.pop("image", None)
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size, decode),
+            *(of_image, image_mode, class_map, read, epoch_size, decode),
         )
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset import split_expression
@@ -143,7 +149,8 @@ class ParserTfds(ParserBase):
             others = {"image_key": image_key, "target_key": target_key, "class_map": class_map, "cache": cache}
             others["decoders"] = decoders
             self._of_windows = check_window_arguments(windows, fields, dataset.name, self._features, others)
-            source = open_windows(self._of_windows, source, preprocess)
+            self._of_windows = check_cameras(self._of_windows, cameras, batch_size)
+            source = open_windows(self._of_windows, source, options.preprocess)
         target = parse_target_key(target_key, self._features)
         if decoders is not None:
             from tfds_torch.parsers.tfds.decoders import merge_decoders
@@ -154,6 +161,11 @@ class ParserTfds(ParserBase):
         if cache is not None:
             self._check_cache(read)
             self._source = open_cached(source, split, "/".join(self._fields.find("image").path), cache)
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """Field -> what is done to its images while they are decoded, of windows."""
+        return {} if self._of_windows is None else self._of_windows.preprocesses
 
     @staticmethod
     def split_names(root: str | os.PathLike[str] | None, name: str | os.PathLike[str]) -> list[str]:

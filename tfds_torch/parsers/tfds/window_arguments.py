@@ -1,10 +1,13 @@
 """The arguments of a parser of windows, and what can be wrong with them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.images.views import Views
+from tfds_torch.parsers.parser_options import check_preprocess
 from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.plan.windows import Windows
@@ -65,6 +68,32 @@ def check_window_arguments(
     fields = WindowFields(dataset, features, windows, dict(names) if isinstance(names, Mapping) else {})
     fields.check()
     return fields
+
+
+def check_cameras(fields: WindowFields, preprocesses: Mapping[Any, Any], batch_size: int | None) -> WindowFields:
+    """Returns fields some of whose images go through a preprocess while they are decoded.
+
+    Args:
+        fields: those of the windows.
+        preprocesses: field -> its preprocess.
+        batch_size: of the parser.
+
+    Raises:
+        ConfigError: a field that does not exist, or is not uint8 images; or a preprocess that they cannot go through.
+    """
+    for name, one in preprocesses.items():
+        if not fields.is_camera(name):
+            raise ConfigError(
+                f"{fields.dataset}: preprocess names {quoted(name)}, which is not uint8 images, one a step: only these "
+                f"can be cut and resized."
+            )
+        check_preprocess(one, batch_size, "RGB")
+        if isinstance(one, Views) or one.map_fn is not None or one.moved_fields:
+            raise ConfigError(
+                f"{fields.dataset}: the images {quoted(name)} of windows cannot go through {quoted(one)}: use a "
+                f"TrainPreprocess or an EvalPreprocess without also, boxes and map_fn."
+            )
+    return replace(fields, preprocesses=dict(preprocesses))
 
 
 def open_windows(fields: WindowFields, source: Source, preprocess: Preprocess | None) -> WindowSource:

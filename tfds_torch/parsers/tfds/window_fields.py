@@ -1,7 +1,7 @@
 """The fields that can be asked for of windows: their names, which feature is behind each, and how it is decoded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, St
 from tfds_torch.engines.window_fields import WindowField, WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
+from tfds_torch.images.preprocess import Preprocess, height_and_width
 from tfds_torch.parsers.parser import METADATA_FIELDS, stored_key
 from tfds_torch.parsers.tfds.dataset_fields import is_image, is_stored_as_it_is, stored_field
 from tfds_torch.parsers.tfds.feature_tree import (
@@ -53,12 +54,14 @@ class WindowFields:
         features: those of the dataset.
         windows: which windows there are.
         names: names of the user's own -> the features that they stand for.
+        preprocesses: field -> what is done to its images while they are decoded.
     """
 
     dataset: str
     features: Feature
     windows: Windows
     names: Mapping[str, str]
+    preprocesses: Mapping[str, Preprocess] = field(default_factory=dict)
 
     has_integer_target = False
 
@@ -152,7 +155,7 @@ class WindowFields:
             if name == "image":
                 return ImageField(key, image_mode)
             mode = _MODES.get(self._in_one_step(found).feature.spec.shape[-1] or 0)
-            return WindowImageField(key, offsets is not None, mode, padding)
+            return WindowImageField(key, offsets is not None, mode, padding, self._preprocess_of(found))
         is_text = name in self.windows.texts
         if _is_bytes(found.feature):
             return WindowField(StoredField(key), padding, is_text)
@@ -196,8 +199,17 @@ class WindowFields:
         found = self.find(name)
         spec = self._in_one_step(found).feature.spec
         if self._is_frame(found):
-            spec = replace(spec, shape=(spec.shape[-1], *spec.shape[:-1]))
+            preprocess = self._preprocess_of(found)
+            size = spec.shape[:-1] if preprocess is None else height_and_width(preprocess.size)
+            spec = replace(spec, shape=(spec.shape[-1], *size))
         return replace(spec, shape=(*time, *spec.shape)) if isinstance(spec, FieldSpec) else spec
+
+    def is_camera(self, name: str) -> bool:
+        """Whether a field is uint8 images, one a step."""
+        return self._is_camera(self.find(name))
+
+    def _preprocess_of(self, found: FoundFeature) -> Preprocess | None:
+        return next((one for name, one in self.preprocesses.items() if self.find(name).path == found.path), None)
 
     def _is_camera(self, found: FoundFeature) -> bool:
         """Whether a step has one uint8 image of a feature."""

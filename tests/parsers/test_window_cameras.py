@@ -1,0 +1,125 @@
+"""Images of windows that are cut and resized by camera: all of a window alike, anew in every epoch."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from tfds_fixtures import encode
+
+from parsers.robot_episodes import Robots, draw_frame
+from tfds_torch import EvalPreprocess, ParserMixture, ParserTfds, TrainPreprocess, Views, Windows, World
+from tfds_torch.engines.fields import SAMPLES, Samples
+from tfds_torch.engines.window_fields import WindowImageField
+from tfds_torch.errors import ConfigError
+
+NAMES = {"primary": "observation/image", "wrist": "observation/wrist_image"}
+CROPS = {"primary": TrainPreprocess(size=8), "wrist": TrainPreprocess(size=(6, 4), scale=(0.2, 0.5))}
+
+
+def make_parser(robots: Robots, preprocess: Any, offsets: dict[str, Any] | None = None, **arguments: Any) -> ParserTfds:
+    windows = Windows(offsets={"primary": [-1, 0], "wrist": [0, 0, 0]} if offsets is None else offsets)
+    values = {"fields": NAMES, "batch_size": 11, "is_training": True, **arguments}
+    return ParserTfds(robots.root, "libero_like", windows=windows, preprocess=preprocess, **values)
+
+
+def test_every_camera_has_a_size_of_its_own(robots: Robots) -> None:
+    parser = make_parser(robots, CROPS)
+    (batch, *_) = parser.batches(fields=["primary", "wrist"])
+    assert (batch.features["primary"].shape, batch.features["primary"].dtype) == ((11, 2, 3, 8, 8), np.uint8)
+    assert batch.features["wrist"].shape == (11, 3, 3, 6, 4)
+    specs = parser.element_spec.fields
+    assert (specs["primary"].shape, specs["wrist"].shape) == ((2, 3, 8, 8), (3, 3, 6, 4))
+
+
+def test_all_images_of_a_window_get_the_same_crop_and_flip(robots: Robots) -> None:
+    parser = make_parser(robots, CROPS)
+    seen = set()
+    for epoch in range(3):
+        for batch in parser.batches(epoch=epoch, fields=["wrist"]):
+            wrist = batch.features["wrist"]
+            np.testing.assert_array_equal(wrist[:, 0], wrist[:, 1])
+            np.testing.assert_array_equal(wrist[:, 0], wrist[:, 2])
+            seen |= {(int(number), image.tobytes()) for number, image in zip(batch.index, wrist[:, 0], strict=True)}
+    assert len(seen) > 2 * 55  # Of 55 windows, nearly each epoch shows another crop.
+
+
+def test_cameras_have_random_numbers_of_their_own() -> None:
+    frame = encode(draw_frame(3, 32), "PNG").getvalue()
+    samples = Samples(np.arange(20), seed=0)
+    crops = [
+        WindowImageField(key, True, "RGB", preprocess=TrainPreprocess(size=8)).decode(
+            {key: [[frame, frame]] * 20, SAMPLES: samples}
+        )
+        for key in ("one", "two")
+    ]
+    for own in crops:
+        np.testing.assert_array_equal(own[:, 0], own[:, 1])
+    assert ((crops[0] != crops[1]).any(axis=(1, 2, 3, 4))).sum() > 15
+
+
+def test_crops_do_not_depend_on_the_world_or_where_reading_begins(robots: Robots) -> None:
+    expected = list(make_parser(robots, CROPS, batch_size=12).batches(epoch=2, fields=["primary"]))
+    parser = make_parser(robots, CROPS, batch_size=4)
+    for number in range(2, len(expected)):
+        found = [
+            next(parser.batches(World(rank, 3, 0, 1), 2, number, fields=["primary"])).features["primary"]
+            for rank in range(3)
+        ]
+        np.testing.assert_array_equal(np.concatenate(found), expected[number].features["primary"])
+
+
+def test_an_evaluation_cuts_as_that_of_plain_images(robots: Robots) -> None:
+    preprocess = EvalPreprocess(size=8, crop_pct=0.75)
+    windows = make_parser(robots, {"primary": preprocess}, {"primary": [0]}, is_training=False)
+    plain = make_parser(robots, preprocess, {}, is_training=False, fields={"image": "observation/image"})
+    named = make_parser(robots, {"image": preprocess}, {}, is_training=False, fields={"image": "observation/image"})
+    images = (parser.batches(fields=["image"]) for parser in (plain, named))
+    for ours, theirs, again in zip(windows.batches(fields=["primary"]), *images, strict=True):
+        np.testing.assert_array_equal(ours.features["primary"][:, 0], np.moveaxis(theirs.image, -1, 1))
+        np.testing.assert_array_equal(theirs.image, again.image)
+
+
+def test_single_windows_have_whole_images(robots: Robots) -> None:
+    one, whole = make_parser(robots, CROPS)[5], make_parser(robots, None)[5]
+    np.testing.assert_array_equal(one.features["primary"], whole.features["primary"])
+
+
+def test_a_mixture_takes_cameras_of_several_sizes(robots: Robots) -> None:
+    windows, crop = Windows(offsets={"primary": [-1, 0]}), {"primary": TrainPreprocess(size=8, scale=(0.3, 0.5))}
+    keys = {"bridge_like": "observation/image_0", "droid_like": "observation/wrist_image_left"}
+    members = {
+        name: ParserTfds(robots.root, name, windows=windows, fields={"primary": key}, preprocess=crop, batch_size=6)
+        for name, key in keys.items()
+    }
+    mixture = ParserMixture(members, {"bridge_like": 2, "droid_like": 1}, is_training=True, batch_size=6)
+    epochs = [list(mixture.batches(epoch=epoch, fields=["primary", "member"])) for epoch in (0, 0, 1)]
+    for first, again in zip(*epochs[:2], strict=True):
+        assert first.features["primary"].shape == (len(first), 2, 3, 8, 8)
+        np.testing.assert_array_equal(first.features["primary"], again.features["primary"])
+    assert set(mixture.cameras) == {"bridge_like/primary", "droid_like/primary"}
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "arguments", "message"),
+    [
+        ({"action": TrainPreprocess(size=8)}, {}, "preprocess names 'action', which is not uint8 images"),
+        ({"front": TrainPreprocess(size=8)}, {}, "windows have no field 'front'"),
+        ({"wrist": 8}, {}, "preprocess=8 must be a TrainPreprocess"),
+        (
+            {"wrist": TrainPreprocess(size=8)},
+            {"batch_size": None, "is_training": False},
+            "A preprocess needs batch_size",
+        ),
+        ({"wrist": TrainPreprocess(size=8, also=("primary",))}, {}, "cannot go through"),
+        ({"wrist": Views((TrainPreprocess(size=8), 2))}, {}, "cannot go through"),
+        ({"wrist": TrainPreprocess(size=8)}, {"windows": None, "fields": None}, "must be a TrainPreprocess"),
+        (TrainPreprocess(size=8), {}, "windows have no field 'image'"),
+    ],
+)
+def test_preprocesses_that_cannot_work_are_refused(
+    robots: Robots, preprocess: Any, arguments: dict[str, Any], message: str
+) -> None:
+    values = {"windows": Windows(), "fields": NAMES, "batch_size": 4, "is_training": True, **arguments}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ParserTfds(robots.root, "libero_like", preprocess=preprocess, **values)
