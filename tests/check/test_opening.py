@@ -92,7 +92,7 @@ def test_an_embedded_dataset_gets_its_shards(builds: dict[str, Any]) -> None:
 
 def test_shards_of_a_dataset_that_is_there_are_refused(builds: dict[str, Any], digits: Path) -> None:
     for line in (["--name", "cifar10"], ["--root", digits.parents[1]], ["--name", "photos", "--root", digits]):
-        with pytest.raises(ConfigError, match=r"^--shards 3: .* built here: with --fake, or digits and photos\.$"):
+        with pytest.raises(ConfigError, match=r"^--shards 3: .* with --fake, or digits, photos and episodes\.$"):
             open_asked(settings(*line, "--shards", "3"))
     assert builds == {}
 
@@ -176,7 +176,7 @@ def test_what_is_not_prepared_is_said_with_both_ways_on(tmp_path: Path) -> None:
 def test_what_tfds_does_not_know_is_not_offered_as_a_fake(tmp_path: Path, machine: Machine) -> None:
     assert "--fake" not in missing("--name", "cifar11", "--root", tmp_path)
     assert "cifar10" in missing("--name", "cifar11", "--root", tmp_path)
-    assert missing("--name", "digit").endswith(" Embedded: digits and photos.")
+    assert missing("--name", "digit").endswith(" Embedded: digits, photos and episodes.")
     assert "Embedded" not in missing("--name", "digit", "--root", tmp_path)
 
 

@@ -1,9 +1,11 @@
 """What runs in fresh processes for these tests: reading with TFDS alone, and building without `prepare`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tfds_torch.demo.build import build
 from tfds_torch.demo.spec import DemoSpec
@@ -33,3 +35,27 @@ def build_each(root: str, specs: Sequence[DemoSpec]) -> None:
         folder = Path(root) / str(number)
         folder.mkdir()
         build(spec, str(folder), "", progress=False)
+
+
+def read_episodes(folders: Mapping[str, str], cameras: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
+    """Returns name -> the episodes that TFDS reads from a version directory: steps as arrays, images still encoded."""
+    import tensorflow_datasets as tfds
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, folder in folders.items():
+        skip = {"steps": {"observation": {camera: tfds.decode.SkipDecoding() for camera in cameras[name]}}}
+        episodes = tfds.as_numpy(tfds.builder_from_directory(folder).as_dataset(split="train", decoders=skip))
+        found[name] = [{**episode, "steps": _stack(list(episode["steps"]))} for episode in episodes]
+    return found
+
+
+def _stack(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns path of a feature -> the values of all steps: [T, ...], or a list of bytes."""
+    columns: dict[str, Any] = {}
+    for key in steps[0]:
+        values = [step[key] for step in steps]
+        if isinstance(values[0], Mapping):
+            columns |= {f"{key}/{inner}": value for inner, value in _stack(values).items()}
+        else:
+            columns[key] = values if isinstance(values[0], bytes) else np.stack(values)
+    return columns

@@ -74,7 +74,10 @@ def test_a_prepared_dataset_is_opened_in_silence(demo_root: Path, capfd: pytest.
         (["mnist", "--fake", "0"], "num_examples=0 must be an integer >= 1."),
         (["mnist", "--fake", "3", "--shards", "4"], "num_shards=4 is more than num_examples=3"),
         (["mnist", "--fake", "3", "--split", "train[:1]"], "The split 'train[:1]'"),
-        (["mnist", "--fake", "3", "--examples", "4"], "--examples 4 is for photos; --fake 3 already says how many."),
+        (
+            ["mnist", "--fake", "3", "--examples", "4"],
+            "--examples 4 is for embedded datasets; --fake 3 already says how many.",
+        ),
         (["photos", "--split", "test"], "--split chooses what --fake writes"),
         (["mnist", "--fake", "3", "--root", "/dev/null/x"], "cannot be prepared under root='/dev/null/x'"),
         (["photos", "--root", "/dev/null/x"], "cannot be prepared under root='/dev/null/x'"),

@@ -19,7 +19,10 @@ def test_none_means_the_defaults() -> None:
     assert embedded("digits") == DemoSpec("digits", 1437, 1, ("train", "test"), 0, version="1.0.0")
     assert embedded("photos") == DemoSpec("photos", 512, 8, ("train",), 0, version="1.0.0")
     assert embedded("photos", 3).num_shards == 3
-    assert DEMO_NAMES == ("digits", "photos")
+    assert embedded("episodes") == DemoSpec("episodes", 64, 8, ("train",), 0, config="bridge", version="1.0.0")
+    assert embedded("episodes/bridge") == embedded("episodes")
+    assert embedded("episodes/droid", 3).config == "droid"
+    assert DEMO_NAMES == ("digits", "photos", "episodes")
     assert fake("mnist", 5000).num_shards == 8
     assert fake("mnist", 3).num_shards == 3
     assert fake("mnist", splits=["train", "val-2", "test_b"]).splits == ("train", "val-2", "test_b")
@@ -30,6 +33,7 @@ def test_none_means_the_defaults() -> None:
     [
         (embedded("photos"), "photos-512x8-0"),
         (embedded("photos", 4096, 16, 7), "photos-4096x16-7"),
+        (embedded("episodes"), "episodes-bridge-64x8-0"),
         (fake("cifar10", 5000), "fake-cifar10-5000x8-train-0"),
         (fake("cifar10:3.0.2", 9, 2, ("a", "b"), 7), "fake-cifar10-3.0.2-9x2-a+b-7"),
     ],
@@ -55,6 +59,7 @@ def test_no_two_specs_share_a_folder_name() -> None:
     [
         (embedded("digits", None, 3, 5), ["name", "num_examples", "num_shards", "seed"]),
         (embedded("photos", 20, 2, 1), ["name", "num_examples", "num_shards", "seed"]),
+        (embedded("episodes/libero", 5), ["name", "num_examples", "num_shards", "seed"]),
         (
             fake("voc/2007", splits=("train", "test")),
             ["name", "num_examples", "num_shards", "splits", "seed", "config", "version"],
@@ -68,6 +73,7 @@ def test_a_spec_survives_being_kept_as_json(spec: DemoSpec, keys: list[str]) -> 
 
 
 def test_a_spec_says_what_was_asked_for() -> None:
+    assert str(embedded("episodes", 5)) == "'episodes/bridge' with num_examples=5, num_shards=5, seed=0"
     assert str(fake("voc/2007", 20, 4, ("train", "test"), 3)) == (
         "'voc/2007' (fake) with num_examples=20, num_shards=4, splits=train+test, seed=3"
     )
@@ -120,16 +126,19 @@ def test_a_parameter_that_cannot_be_is_a_config_error(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("digit", "There is no demo dataset 'digit'. Did you mean 'digits'? There are 'digits' and 'photos'."),
-        ("Photo", "There is no demo dataset 'Photo'. Did you mean 'photos'? There are 'digits' and 'photos'."),
-        ("imagenet2012", "There is no demo dataset 'imagenet2012'. There are 'digits' and 'photos'."),
+        ("digit", "There is no demo dataset 'digit'. Did you mean 'digits'?"),
+        ("Photo", "There is no demo dataset 'Photo'. Did you mean 'photos'?"),
+        ("episodes/drooid", "There is no demo dataset 'episodes/drooid'. Did you mean 'episodes/droid'?"),
+        ("digits/bridge", "There is no demo dataset 'digits/bridge'. Did you mean 'episodes/bridge'?"),
+        ("imagenet2012", "There is no demo dataset 'imagenet2012'."),
     ],
 )
 def test_an_unknown_name_says_the_nearest(name: str, message: str) -> None:
     with pytest.raises(DatasetNotFoundError) as caught:
         embedded(name)
-    others = "; prepare_fake, or --fake N, makes up the content of any other."
-    assert str(caught.value) == message.removesuffix(".") + others
+    there = "There are 'digits', 'photos', 'episodes/bridge', 'episodes/droid' and 'episodes/libero'"
+    others = "prepare_fake, or --fake N, makes up the content of any other."
+    assert str(caught.value) == f"{message} {there}; {others}"
 
 
 # Names and splits of fakes.

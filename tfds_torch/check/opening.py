@@ -97,7 +97,7 @@ def _open_dataset(
     elif num_shards is not None:
         raise ConfigError(
             f"--shards {num_shards}: {config.name!r} has the shards that it was prepared with. --shards is "
-            f"for datasets that are built here: with --fake, or {' and '.join(demo.DEMO_NAMES)}."
+            f"for datasets that are built here: with --fake, or {_embedded_names()}."
         )
     try:
         if config.split is None:
@@ -136,7 +136,12 @@ def is_built_here(config: Config, root: str | None, num_fake: int | None) -> boo
 
 
 def _is_embedded(name: str, root: str | None) -> bool:
-    return root is None and _unversioned(name) in demo.DEMO_NAMES
+    return root is None and _unversioned(name).partition("/")[0] in demo.DEMO_NAMES
+
+
+def _embedded_names() -> str:
+    *first, last = demo.DEMO_NAMES
+    return f"{', '.join(first)} and {last}"
 
 
 def _unversioned(name: str) -> str:
@@ -149,7 +154,7 @@ def _ways_on(name: str, root: str | None, command: str) -> str:
             f" Or try it with made-up content of the same form: "
             f"{command} --name {shlex.quote(name)} --fake {_FAKE_HINT}"
         )
-    return f" Embedded: {' and '.join(demo.DEMO_NAMES)}." if root is None else ""
+    return f" Embedded: {_embedded_names()}." if root is None else ""
 
 
 def _usual_split(there: Sequence[str], is_training: bool) -> str:

@@ -39,8 +39,8 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "name",
-        help="digits (real handwriting, PNG), photos (ImageNet-like JPEG files), or with --fake any dataset of TFDS: "
-        "name, name/config, name:version",
+        help="digits (real handwriting, PNG), photos (ImageNet-like JPEG files), episodes/bridge, /droid or "
+        "/libero (a made-up robot), or with --fake any dataset of TFDS: name, name/config, name:version",
     )
     parser.add_argument(
         "--fake",
@@ -51,7 +51,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--split", action="append", metavar="S", help="with --fake: a split to write; may be repeated (default train)"
     )
-    parser.add_argument("--examples", type=int, metavar="N", help="photos: examples of train (default 512)")
+    parser.add_argument("--examples", type=int, metavar="N", help="examples of train (photos 512, episodes 64)")
     parser.add_argument(
         "--shards", type=int, metavar="K", help="shards of train, or of each fake split (default 8; digits 1)"
     )
@@ -63,7 +63,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def _prepare(options: argparse.Namespace) -> Path:
     if options.fake is None:
         if options.split is not None:
-            raise ConfigError("--split chooses what --fake writes; digits and photos have their own splits.")
+            raise ConfigError("--split chooses what --fake writes; embedded datasets have their own splits.")
         return prepare(
             options.name,
             root=options.root,
@@ -72,7 +72,9 @@ def _prepare(options: argparse.Namespace) -> Path:
             seed=options.seed,
         )
     if options.examples is not None:
-        raise ConfigError(f"--examples {options.examples} is for photos; --fake {options.fake} already says how many.")
+        raise ConfigError(
+            f"--examples {options.examples} is for embedded datasets; --fake {options.fake} already says how many."
+        )
     return prepare_fake(
         options.name,
         num_examples=options.fake,

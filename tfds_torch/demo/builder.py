@@ -17,7 +17,7 @@ from tensorflow_datasets.core.utils import shard_utils
 from tfds_torch.demo.embedded import EMBEDDED
 from tfds_torch.demo.fake.content import make_fake, open_real_builder
 from tfds_torch.demo.metadata import DemoMetadata, tfds_version
-from tfds_torch.demo.spec import Content, DemoSpec, Example
+from tfds_torch.demo.spec import EPISODE_CONFIGS, Content, DemoSpec, Example
 from tfds_torch.storage.tfrecord.framing import TfrecordWriter
 
 
@@ -75,7 +75,12 @@ def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None
     """
     if spec.is_fake:
         return make_fake_builder(open_real_builder(spec, data_dir), spec, data_dir=data_dir, on_example=on_example)
-    return _derive(EMBEDDED[spec.name](spec), DemoMetadata(spec))(data_dir=data_dir, on_example=on_example)
+    configs: dict[str, Any] = {}
+    if spec.config is not None:
+        all_configs = [tfds.core.BuilderConfig(name=name) for name in EPISODE_CONFIGS]
+        configs = {"BUILDER_CONFIGS": all_configs, "DEFAULT_BUILDER_CONFIG_NAME": EPISODE_CONFIGS[0]}
+    derived = _derive(EMBEDDED[spec.name](spec), DemoMetadata(spec), **configs)
+    return derived(data_dir=data_dir, config=spec.config, on_example=on_example)
 
 
 def make_fake_builder(real: Any, spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:

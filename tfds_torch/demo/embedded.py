@@ -1,4 +1,4 @@
-"""The content of the embedded datasets, `digits` and `photos`. Imports TFDS: for the process that builds."""
+"""The content of the embedded datasets. Imports TFDS: for the process that builds."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfds_torch.demo import handwriting, photographs
+from tfds_torch.demo.episode_features import make_episodes
 from tfds_torch.demo.spec import Content, DemoSpec, Example
 
 
@@ -49,7 +50,7 @@ def make_photos(spec: DemoSpec) -> Content:
     return Content(info, make_examples)
 
 
-EMBEDDED = {"digits": make_digits, "photos": make_photos}
+EMBEDDED = {"digits": make_digits, "photos": make_photos, "episodes": make_episodes}
 
 
 def _features(shape: tuple[int | None, ...], encoding: str, labels: tuple[str, ...], **others: Any) -> Any:

@@ -34,8 +34,8 @@ def make_photograph(index: int, seed: int) -> tuple[str, bytes]:
     """
     label = LABELS[index % len(LABELS)]
     rng = np.random.default_rng([seed, index])
-    image = _cut(_load(label), rng)
-    image = image.point(_tone_curves(rng))
+    image = _cut(load_photograph(label), rng)
+    image = image.point(draw_tones(rng))
     pixels = _add_grain(image, label, rng)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=_JPEG_QUALITY)
@@ -43,7 +43,8 @@ def make_photograph(index: int, seed: int) -> tuple[str, bytes]:
 
 
 @functools.cache
-def _load(label: str) -> Image.Image:
+def load_photograph(label: str) -> Image.Image:
+    """Returns one of the two photographs, RGB, 640x427."""
     with resources.files("tfds_torch.demo").joinpath("data", f"{label}.jpg").open("rb") as file:
         return Image.open(file).convert("RGB")
 
@@ -62,8 +63,8 @@ def _cut(photograph: Image.Image, rng: np.random.Generator) -> Image.Image:
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else image
 
 
-def _tone_curves(rng: np.random.Generator) -> list[int]:
-    """Returns a gamma curve for each of R, G and B, as the flat table [3 * 256] that Pillow takes."""
+def draw_tones(rng: np.random.Generator) -> list[int]:
+    """Draws a gamma curve for each of R, G and B, as the flat table [3 * 256] that Pillow takes."""
     gammas = rng.uniform(0.8, 1.25, size=(3, 1))
     levels = np.arange(256) / 255
     table: list[int] = np.rint(255 * levels**gammas).astype(int).ravel().tolist()  # [3, 256] -> [768]
@@ -73,13 +74,13 @@ def _tone_curves(rng: np.random.Generator) -> list[int]:
 def _add_grain(image: Image.Image, label: str, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Returns the image with a window of the grain field on all three channels: uint8 [H, W, 3]."""
     top, left = rng.integers(0, _GRAIN_FIELD - _LONG_SIDE[1], size=2)
-    grain = _grain_field(label)[top : top + image.height, left : left + image.width, None]  # [H, W, 1]
+    grain = grain_field(label)[top : top + image.height, left : left + image.width, None]  # [H, W, 1]
     pixels = np.asarray(image) + grain  # [H, W, 3] int16
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
 
 @functools.cache
-def _grain_field(label: str) -> NDArray[np.int16]:
+def grain_field(label: str) -> NDArray[np.int16]:
     """Noise drawn once (drawing it per photograph would take longer than encoding it): int16 [1024, 1024]."""
     field = np.random.default_rng(0).normal(0.0, _GRAIN[label], size=(_GRAIN_FIELD, _GRAIN_FIELD))
     return np.rint(field).astype(np.int16)

@@ -40,13 +40,18 @@ def prepare(
     one of them builds.
 
     Args:
-        name: `digits` (1,797 real handwritten digits, PNG 8x8 gray, splits train and test) or `photos` (JPEG RGB
-            photographs, long side about 500, 60 to 120 KB each, split train).
+        name: `digits` (1,797 real handwritten digits, PNG 8x8 gray, splits train and test), `photos` (JPEG RGB
+            photographs, long side about 500, 60 to 120 KB each, split train), or `episodes` (a made-up robot that a
+            small policy can learn from, RLDS, split train: one example is an episode of some 90 steps with two cameras,
+            3.5 MB). The features of `episodes/bridge`, which is `episodes`, `episodes/droid` and `episodes/libero` are
+            those of the robot data of these names.
         root: the data dir; None means a folder of its own in the user's cache for each combination of parameters.
-        num_examples: examples of train, default 512. Not for `digits`, which always has 1,437 (and 360 in test).
-        num_shards: shards of train, at most num_examples. Default: `digits` 1; `photos` 8, or as many as there are
+        num_examples: examples of train, default 512 photographs or 64 episodes. Not for `digits`, which always has
+            1,437 (and 360 in test).
+        num_shards: shards of train, at most num_examples. Default: `digits` 1; others 8, or as many as there are
             examples.
-        seed: which photographs are made, or which digits are kept for test. Photograph i depends on seed and i alone.
+        seed: which photographs or episodes are made, or which digits are kept for test. Photograph or episode i depends
+            on seed and i alone.
         progress: show a build's progress on standard error.
 
     Returns:

@@ -9,7 +9,9 @@ from typing import Any
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 
-DEMO_NAMES = ("digits", "photos")
+DEMO_NAMES = ("digits", "photos", "episodes")
+EPISODE_CONFIGS = ("bridge", "droid", "libero")
+"""Configs of `episodes`, by the datasets whose features they have; the first one is the default."""
 VERSION = "1.0.0"
 NUM_DIGITS_TRAIN = 1437
 NUM_DIGITS_TEST = 360
@@ -22,6 +24,7 @@ _MAX_FOLDER_NAME = 100
 Example = dict[str, Any]
 
 _EMBEDDED_KEYS = ("name", "num_examples", "num_shards", "seed")
+_DEFAULT_NUM_EXAMPLES = {"digits": NUM_DIGITS_TRAIN, "photos": 512, "episodes": 64}
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class DemoSpec:
         num_shards: shards of each split (digits: of train).
         splits: their names.
         seed: which content is made up, or which digits are kept for the split `test`.
-        config: the dataset's config; None: TFDS's default, or there are none.
+        config: the dataset's config; None: of a fake, TFDS's default, or there are none.
         version: `x.y.z`; None: TFDS's default.
         is_fake: whether its content is made up, under the name of a dataset that TFDS has.
     """
@@ -58,22 +61,20 @@ class DemoSpec:
             DatasetNotFoundError: no demo dataset has this name.
             ConfigError: an invalid number, more shards than examples, or `num_examples` for `digits`.
         """
-        if name not in DEMO_NAMES:
-            raise DatasetNotFoundError(_describe_unknown(name))
-        is_digits = name == "digits"
+        family, config = _embedded_parts(name)
+        is_digits = family == "digits"
         if is_digits and num_examples not in (None, NUM_DIGITS_TRAIN):
             raise ConfigError(
                 f"num_examples={num_examples!r} cannot be chosen for 'digits': it always has {NUM_DIGITS_TRAIN} "
                 f"training and {NUM_DIGITS_TEST} test examples. Leave num_examples out, or take 'photos'."
             )
-        default_examples, default_shards = (NUM_DIGITS_TRAIN, 1) if is_digits else (512, DEFAULT_NUM_SHARDS)
+        num_examples = _DEFAULT_NUM_EXAMPLES[family] if num_examples is None else num_examples
         return cls(
-            name,
-            *_check_counts(
-                name, default_examples if num_examples is None else num_examples, num_shards, default_shards
-            ),
+            family,
+            *_check_counts(name, num_examples, num_shards, 1 if is_digits else DEFAULT_NUM_SHARDS),
             splits=("train", "test") if is_digits else ("train",),
             seed=check_integer("seed", seed, 0),
+            config=config,
             version=VERSION,
         )
 
@@ -117,13 +118,20 @@ class DemoSpec:
         """Returns the parameters by name, as they are kept in the dataset's `metadata.json`."""
         values = asdict(self) | {"splits": list(self.splits)}
         del values["is_fake"]
-        return values if self.is_fake else {key: values[key] for key in _EMBEDDED_KEYS}
+        if self.is_fake:
+            return values
+        return {key: values[key] for key in _EMBEDDED_KEYS} | {"name": self._embedded_name}
 
     @property
     def split_sizes(self) -> dict[str, int]:
         """The number of examples of each split."""
         sizes = dict.fromkeys(self.splits, self.num_examples)
         return sizes | {"test": NUM_DIGITS_TEST} if (self.name, self.is_fake) == ("digits", False) else sizes
+
+    @property
+    def _embedded_name(self) -> str:
+        """As `prepare` takes it: `photos`, `episodes/bridge`."""
+        return f"{self.name}/{self.config}" if self.config else self.name
 
     @property
     def full_name(self) -> str:
@@ -137,7 +145,7 @@ class DemoSpec:
         """The name of this spec's own folder in the cache: `photos-512x8-0` or `fake-cifar10-5000x8-train-0`."""
         counts = f"{self.num_examples}x{self.num_shards}"
         if not self.is_fake:
-            return f"{self.name}-{counts}-{self.seed}"
+            return f"{self._embedded_name.replace('/', '-')}-{counts}-{self.seed}"
         name = self.full_name.replace("/", "-").replace(":", "-")
         full = f"fake-{name}-{counts}-{'+'.join(self.splits)}-{self.seed}"
         if len(full) <= _MAX_FOLDER_NAME and "/" not in self.full_name:
@@ -147,7 +155,7 @@ class DemoSpec:
         return f"{full[: _MAX_FOLDER_NAME - 13]}-{digest}"
 
     def __str__(self) -> str:
-        name, splits = f"'{self.name}'", ""
+        name, splits = f"'{self._embedded_name}'", ""
         if self.is_fake:
             name, splits = f"'{self.full_name}' (fake)", f", splits={'+'.join(self.splits)}"
         return f"{name} with num_examples={self.num_examples}, num_shards={self.num_shards}{splits}, seed={self.seed}"
@@ -193,9 +201,21 @@ def _check_splits(splits: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _describe_unknown(name: object) -> str:
-    hint = did_you_mean(name, DEMO_NAMES)
-    return (
-        f"There is no demo dataset {name!r}.{hint} There are {' and '.join(map(repr, DEMO_NAMES))}; prepare_fake, or "
-        f"--fake N, makes up the content of any other."
+def _embedded_parts(name: str) -> tuple[str, str | None]:
+    """Returns the name and the config of an embedded dataset."""
+    if name in DEMO_NAMES:
+        return name, EPISODE_CONFIGS[0] if name == "episodes" else None
+    with_configs = [f"episodes/{config}" for config in EPISODE_CONFIGS]
+    if name in with_configs:
+        return "episodes", name.removeprefix("episodes/")
+    hint = did_you_mean(name, [*DEMO_NAMES, *with_configs])
+    raise DatasetNotFoundError(
+        f"There is no demo dataset {name!r}.{hint} There are {_list_names([*DEMO_NAMES[:-1], *with_configs])}; "
+        f"prepare_fake, or --fake N, makes up the content of any other."
     )
+
+
+def _list_names(names: Sequence[str]) -> str:
+    """Returns quoted names as a sentence has them: 'a', 'b' and 'c'."""
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} and {last}" if first else last
