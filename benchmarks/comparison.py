@@ -64,7 +64,7 @@ def compare(comparison: Comparison, run: Run, folder: Path | None = None) -> Tab
     """
     peers = run.peers if comparison.peers is None else comparison.peers
     settings, num_examples = run.settings, int(run.settings.num_photos * comparison.num_for_a_photo)
-    data_dir = _data_dir(comparison, run, num_examples)
+    data_dir = prepare_data(comparison.dataset, run, num_examples)
     common = Task(
         str(data_dir),
         None if folder is None else str(folder),
@@ -182,9 +182,11 @@ def _measure(comparison: Comparison, run: Run, ready: Mapping[Peer, tuple[Task, 
     return take_turns([begin(peer) for peer in ready], num_turns, show_progress)
 
 
-def _data_dir(comparison: Comparison, run: Run, num_examples: int) -> Path:
-    if comparison.dataset == "photos":
+def prepare_data(dataset: str, run: Run, num_examples: int) -> Path:
+    """Returns the data dir of a dataset of that many examples: an embedded one, or one whose content is made up."""
+    if dataset == "photos":
         return run.data_dir
-    run.show_progress(f"preparing {comparison.dataset}")
-    num_shards = run.settings.num_shards
-    return demo.prepare_fake(comparison.dataset, num_examples=num_examples, num_shards=num_shards, progress=False)
+    run.show_progress(f"preparing {dataset}")
+    num_shards = min(run.settings.num_shards, num_examples)
+    prepare = demo.prepare if dataset.partition("/")[0] in demo.DEMO_NAMES else demo.prepare_fake
+    return prepare(dataset, num_examples=num_examples, num_shards=num_shards, progress=False)

@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cached_costs, comparisons, export_costs, loader_costs, machine, mixture_costs, resuming
+from benchmarks import (
+    cached_costs,
+    comparisons,
+    episode_costs,
+    export_costs,
+    loader_costs,
+    machine,
+    mixture_costs,
+    resuming,
+)
 from benchmarks.comparison import measure_comparisons
 from benchmarks.figures import OURS_BY_IT
 from benchmarks.report import Report
@@ -58,6 +67,7 @@ _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
     "export": export_costs.measure_export,
     "cached": cached_costs.measure_cached,
     "mixture": mixture_costs.measure_mixture,
+    "episodes": episode_costs.measure_episodes,
 }
 _SINGLE = ("sample", "start")
 _DEFAULTS = {"table": COMPETITORS, "column": OURS_BY_IT.key}

@@ -2,7 +2,16 @@
 
 import pytest
 
-from benchmarks import cached_costs, comparisons, export_costs, index_costs, loader_costs, mixture_costs, resuming
+from benchmarks import (
+    cached_costs,
+    comparisons,
+    episode_costs,
+    export_costs,
+    index_costs,
+    loader_costs,
+    mixture_costs,
+    resuming,
+)
 from benchmarks.suites import SUITES
 from benchmarks.tables import COMPETITORS, Table
 from benchmarks.targets import Target
@@ -34,6 +43,7 @@ TABLES = {
         *(comparison.table for comparison in (*mixture_costs.SPEEDS, mixture_costs.PROCESSES)),
         *(mixture_costs.TABLE, mixture_costs.SLICES, mixture_costs.LENGTHS, mixture_costs.DEVIATIONS),
     ],
+    "episodes": [episode_costs.SPEEDS.table, episode_costs.MEMORIES, episode_costs.INDEXING],
 }
 
 
