@@ -158,6 +158,7 @@ def fields_of(kind: Any) -> list[str]:
 
 DOCUMENTED = {
     "datasets": lambda: parameters_of(tfds_torch.ParserTfds),
+    "robot-episodes": lambda: fields_of(tfds_torch.Windows),
     "read-options": lambda: fields_of(tfds_torch.ReadOptions),
     "preprocess": lambda: [*fields_of(tfds_torch.TrainPreprocess), *fields_of(tfds_torch.EvalPreprocess)],
     "loader": lambda: parameters_of(tfds_torch.create_loader) + parameters_of(tfds_torch.DevicePrefetcher),
