@@ -74,7 +74,8 @@ def make_window_features(
     numbers: dict[str, Numbers] = {}
     stored_as: dict[str, tuple[str, ...]] = {}
     own_offsets: dict[str, tuple[int, ...]] = {}
-    for name, leaf, depth in _leaves(features):
+    # TFDS reads a dataset's features in another order in each process, and the index is kept for all of them.
+    for name, leaf, depth in sorted(_leaves(features), key=lambda found: found[0]):
         is_of_steps = name == key or name.startswith(f"{key}/")
         for stored, spec in _stored_fields(name, leaf):
             if is_of_steps and name in offsets:
