@@ -359,6 +359,25 @@ def test_members_whose_windows_differ_are_refused(robots: Robots) -> None:
         ParserMixture(members, {"2": 1, "3": 1}, is_training=True, batch_size=4).check_fields(["action"])
 
 
+def test_images_of_one_step_are_one_array_in_a_mixture_too(robots: Robots) -> None:
+    cameras = {"bridge_like": "observation/image_0", "libero_like": "observation/image"}
+    members = {
+        name: ParserTfds(robots.root, name, windows=Windows(), fields={"camera": camera})
+        for name, camera in cameras.items()
+    }
+    parser = ParserMixture(members, "sizes", is_training=True, batch_size=8)
+    assert parser.element_spec.fields["camera"].shape == (3, 16, 16)
+    (batch, *_) = parser.batches(fields=["camera", "episode", "step", "member"])
+    images = batch.features["camera"]
+    assert (images.shape, images.dtype) == ((8, 3, 16, 16), np.uint8)
+    for row, member in enumerate(batch.features["member"].tolist()):
+        name = list(cameras)[member]
+        alone = ParserTfds(robots.root, name, windows=Windows(), fields={"camera": cameras[name]}, batch_size=1)
+        index = int(batch.index[row]) - (len(members["bridge_like"]) if member else 0)
+        (expected,) = alone.subset([index]).batches(fields=["camera"])
+        np.testing.assert_array_equal(images[row], expected.features["camera"][0])
+
+
 @pytest.mark.parametrize(("grid", "other"), [((1, 1), (3, 2)), ((2, 2), (1, 3))])
 @pytest.mark.parametrize("make", [training, mixed])
 def test_every_state_goes_on_in_other_worlds(

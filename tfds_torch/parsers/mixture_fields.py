@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.decoding import CHANNELS
@@ -200,6 +201,8 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
         return LABEL
     if found.kind == "text":
         return FieldDescription("text", None)
+    if isinstance(decoder, WindowImageField):
+        return FieldDescription("value", _plain(parser.element_spec.fields[name]))
     if found.kind == "image":
         num_channels = CHANNELS[decoder.mode] if isinstance(decoder, ImageField) else 0
         return FieldDescription(
