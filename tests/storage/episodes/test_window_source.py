@@ -136,6 +136,17 @@ def test_every_window_is_there_once(shared: MadeSplit) -> None:
     assert parts == [(first, 0, 25, 0), (last, 0, 44, 25)]
 
 
+def test_all_steps_of_the_episodes_of_windows(shared: MadeSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(shared, Windows(stride=3, whole=True), {ACTION: tuple(range(16))})
+    assert len(source) < sum(STEPS)
+    monkeypatch.setattr("tfds_torch.storage.episodes.source.open_step_index", None)  # The index is open already.
+    steps = source.steps()
+    assert len(steps) == sum(STEPS)
+    check_windows(steps, range(0, len(steps), 7))
+    assert steps.read(np.arange(2), [ACTION])[ACTION].shape == (2, 7)
+    steps.check()
+
+
 def test_windows_of_a_part_of_a_split_are_those_of_its_records(shared: MadeSplit) -> None:
     first, _, last = shared.records
     part = MadeSplit([FileInstruction(last, 1, 1, 0, 2), FileInstruction(first, 0, 1, 1, 3)], [], shared.records)

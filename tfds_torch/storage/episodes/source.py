@@ -60,6 +60,14 @@ class WindowSource(ReadByNumber):
         """Returns the same windows of the same episodes, which are read in another way."""
         return WindowSource(episodes, self.windows, self.features)
 
+    def steps(self) -> "WindowSource":
+        """Returns all steps of the same episodes, one after the other, each with one value of a feature of steps."""
+        features = replace(self.features, offsets={})
+        steps = WindowSource(self.episodes, Windows(self.windows.sequence), features)
+        steps._stamps = self._stamps
+        steps._reader = replace(self.reader, features=features, table=WindowTable(self.reader.num_steps))
+        return steps
+
     @property
     def reader(self) -> WindowReader:
         """Reads windows; it is opened when it is first needed."""
