@@ -1,0 +1,61 @@
+"""Small files of values that were read from a dataset once, in the user's cache folder: used again, or made again.
+
+Layout: a digest of the content (16 bytes), and the content. What is damaged, or not this user's own, is not used.
+"""
+
+import hashlib
+import logging
+from pathlib import Path
+
+import platformdirs
+
+from tfds_torch.runtime.atomic_file import write_atomically
+from tfds_torch.runtime.own_files import ForeignFileError, check_own_folder, own_folder, read_own, remove_foreign
+
+_DIGEST_BYTES = 16
+_logger = logging.getLogger(__name__)
+
+
+def kept_path(kind: str, identity: object, suffix: str) -> Path:
+    """Returns where values are kept.
+
+    Args:
+        kind: what they are, the name of a folder.
+        identity: a value whose `repr` is another one for other values, as after a file has changed.
+        suffix: of the file's name.
+    """
+    name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+    return platformdirs.user_cache_path("tfds_torch") / kind / f"{name}{suffix}"
+
+
+def load_kept(file: Path) -> bytes | None:
+    """Returns what is kept; None: there is nothing, or it is not whole or not one's own."""
+    try:
+        check_own_folder(file.parent, closes=True)
+        content = read_own(file)
+    except (OSError, ValueError):  # ForeignFileError is an OSError.
+        return None
+    digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return body if _digest(body) == digest else None
+
+
+def store_kept(file: Path, content: bytes, what: str) -> None:
+    """Keeps values; without a writable cache folder they are read again next time.
+
+    Args:
+        file: as `kept_path` returns it.
+        content: what to keep.
+        what: what it is, for messages, such as "Targets".
+    """
+    try:
+        own_folder(file.parent, closes=True)
+        remove_foreign(file)
+        write_atomically(file, _digest(content) + content, follows_link=False)
+    except ForeignFileError as error:
+        _logger.warning("%s are not kept: %s is not this user's own: %s.", what, error.filename, error.strerror)
+    except OSError as error:
+        _logger.info("%s could not be kept in %s: %s", what, file, error)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
