@@ -5,9 +5,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
@@ -15,6 +16,7 @@ from tfds_torch.engines.request import ReadRequest, ReplacementRange
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.mixture_columns import read_member_columns
 from tfds_torch.parsers.mixture_fields import LABEL_NAME, MixtureFields, common_boxes, common_class_names
 from tfds_torch.parsers.mixture_members import (
     check_agreement,
@@ -26,6 +28,7 @@ from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource
 from tfds_torch.parsers.parser import ElementSpec, cameras_of
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
@@ -243,6 +246,24 @@ class ParserMixture(ParserBase):
             schedule = [(one.start, one.counts) for one in order.segments], [one.blocks for one in order.members]
         identity = ("mixture 1", self._source.identity, schedule)
         return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+
+    def statistics(self, fields: Sequence[str]) -> MemberStatistics:
+        """Returns member -> statistics of fields of numbers, as `ParserTfds.statistics`; members are windows.
+
+        Raises:
+            ConfigError: a member has no windows, or as ParserTfds raises it.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
+        return MemberStatistics({name: read_statistics(parser, fields) for name, parser in self._members.items()})
+
+    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Returns fields of the members' windows by their numbers in the mixture; `member` is that of each."""
+        if self.has_weights:
+            raise ConfigError(
+                f"columns: {self.dataset_name} has weights, and so no row for each window. Ask its members, as in "
+                f"mixture.members[{quoted(self.member_names[0])}].columns({quoted(list(fields))})."
+            )
+        return read_member_columns(self._members, fields, index)
 
     @property
     def _has_stored_targets(self) -> bool:

@@ -1,9 +1,11 @@
 """Selection: a parser's examples chosen by number, by class or by weight."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import Content
 from tfds_torch.errors import ConfigError
@@ -128,6 +130,36 @@ class Selection(SplitDescription):
         if isinstance(found, np.ndarray) and found.ndim == 1:
             return map_targets(self._class_map, found, self._source, self.indices)
         return self._class_map.remap_values(found, list(self._source.ids(self.indices)))
+
+    def columns(self, fields: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Returns fields of windows of episodes as arrays over all of them, in the order of `indices`.
+
+        A row is what a window's own step has, whatever the offsets of the field; with `Windows(stride=1)` that is every
+        step of every episode. A condition over columns is so a mask for `subset`. Only the bytes of these fields are
+        read, each compared with its checksum, and no image is.
+
+        Args:
+            fields: numbers and texts of steps, or of episodes, whose value is repeated; `episode`, `step`, and
+                `<name>_pad`, bool [n, T]. Names as in `batches`.
+
+        Returns:
+            Name -> array [n, ...] of the declared dtype. Texts, as the dataset declares them or `Windows(texts=...)`
+            names them, are objects [n] of str, equal ones the same object; other bytes are objects [n] of bytes.
+
+        Raises:
+            ConfigError: the parser has no windows; a field does not exist, is an image, or has no fixed size.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
+        if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
+            raise ConfigError(f"columns: fields={quoted(fields)} must be a list of the names of fields.")
+        return self.columns_at(list(dict.fromkeys(fields)), self.indices)
+
+    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Returns fields of windows by their numbers, int64 [n], in the order asked."""
+        raise ConfigError(
+            f"{self.dataset_name}: columns are fields of the steps of episodes, and the examples of this parser are "
+            f"whole records. Give ParserTfds windows=Windows('steps'). Labels of whole records are parser.targets()."
+        )
 
     @property
     def _has_stored_targets(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
@@ -19,11 +20,13 @@ from tfds_torch.parsers.cache.opening import open_cached
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
 from tfds_torch.parsers.tfds.window_arguments import check_cameras, check_window_arguments, open_windows
+from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
@@ -258,6 +261,27 @@ class ParserTfds(ParserBase):
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: every single image encoded; see ParserBase."""
         return self._fields.encoded_field(name)
+
+    def statistics(self, fields: Sequence[str]) -> Statistics:
+        """Returns mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
+
+        They are computed in float64 once, and kept in the user's cache folder as long as the files are the same. A
+        subset has statistics of its own.
+
+        Args:
+            fields: numbers, as `columns` reads them.
+
+        Raises:
+            ConfigError: the parser has no windows; a field does not exist, or is not numbers; or a value is not finite.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
+        return read_statistics(self, fields)
+
+    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Returns fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
+        if self._of_windows is None or not isinstance(self._source, WindowSource):
+            return super().columns_at(fields, index)
+        return WindowColumns(self._of_windows, self._source, self.read.threads_of_worker(1)).read(fields, index)
 
     @property
     def _has_integer_target(self) -> bool:
