@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.plan.windows import WindowTable, window_rows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.layout import EpisodeLayout
@@ -116,7 +116,8 @@ class WindowReader:
         episode, step = self.table.locate(index)
         keys = [key for key in fields if key in self.episodes.specs]
         units, example = _all_units({key: self._units_of(key, episode, step) for key in keys}, episode)
-        ranges = ranges_of(self.index, example, units)
+        distinct, first, _ = unique(units)
+        ranges = ranges_of(self.index, example[first], distinct)
         self.episodes.announce_parts(ranges.example, ranges.start, ranges.stop)
 
     def names_of(self, index: Int64Array) -> list[str]:
