@@ -204,6 +204,7 @@ def test_the_rest_of_parser_tfds_is_keyword_only() -> None:
     assert {name: keyword_only.get(name, "absent") for name in expected} == expected
     assert set(keyword_only) - set(expected) <= {
         *("cache", "read", "preprocess", "class_map", "epoch_size", "decode", "decoders", "windows", "fields"),
+        "transform",
     }
     assert keyword_only["read"] in (None, tfds_torch.ReadOptions())
     kinds = {p.kind for p in inspect.signature(tfds_torch.ParserTfds).parameters.values()}

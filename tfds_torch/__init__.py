@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tfds_torch import demo, errors
     from tfds_torch.engines.batch import Batch
     from tfds_torch.engines.options import ReadOptions
+    from tfds_torch.engines.window_transform import WindowTransform
     from tfds_torch.export.exporting import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.images.views import Views
@@ -57,6 +58,7 @@ _ROOMS = {
     "Remainder": "plan.epoch",
     "TrainPreprocess": "images.preprocess",
     "Views": "images.views",
+    "WindowTransform": "engines.window_transform",
     "Windows": "plan.windows",
     "World": "plan.world",
     "create_loader": "torch_data.loader",
@@ -86,6 +88,7 @@ __all__ = [
     "Remainder",
     "TrainPreprocess",
     "Views",
+    "WindowTransform",
     "Windows",
     "World",
     "__version__",

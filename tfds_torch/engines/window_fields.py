@@ -39,7 +39,7 @@ class WindowField:
         values = self.inner.decode(columns)
         if self.is_image:
             values = [np.moveaxis(value, -1, -3) if isinstance(value, np.ndarray) else value for value in values]
-        values = _as_one_array(values)
+        values = as_one_array(values)
         if self.padding is not None:
             values = _with_zeros(values, columns[self.padding])
         return [_text_of(value) for value in values] if self.is_text else values
@@ -107,10 +107,10 @@ def _in_windows(images: Any, num_steps: int) -> Any:
     """Returns images, one behind the other, as windows of so many steps."""
     if isinstance(images, np.ndarray):
         return images.reshape(-1, num_steps, *images.shape[1:])
-    return [_as_one_array(images[at : at + num_steps]) for at in range(0, len(images), num_steps)]
+    return [as_one_array(images[at : at + num_steps]) for at in range(0, len(images), num_steps)]
 
 
-def _as_one_array(values: Any) -> Any:
+def as_one_array(values: Any) -> Any:
     """Returns values as one array where they are numbers of one shape; else as they are."""
     if isinstance(values, np.ndarray) or not values:
         return values

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
 from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.window_transform import TransformedField, WindowTransform
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
@@ -28,13 +31,14 @@ from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, pa
 from tfds_torch.parsers.tfds.window_arguments import check_cameras, check_window_arguments, open_windows
 from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
+from tfds_torch.parsers.tfds.window_transforms import given_specs, make_transformed_fields
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.record_source import RecordSource
-from tfds_torch.storage.source import Source, is_local
+from tfds_torch.storage.source import FieldSpec, Source, is_local
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core.splits import AbstractSplit
@@ -90,6 +94,8 @@ class ParserTfds(ParserBase):
             files, read mode `index`.
         fields: of windows: names of your own -> the features that they stand for, so that datasets agree:
             `{"image_primary": "observation/image"}`. Other features keep their names.
+        transform: of windows: functions that make fields out of others in the workers, as actions of another space. See
+            `WindowTransform`. `columns` and `statistics` have what is stored.
         cache: where decoded images are kept: built here and now if it is not there, by one process for all ranks, and
             read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
             or `L`. None: images are decoded in every epoch.
@@ -103,6 +109,9 @@ class ParserTfds(ParserBase):
 
     _of_windows: WindowFields | None = None
     """The fields of windows; None: examples are whole records."""
+
+    _transformed: Mapping[str, TransformedField] = MappingProxyType({})
+    """The fields of windows that functions of the user's give."""
 
     def __init__(
         self,
@@ -129,6 +138,7 @@ class ParserTfds(ParserBase):
         decoders: "Mapping[str, Any] | SkipDecoding | None" = None,
         windows: Windows | None = None,
         fields: Mapping[str, str] | None = None,
+        transform: WindowTransform | Sequence[WindowTransform] | None = None,
     ) -> None:
         cameras: dict[str, Preprocess] = {}
         of_image: Any = preprocess
@@ -154,6 +164,7 @@ class ParserTfds(ParserBase):
             self._of_windows = check_window_arguments(windows, fields, dataset.name, self._features, others)
             self._of_windows = check_cameras(self._of_windows, cameras, batch_size)
             source = open_windows(self._of_windows, source, options.preprocess)
+        self._transformed = make_transformed_fields(transform, self._of_windows, dataset.name)
         target = parse_target_key(target_key, self._features)
         if decoders is not None:
             from tfds_torch.parsers.tfds.decoders import merge_decoders
@@ -196,7 +207,8 @@ class ParserTfds(ParserBase):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         if self._of_windows is not None:
-            own = {field_name(key): spec for key, spec in self._of_windows.specs.items()}
+            specs = self._of_windows.specs | self._given_specs
+            own = {field_name(key): spec for key, spec in specs.items()}
             return ElementSpec(self._undecoded_specs(own) | METADATA_SPECS)
         fields = {field_name(key): found.spec for key, found in sorted(features_by_key(self._features).items())}
         return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
@@ -255,12 +267,21 @@ class ParserTfds(ParserBase):
                 yield name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
     def _field(self, name: str) -> FieldDecoder:
+        if name in self._transformed:
+            return self._transformed[name]
         field = self._fields.field(name, self.image_mode)
         return ImageField(PIXELS, field.mode) if self.cache is not None and isinstance(field, ImageField) else field
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: every single image encoded; see ParserBase."""
+        if name in self._transformed:
+            return EncodedField(self._transformed[name], "value", self._given_specs[name])
         return self._fields.encoded_field(name)
+
+    @cached_property
+    def _given_specs(self) -> dict[str, FieldSpec | None]:
+        """Shape and dtype of what functions of the user's give; None where they vary."""
+        return given_specs(self._transformed, self._source)
 
     def statistics(self, fields: Sequence[str]) -> Statistics:
         """Returns mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
@@ -281,6 +302,12 @@ class ParserTfds(ParserBase):
         """Returns fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
         if self._of_windows is None or not isinstance(self._source, WindowSource):
             return super().columns_at(fields, index)
+        given = next((name for name in fields if name in self._transformed), None)
+        if given is not None and given not in self._of_windows.all_fields:
+            raise ConfigError(
+                f"{self.dataset_name}: columns are what is stored, and {quoted(given)} is given by transform=. Ask for "
+                f"{', '.join(self._transformed[given].inputs)}, and apply the function to their steps."
+            )
         return WindowColumns(self._of_windows, self._source, self.read.threads_of_worker(1)).read(fields, index)
 
     @property
@@ -289,7 +316,9 @@ class ParserTfds(ParserBase):
 
     @property
     def _all_fields(self) -> Sequence[str]:
-        return self._of_windows.all_fields if self._of_windows is not None else sorted(features_by_key(self._features))
+        if self._of_windows is not None:
+            return sorted({*self._of_windows.all_fields, *self._transformed})
+        return sorted(features_by_key(self._features))
 
     @property
     def _stored_class_names(self) -> list[str] | None:

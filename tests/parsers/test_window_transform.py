@@ -1,0 +1,215 @@
+"""Functions of one's own over windows: they get what the dataset has, run in workers, and their faults are named."""
+
+import pickle
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parsers.robot_episodes import Robots
+from tfds_torch import ImageDataset, WindowTransform, create_loader
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.windows import Windows
+from tfds_torch.storage.source import FieldSpec
+
+WINDOWS = Windows(offsets={"action": range(4), "observation/image": [-1, 0]}, texts=["language_instruction"])
+
+
+def relative(window: dict[str, Any]) -> dict[str, Any]:
+    """Actions as differences from the state."""
+    window["action"][..., :6] -= window["observation/state"][:6]
+    return {"action": window["action"], "is_long": len(window["language_instruction"]) > 20, "text": "to the right"}
+
+
+RELATIVE = WindowTransform(
+    relative, reads=["action", "observation/state", "language_instruction"], gives=["action", "is_long", "text"]
+)
+
+
+def open_parser(robots: Robots, name: str = "libero_like", **arguments: Any) -> ParserTfds:
+    return ParserTfds(robots.root, name, **{"windows": WINDOWS, "batch_size": 5, **arguments})
+
+
+def expected_actions(stored: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """Returns float32 [n, 4, 7]."""
+    found = stored.copy()
+    found[..., :6] -= state[:, None, :6]
+    return found
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_function_gets_the_fields_of_each_window(robots: Robots, num_threads: int) -> None:
+    read = ReadOptions(num_threads=num_threads)
+    raw = open_parser(robots, fields={"raw": "action"}, windows=Windows(offsets={"raw": range(4)}))
+    parser = open_parser(robots, transform=RELATIVE, read=read)
+    fields = ["action", "is_long", "text", "action_pad", "observation/state"]
+    for batch, stored in zip(parser.batches(fields=fields), raw.batches(fields=["raw", "raw_pad"]), strict=True):
+        own = batch.features
+        expected = expected_actions(stored.features["raw"], own["observation/state"])
+        assert own["action"].dtype == np.float32
+        np.testing.assert_array_equal(own["action"], expected)
+        np.testing.assert_array_equal(own["action_pad"], stored.features["raw_pad"])
+        assert (own["is_long"].dtype, own["is_long"].shape) == (np.bool_, (len(batch),))
+        assert own["text"] == ["to the right"] * len(batch)
+    assert parser.fingerprint == open_parser(robots).fingerprint
+
+
+def test_what_is_stored_stays_as_it_is_beside_it(robots: Robots) -> None:
+    """The function changes its own copy."""
+
+    def clear(window: dict[str, Any]) -> dict[str, Any]:
+        window["action"][...] = 0
+        return {"nothing": window["action"]}
+
+    parser = open_parser(robots, transform=WindowTransform(clear, ["action"], ["nothing"]))
+    plain = open_parser(robots)
+    for batch, other in zip(
+        parser.batches(fields=["nothing", "action"]), plain.batches(fields=["action"]), strict=True
+    ):
+        assert not batch.features["nothing"].any()
+        np.testing.assert_array_equal(batch.features["action"], other.features["action"])
+
+
+def test_images_can_go_through_it(robots: Robots) -> None:
+    def newest(window: dict[str, Any]) -> dict[str, Any]:
+        return {"newest": window["observation/image"][-1]}
+
+    parser = open_parser(robots, transform=WindowTransform(newest, ["observation/image"], ["newest"]), batch_size=55)
+    (batch,) = parser.batches(fields=["newest", "observation/image"])
+    assert batch.features["newest"].shape == (55, 3, 16, 16)
+    np.testing.assert_array_equal(batch.features["newest"], batch.features["observation/image"][:, -1])
+
+
+def test_it_runs_where_a_loader_reads(robots: Robots) -> None:
+    parser = open_parser(robots, transform=RELATIVE, is_training=True)
+    fields = ("action", "is_long", "episode", "step")
+    expected = list(create_loader(ImageDataset(parser, fields=fields)))
+    with create_loader(ImageDataset(parser, fields=fields), num_workers=2) as loader:
+        for ours, theirs in zip(loader, expected, strict=True):
+            assert ours[0].shape == (5, 4, 7)
+            assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+def test_single_windows_and_pickled_parsers(robots: Robots) -> None:
+    parser = open_parser(robots, transform=RELATIVE)
+    (batch,) = parser.with_batch_size(55).batches(fields=["action"])
+    for one in (parser, pickle.loads(pickle.dumps(parser))):
+        assert {"text", "is_long", "observation/image"} <= set(one[7].features)
+        np.testing.assert_array_equal(one[7].features["action"], batch.features["action"][7])
+
+
+def test_shapes_are_those_of_the_first_window(robots: Robots) -> None:
+    specs = open_parser(robots, transform=RELATIVE).element_spec.fields
+    assert specs["action"] == FieldSpec((4, 7), np.dtype(np.float32))
+    assert specs["is_long"] == FieldSpec((), np.dtype(np.bool_))
+    assert specs["text"] is None
+    assert specs["observation/state"] == FieldSpec((8,), np.float32)
+
+
+def test_members_of_a_mixture_agree_by_their_transforms(robots: Robots) -> None:
+    windows = Windows(offsets={"action": range(4)})
+
+    def narrow(window: dict[str, Any]) -> dict[str, Any]:
+        return {"action": window["action"].astype(np.float32)}
+
+    members = {
+        "libero": open_parser(robots, "libero_like", windows=windows, is_training=True, batch_size=6),
+        "droid": open_parser(robots, "droid_like", windows=windows, is_training=True, batch_size=6),
+    }
+    with pytest.raises(ConfigError, match="'action' is float32"):
+        list(ParserMixture(members, "sizes", is_training=True, batch_size=6).batches(fields=["action"]))
+    members["droid"] = open_parser(
+        *(robots, "droid_like"),
+        windows=windows,
+        is_training=True,
+        batch_size=6,
+        transform=WindowTransform(narrow, ["action"]),
+    )
+    mixture = ParserMixture(members, "sizes", is_training=True, batch_size=6)
+    plain = {name: open_parser(robots, f"{name}_like", windows=windows, batch_size=200) for name in members}
+    stored = {name: next(iter(parser.batches(fields=["action"]))).features["action"] for name, parser in plain.items()}
+    names = set()
+    for batch in mixture.batches(fields=["action", "member"]):
+        assert (batch.features["action"].dtype, batch.features["action"].shape) == (np.float32, (6, 4, 7))
+        for row, number in enumerate(batch.features["member"].tolist()):
+            name = mixture.member_names[number]
+            own = int(batch.index[row]) - (0 if name == "libero" else len(members["libero"]))
+            np.testing.assert_array_equal(batch.features["action"][row], stored[name][own].astype(np.float32))
+            names.add(name)
+    assert names == set(members)
+
+
+def test_columns_are_what_is_stored(robots: Robots) -> None:
+    parser = open_parser(robots, transform=RELATIVE)
+    np.testing.assert_array_equal(
+        parser.columns(["action"])["action"], open_parser(robots).columns(["action"])["action"]
+    )
+    with pytest.raises(ConfigError, match=r"'is_long' is given by transform=. Ask for action, observation/state, lang"):
+        parser.columns(["is_long"])
+
+
+# What is refused.
+
+
+def give(_: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WindowTransform("f", ["action"]), "function='f' must be a function of a dictionary"),  # type: ignore[arg-type]
+        (lambda: WindowTransform(give, "action"), "reads='action' must be a list of the names of fields"),
+        (lambda: WindowTransform(give, []), "reads=[] must be a list"),
+        (lambda: WindowTransform(give, ["action"], gives=[1]), "gives=[1] must be a list"),  # type: ignore[list-item]
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"transform": give}, "must be a WindowTransform, which says what a function reads"),
+        ({"transform": WindowTransform(give, ["actoin"])}, "windows have no field 'actoin'"),
+        ({"transform": WindowTransform(give, ["actoin"])}, "Did you mean 'action'?"),
+        ({"transform": [RELATIVE, WindowTransform(give, ["action"])]}, "'action' is given by two transforms"),
+        ({"transform": WindowTransform(give, ["action"], ["episode"])}, "'episode' is not a name that a transform can"),
+        ({"transform": WindowTransform(give, ["action"], ["index"])}, "'index' is not a name that a transform can"),
+        ({"transform": RELATIVE, "windows": None}, "is for windows: give windows=Windows('steps', ...), too"),
+    ],
+)
+def test_a_transform_that_does_not_fit_is_refused(robots: Robots, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        open_parser(robots, **arguments)
+
+
+def fail_late(window: dict[str, Any]) -> dict[str, Any]:
+    return {"action": window["action"] if window["step"] < 6 else window["stat"]}
+
+
+def test_a_function_that_fails_is_named_with_the_window(robots: Robots) -> None:
+    transform = WindowTransform(fail_late, ["action", "step"], ["action"])
+    parser = open_parser(robots, transform=transform, read=ReadOptions(on_error="replace"))
+    message = (
+        r"the transform that gives 'action' cannot be used. It failed at step 6 of episode \d. KeyError: 'stat'. It "
+        r"gets the fields action, step."
+    )
+    with pytest.raises(ConfigError, match=message) as raised:
+        list(parser.batches(fields=["action"]))
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(("found", "shown"), [({}, "[]"), ({"a": 1}, "['a']"), (None, "'NoneType'")])
+def test_a_function_that_returns_something_else_is_named(robots: Robots, found: Any, shown: str) -> None:
+    parser = open_parser(robots, transform=WindowTransform(lambda _: found, ["action"]))
+    message = f"It must return a dictionary with 'action', which gives= names, and it returned {shown}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        list(parser.batches(fields=["action"]))
