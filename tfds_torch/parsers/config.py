@@ -22,11 +22,13 @@ from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.windows_config import WINDOWS, WINDOWS_KEYS, make_windows
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 
 _MAX_FILE_BYTES = 64 * 2**10
-_OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read", "source")
+_OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read", "source", "fields")
 _OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
 _PREPROCESSES: dict[str, Any] = {"train": TrainPreprocess, "eval": EvalPreprocess}
 
@@ -63,6 +65,9 @@ class Config:
             that of all its members.
         source: a dataset of the user's own in the place of a name, `module:function`: the function is imported, called
             without arguments, and returns what ParserMapStyle reads; None: the name says it.
+        windows: the windows of episodes that are the examples, in the file a table `[windows]`; of a mixture, those of
+            all members that have none of their own. None: examples are whole records.
+        fields: of windows: names of the user's own -> the features that they stand for, as in ParserTfds.
         mixture: the datasets that are mixed, each with its own name, split, keys and class map; None: one is read.
     """
 
@@ -85,6 +90,8 @@ class Config:
     mixture: MixtureConfig | None = None
     decode: Mapping[str, bool] | None = None
     source: str | None = None
+    windows: Windows | None = None
+    fields: Mapping[str, str] | None = None
 
     def make_parser(
         self,
@@ -109,10 +116,16 @@ class Config:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("num_workers", "mixture", "source"):
             del given[name]
+        is_of_tfds = self.source is None and not is_one_split(self.name)
+        if not is_of_tfds and (given.pop("windows"), given.pop("fields")) != (None, None):
+            raise ConfigError(
+                f"{quoted(self.source or self.name)} has no windows: they are of datasets of TFDS whose records are "
+                f"episodes. Leave out windows and fields."
+            )
         if self.source is not None:
             del given["name"], given["split"]
             return open_own_dataset(self.source, **given)
-        if is_one_split(self.name):
+        if not is_of_tfds:
             del given["split"]
             return open_one_split(**given)
         given["split"] = "train" if self.split is None else self.split
@@ -134,7 +147,7 @@ class Config:
         """
         mixture, members = self.mixture, dict[str, ParserBase]()
         for one in () if mixture is None else mixture.members:
-            own = {name: getattr(one, name) for name in _OF_MEMBERS}
+            own = {name: getattr(one, name) for name in _OF_MEMBERS} | {"windows": one.windows or self.windows}
             recipe = replace(self, mixture=None, preprocess=None, epoch_size=None, **own)
             try:
                 members[one.member_name] = open_member(one, recipe)
@@ -158,16 +171,19 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     source = f"The config {quoted(os.fspath(path))}"
     content = _parse(_read(Path(path), source), source)
-    is_mixture, has_preprocess = "mixture" in content, "preprocess" in content
-    read, loader, preprocess = (_take_table(source, content, name) for name in ("read", "loader", "preprocess"))
+    is_mixture, has_preprocess, has_windows = (name in content for name in ("mixture", "preprocess", "windows"))
+    tables = {name: _take_table(source, content, name) for name in ("read", "loader", "preprocess", "windows")}
+    read, loader, preprocess, windows = tables.values()
     entries, schedule = (_take_tables(source, content, name) for name in ("mixture", "schedule"))
     homes = _homes(is_mixture)
-    for name, table in (("", content), ("[read]", read), ("[loader]", loader), ("[preprocess]", preprocess)):
-        check_keys(source, name, table, homes)
+    check_keys(source, "", content, homes)
+    for name, table in tables.items():
+        check_keys(source, f"[{name}]", table, homes)
     for entry in entries:
         check_keys(source, MIXTURE, entry, homes)
-        read_of_member = _take_table(source, dict(entry), "read", "mixture.read")
-        check_keys(source, "[mixture.read]", read_of_member, homes | {"[mixture.read]": homes["[read]"]})
+        for name in ("read", "windows"):
+            of_member, shown_name = _take_table(source, dict(entry), name, f"mixture.{name}"), f"[mixture.{name}]"
+            check_keys(source, shown_name, of_member, homes | {shown_name: homes[f"[{name}]"]})
 
     def find_class_map(value: object, where: str) -> Any:
         if isinstance(value, dict):
@@ -179,6 +195,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     top = checked(source, "", content, Config) | checked(source, "[loader]", loader, Config)
     if has_preprocess:
         top["preprocess"] = _make_preprocess(source, preprocess)
+    if has_windows:
+        top["windows"] = make_windows(source, WINDOWS, windows)
     if "class_map" in top:
         top["class_map"] = find_class_map(top["class_map"], f"{source}: class_map")
     if is_mixture:
@@ -210,10 +228,11 @@ def _homes(is_mixture: bool) -> dict[str, set[str]]:
     """Returns the tables of a file and their keys; of a mixture, what says which dataset is read is each member's."""
     top = set(get_type_hints(Config)) - {"num_workers"}
     homes = {"": top | {"loader", "schedule"}, "[read]": set(get_type_hints(ReadOptions)), "[loader]": {"num_workers"}}
+    homes[WINDOWS] = set(WINDOWS_KEYS)
     homes["[preprocess]"] = {"kind"}.union(*map(get_type_hints, _PREPROCESSES.values()))
     if is_mixture:
         homes[""] = homes[""] - MEMBER_KEYS | TOP_KEYS
-        homes[MIXTURE] = {*MEMBER_KEYS, "read"}
+        homes[MIXTURE] = {*MEMBER_KEYS, "read", "windows"}
     return homes
 
 

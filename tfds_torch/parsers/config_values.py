@@ -38,6 +38,7 @@ _SHOWN_TYPES = {
     dict: "a table of labels by class name",
     Mapping: "a table of lists of strings",
 }
+_SHOWN_TABLES = {bool: "a table of true or false by field", str: "a table of features by the names of fields"}
 
 
 def check_keys(source: str, table: str, given: Mapping[str, Any], homes: Mapping[str, Set[str]]) -> None:
@@ -91,8 +92,10 @@ def _is_of(value: Any, kind: Any) -> bool:
     if get_origin(kind) is tuple:
         return type(value) is tuple and all(_is_of(item, get_args(kind)[0]) for item in value)
     if get_origin(kind) is Mapping:
-        is_checked = get_args(kind)[1] is bool
-        return type(value) is dict and not (is_checked and any(type(one) is not bool for one in value.values()))
+        wanted = get_args(kind)[1]
+        return type(value) is dict and not (
+            wanted in _SHOWN_TABLES and any(type(one) is not wanted for one in value.values())
+        )
     if kind is float:
         return type(value) in (int, float)
     return type(value) is (get_origin(kind) or kind)
@@ -103,8 +106,8 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
         return f"a list of {_SHOWN_TYPES[get_args(item)[0] if isinstance(item, UnionType) else item].split()[-1]}s"
-    if get_origin(kind) is Mapping and get_args(kind)[1] is bool:
-        return "a table of true or false by field"
+    if get_origin(kind) is Mapping and get_args(kind)[1] in _SHOWN_TABLES:
+        return _SHOWN_TABLES[get_args(kind)[1]]
     return _SHOWN_TYPES.get(get_origin(kind) or kind, "")
 
 

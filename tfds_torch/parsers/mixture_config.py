@@ -10,6 +10,8 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config_values import check_keys, checked, shown
 from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.own_dataset import check_source
+from tfds_torch.parsers.windows_config import WINDOWS_OF_MEMBER, make_windows
+from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 
 MIXTURE, SCHEDULE = "[[mixture]]", "[[schedule]]"
@@ -26,7 +28,8 @@ class MemberConfig:
         member: its name in the mixture; None: that of the dataset or file, without config, version, numbers.
         weight: its weight, >= 0; None: no member has one.
         root: TFDS data directory; None: that of the other members.
-        split, image_key, target_key, class_map, read, source: as in Config.
+        split, image_key, target_key, class_map, read, source, fields: as in Config.
+        windows: as in Config; None: those of the whole recipe.
     """
 
     name: str
@@ -39,6 +42,8 @@ class MemberConfig:
     class_map: str | dict[str, int] | None = None
     read: ReadOptions = ReadOptions()
     source: str | None = None
+    windows: Windows | None = None
+    fields: Mapping[str, str] | None = None
 
     @property
     def member_name(self) -> str:
@@ -91,7 +96,7 @@ class _Part:
 TOP_KEYS = frozenset(get_type_hints(MixtureConfig)) - {"members", "schedule"}
 """The keys of a mixture that stand at the top of the file."""
 
-MEMBER_KEYS = frozenset(get_type_hints(MemberConfig)) - {"read"}
+MEMBER_KEYS = frozenset(get_type_hints(MemberConfig)) - {"read", "windows"}
 
 
 def make_mixture(
@@ -149,7 +154,7 @@ def make_mixture(
 
 
 def _make_member(source: str, entry: Mapping[str, Any], find_class_map: Callable[[object, str], Any]) -> MemberConfig:
-    given = {key: value for key, value in entry.items() if key != "read"}
+    given = {key: value for key, value in entry.items() if key not in ("read", "windows")}
     values = checked(source, MIXTURE, given, MemberConfig)
     if "source" in values:
         where = f"{source}: {MIXTURE}"
@@ -167,6 +172,8 @@ def _make_member(source: str, entry: Mapping[str, Any], find_class_map: Callable
         read = ReadOptions(**options)
     except ConfigError as error:
         raise ConfigError(f"{source}: {_READ} {error}") from None
+    if "windows" in entry:
+        values["windows"] = make_windows(source, WINDOWS_OF_MEMBER, entry["windows"])
     return MemberConfig(**values, read=read)
 
 

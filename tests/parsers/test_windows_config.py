@@ -1,0 +1,116 @@
+"""load_config: the windows of a recipe and of the members of its mixture, and how they are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from parsers.robot_episodes import Robots
+from tfds_torch import ParserMixture, ParserTfds, Windows
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.config import Config, load_config
+
+EVERYTHING = """
+name = "bridge_like"
+is_training = true
+batch_size = 8
+fields = { image_primary = "observation/image_0" }
+
+[windows]
+sequence = "steps"
+offsets = { image_primary = [-1, 0], action = "0:16" }
+stride = 2
+pad = "zero"
+whole = true
+texts = ["language_instruction"]
+"""
+MIXED = """
+is_training = true
+batch_size = 20
+
+[windows]
+offsets = { action = "0:4" }
+
+[[mixture]]
+name = "bridge_like"
+weight = 0.6
+fields = { done = "is_last" }
+
+[[mixture]]
+name = "libero_like"
+weight = 0.4
+fields = { done = "is_last" }
+[mixture.windows]
+offsets = { action = "0:4" }
+stride = 3
+"""
+
+
+def load(folder: Path, text: str) -> Config:
+    path = folder / "windows.toml"
+    path.write_text(text)
+    return load_config(path)
+
+
+def test_every_key_reaches_its_field(tmp_path: Path) -> None:
+    config = load(tmp_path, EVERYTHING)
+    offsets = {"image_primary": [-1, 0], "action": range(16)}
+    assert config.windows == Windows("steps", offsets, 2, "zero", True, ("language_instruction",))
+    assert config.fields == {"image_primary": "observation/image_0"}
+
+
+def test_a_recipe_opens_its_windows(tmp_path: Path, robots: Robots) -> None:
+    parser = load(tmp_path, EVERYTHING.replace("whole = true", "whole = false")).make_parser(robots.root)
+    assert isinstance(parser, ParserTfds)
+    assert len(parser) == sum(-(-len(one["steps"]) // 2) for one in robots.episodes["bridge_like"])
+    batch = next(parser.batches(fields=("image_primary", "action", "action_pad")))
+    assert batch.features["image_primary"].shape == (8, 2, 3, 16, 16)
+    assert batch.features["action"].shape == (8, 16, 7)
+
+
+def test_members_of_a_mixture_have_the_windows_of_the_recipe_or_their_own(tmp_path: Path, robots: Robots) -> None:
+    parser = load(tmp_path, MIXED).make_parser(robots.root)
+    assert isinstance(parser, ParserMixture)
+    batch = next(parser.batches(fields=("action", "done", "step", "member")))
+    assert batch.features["action"].shape == (20, 4, 7)
+    member, step = batch.features["member"], batch.features["step"]
+    assert (member == 0).sum() == 12
+    assert (step[member == 1] % 3 == 0).all()
+    assert (step[member == 0] % 3).any()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('name = "a"\n[windows]\nstrid = 2', "unknown key 'strid' in [windows]. Did you mean 'stride'?"),
+        ('name = "a"\nwindows = 3', "windows = 3 must be a table: a line [windows], and its keys below it."),
+        ('name = "a"\n[windows]\nstride = 0', "[windows] Windows: stride=0 must be an integer in 1..2147483648."),
+        ('name = "a"\n[windows]\npad = "mirror"', "[windows] Windows: pad='mirror'"),
+        (
+            'name = "a"\n[windows]\noffsets = { action = "16" }',
+            "[windows] offsets of 'action' = '16' must be a list of steps, such as [-1, 0], or a text",
+        ),
+        ('name = "a"\n[windows]\noffsets = { action = "3:3" }', "[windows] Windows: the offsets of 'action' are empty"),
+        ('name = "a"\n[windows]\noffsets = { action = [0.5] }', "[windows] Windows: an offset of 'action'=0.5"),
+        ('name = "a"\n[windows]\noffsets = [1]', "[windows] Windows: offsets=[1] must be a dictionary"),
+        (
+            'name = "a"\nfields = { x = 1 }',
+            "fields = {'x': 1} must be a table of features by the names of fields.",
+        ),
+        (
+            '[[mixture]]\nname = "a"\n[mixture.windows]\npads = "edge"',
+            "unknown key 'pads' in [mixture.windows]. Did you mean 'pad'?",
+        ),
+        ('[[mixture]]\nname = "a"\n[mixture.windows]\nstride = -1', "[mixture.windows] Windows: stride=-1"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert message in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("first", ['name = "a.beton"', 'name = "a-{000..009}.tar"', 'source = "my_data:make"'])
+def test_only_datasets_of_tfds_have_windows(tmp_path: Path, first: str) -> None:
+    with pytest.raises(ConfigError, match="has no windows: they are of datasets of TFDS whose records are episodes"):
+        load(tmp_path, f"{first}\n[windows]\nstride = 2").make_parser(tmp_path)
