@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+from numbered_episodes import write_numbered_episodes
 from tfds_fixtures import write_numbered
 
 NUMBERED_SHARDS = (4, 0, 3, 5, 1, 6, 2, 11, 9)
@@ -13,9 +14,13 @@ GRACE_S = 30.0
 
 @pytest.fixture(scope="session")
 def numbered_root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Holds `numbered`: 41 tiny JPEG files in 9 shards, split `train`, whose labels are their indices."""
+    """Holds `numbered`: 41 tiny JPEG files in 9 shards, split `train`, whose labels are their indices.
+
+    Beside it there is `numbered_episodes`: 10 episodes of 41 steps, which hold their numbers.
+    """
     root = tmp_path_factory.mktemp("numbered")
     write_numbered(root, {"train": NUMBERED_SHARDS})
+    write_numbered_episodes(root)
     return str(root)
 
 

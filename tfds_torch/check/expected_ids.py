@@ -13,6 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from tfds_torch.errors import ShardError
+from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.source import FileInstruction
 
 _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -20,19 +21,23 @@ _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 @dataclass(frozen=True)
 class IdRun:
-    """Consecutive examples of a file.
+    """Consecutive examples of a file, or windows of an episode.
 
     Attributes:
-        file: the shard's name, or the split of an image folder.
-        first: number of the first one.
+        file: the shard's name, the split of an image folder, or the id of the episode.
+        first: number of the first one; of a window, the step at which it begins.
         length: how many.
         names: the ids of all examples of the split; None: they are `<file>__<number>`.
+        separator: what stands before the number.
+        stride: from one number to the next, >= 1.
     """
 
     file: str
     first: int
     length: int
     names: Sequence[str] | None = None
+    separator: str = "__"
+    stride: int = 1
 
 
 class ExpectedIds:
@@ -63,8 +68,8 @@ class ExpectedIds:
             raise IndexError(index)
         number = bisect.bisect_right(self._starts, index) - 1
         run = self._runs[number]
-        record = run.first + index - self._starts[number]
-        return f"{run.file}__{record}" if run.names is None else run.names[record]
+        record = run.first + (index - self._starts[number]) * run.stride
+        return f"{run.file}{run.separator}{record}" if run.names is None else run.names[record]
 
     def __iter__(self) -> Iterator[str]:
         return map(self.__getitem__, range(len(self)))
@@ -75,14 +80,14 @@ class ExpectedIds:
 
     def find(self, id: str) -> int | None:
         """Returns the first index of an id; None: it is not the split's."""
-        file, _, record = id.rpartition("__")
         for start, run in zip(self._starts, self._runs, strict=False):
             if run.names is None:
+                file, _, record = id.rpartition(run.separator)
                 number = int(record) if run.file == file and record.isdecimal() else -1
             else:
                 number = run.names.index(id) if id in run.names else -1
-            if run.first <= number < run.first + run.length:
-                return start + number - run.first
+            if number in range(run.first, run.first + run.length * run.stride, run.stride):
+                return start + (number - run.first) // run.stride
         return None
 
 
@@ -122,6 +127,24 @@ def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -
                 f"{there.length} examples."
             )
         runs.append(IdRun(file, part.skip, part.take, there.names))
+    return ExpectedIds(runs)
+
+
+def expected_windows(episodes: ExpectedIds, num_steps: Sequence[int], windows: Windows) -> ExpectedIds:
+    """Returns the ids of the windows of episodes, `<shard file>__<record>/<step>`, by index.
+
+    Args:
+        episodes: their ids.
+        num_steps: of each episode.
+        windows: which windows there are.
+    """
+    offsets = [0, *(one for own in windows.offsets.values() for one in own)] if windows.whole else [0]
+    before, after = -min(offsets), max(offsets)
+    runs = []
+    for episode, steps in zip(episodes, num_steps, strict=True):
+        own = [step for step in range(0, steps, windows.stride) if before <= step < steps - after]
+        if own:
+            runs.append(IdRun(episode, own[0], len(own), separator="/", stride=windows.stride))
     return ExpectedIds(runs)
 
 

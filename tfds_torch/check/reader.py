@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.check.ledger import Received
-from tfds_torch.check.reference import CheckedParser
+from tfds_torch.check.reference import CheckedParser, windows_of
 from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
 from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
 from tfds_torch.parsers.mixture_parser import ParserMixture
@@ -41,7 +41,7 @@ class Reader:
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         sample: indices of the examples whose pixels are kept.
         has_content: whether images and labels are read, as far as the dataset has them; a dataset of the user's own
-            that has neither is read with all its fields.
+            that has neither is read with all its fields; see `content_of`.
         has_pixels: whether images are looked at.
     """
 
@@ -208,9 +208,15 @@ class Receive:
 
 
 def content_of(parser: CheckedParser) -> list[str]:
-    """Returns the fields of an example that are read: image and label; of the user's own without both, all fields."""
-    found = [name for name in DEFAULT_FIELDS if parser.has_field(name)]
-    if found or not isinstance(parser, ParserMapStyle):
+    """Returns the fields of an example that are read.
+
+    They are image and label, and of windows those with offsets; where there is none of them, and the dataset is the
+    user's own or has windows, all fields.
+    """
+    windows = windows_of(parser)
+    names = dict.fromkeys([*DEFAULT_FIELDS, *(windows.offsets if windows is not None else ())])
+    found = [name for name in names if parser.has_field(name)]
+    if found or not (isinstance(parser, ParserMapStyle) or windows is not None):
         return found
     return [name for name in parser.element_spec.fields if name not in METADATA_FIELDS]
 

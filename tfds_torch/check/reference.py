@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 from PIL import Image
 
-from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, is_image_folder
+from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, expected_windows, is_image_folder
 from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
@@ -23,7 +23,9 @@ from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.array_record.source import ArrayRecordSource
+from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.source import FileInstruction, is_local
 
@@ -56,6 +58,12 @@ def datasets_of(parser: CheckedParser) -> Mapping[str, SingleParser]:
     if isinstance(parser, ParserMixture):
         return cast(Mapping[str, SingleParser], parser.members)
     return {"": parser}
+
+
+def windows_of(parser: CheckedParser) -> Windows | None:
+    """Returns the windows that examples are, of a mixture those of its first member; None: they are whole records."""
+    first = next(iter(datasets_of(parser).values()))
+    return first.source.windows if isinstance(first.source, WindowSource) else None
 
 
 def parts_of(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[str, int, list[int]]]:
@@ -93,6 +101,8 @@ def promised_by(parser: CheckedParser) -> str:
         return "the length of the dataset"
     if isinstance(parser, ParserWebDataset):
         return "the index of the tars"
+    if isinstance(parser.source, WindowSource):
+        return "the index of steps"
     return "the image folder" if is_image_folder(parser.data_dir) else "dataset_info.json"
 
 
@@ -104,6 +114,10 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
     """
     if isinstance(parser, ParserMixture):
         return ExpectedIds.of_members({name: ids_of(one) for name, one in datasets_of(parser).items()})
+    if isinstance(parser, ParserTfds) and isinstance(parser.source, WindowSource):
+        source = parser.source
+        episodes = expected_ids(parser.data_dir, parser.split, source.episodes.instructions)
+        return expected_windows(episodes, source.reader.num_steps.tolist(), source.windows)
     if isinstance(parser, ParserTfds):
         return expected_ids(parser.data_dir, parser.split, parser.files)
     names = list(parser.ids(np.arange(len(parser.source))))
@@ -222,6 +236,8 @@ def _why_not_compared(parser: SingleParser) -> str | None:
         return "TFDS does not read these tars"
     if isinstance(parser, ParserMapStyle):
         return "TFDS does not read a dataset of one's own"
+    if isinstance(parser.source, WindowSource):
+        return "TFDS reads whole episodes, not windows of them"
     if is_image_folder(parser.data_dir):
         return "an image folder has no records, and so no index of them"
     if not is_tensorflow_installed() and not isinstance(parser.source, ArrayRecordSource):
