@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+from numbered_episodes import EPOCH_SIZE, MEMBERS, member_ranges
 
 NUM_NUMBERED = 41
 SUBSET = list(range(40, 10, -1))
@@ -43,11 +44,21 @@ class Promise:
         epoch_size: examples of an epoch; what comes behind them fills its last batch.
         groups: sets of examples, each of which goes through passes of its own, with every example once in each.
         others: examples that may come at any time.
+        shares: of each group, of every beginning of the training; none: they are not promised.
     """
 
     epoch_size: int
     groups: Sequence[Sequence[int]]
     others: Sequence[int] = ()
+    shares: Sequence[float] = ()
+
+    def distance(self, row: Sequence[int]) -> float:
+        """Returns how many examples a group is from its share, at most, in the beginnings of a row."""
+        farthest = 0.0
+        for group, share in zip(self.groups, self.shares, strict=bool(self.shares)):
+            came = np.cumsum([one in group for one in row])
+            farthest = max(farthest, float(np.abs(came - share * np.arange(1, len(row) + 1)).max(initial=0)))
+        return farthest
 
     def count(self, row: Sequence[int]) -> tuple[int, int]:
         """Returns how many examples are lost, and how many come twice or need not come, in epochs without their fill.
@@ -84,5 +95,6 @@ PROMISES = {
     "subset": Promise(len(SUBSET), [SUBSET]),
     "classes": Promise(NUM_NUMBERED, classes_of(range(NUM_NUMBERED))),
     "classes of a subset": Promise(33, classes_of(SUBSET)),
+    "by weights": Promise(EPOCH_SIZE, member_ranges(), shares=[one.weight for one in MEMBERS.values()]),
     "weighted": Promise(33, [], [number for number in range(NUM_NUMBERED) if WEIGHTS[number]]),
 }

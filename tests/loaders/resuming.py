@@ -1,6 +1,6 @@
 """MultiLoader over a Parser as conformance.py drives it. Runs also in ranks of a fleet."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -9,14 +9,21 @@ from chosen import choose
 from conformance import Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
+from numbered_episodes import FIELDS, check_windows, mix_windows, windows_of
 from numbered_fixtures import NUM_EXAMPLES
 from tfds_fixtures import with_read
 
 from tfds_torch import MultiLoader, ParserMapStyle, ParserTfds, World
+from tfds_torch.engines.batch import Batch
+
+WINDOWS: dict[str, Callable[..., Any]] = {"windows": windows_of, "mixture": mix_windows}
+"""What windows are read."""
 
 
 def make_parser(root: str, **arguments: Any) -> Any:
     mode = arguments.pop("mode", "index")
+    if (windows := arguments.pop("windows", None)) is not None:
+        return WINDOWS[windows](root, **{"is_training": True, **arguments})
     if arguments.pop("is_own", False):
         return ParserMapStyle({"label": np.arange(NUM_EXAMPLES)}, **{"is_training": True, **arguments})
     if arguments.pop("is_mixture", False):
@@ -48,7 +55,9 @@ class Ranks:
     ) -> None:
         parser = make_parser(root, batch_size=global_batch // num_replicas, **of_parser)
         worlds = [World(rank, num_replicas) for rank in range(num_replicas)]
-        of_loader = {"timeout_s": 60.0, "fields": ("label",), **(of_loader or {})}
+        self.windows = of_parser.get("windows")
+        fields = FIELDS if self.windows else ("label",)
+        of_loader = {"timeout_s": 60.0, "fields": fields, **(of_loader or {})}
         self.loaders = [MultiLoader(parser, num_workers, world=world, **of_loader) for world in worlds]
 
     def __iter__(self) -> Iterator[Step]:
@@ -59,8 +68,17 @@ class Ranks:
             index = tuple(int(one) for batch in batches for one in batch.index)
             valid = tuple(bool(one) for batch in batches for one in batch.valid)
             for batch in batches:
-                assert [int(one) for one in batch.label[batch.valid]] == [int(one) for one in batch.index[batch.valid]]
+                self._check(batch)
             yield Step(epoch, number, index, valid)
+
+    def _check(self, batch: Batch) -> None:
+        if self.windows is None:
+            assert batch.label is not None
+            assert batch.label[batch.valid].tolist() == batch.index[batch.valid].tolist()
+        else:
+            values = [batch.features[name] for name in FIELDS]
+            lists = [value if isinstance(value, list) else value.tolist() for value in values]
+            check_windows(self.windows, batch.index.tolist(), dict(zip(FIELDS, lists, strict=True)))
 
     def state(self, num_steps: int) -> Any:
         states = [loader.state_dict() for loader in self.loaders]

@@ -23,6 +23,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "epoch size": ({"epoch_size": 30}, {"num_replicas": 2}),
     "own dataset": ({"is_own": True}, {"is_own": True, "num_workers": 1, "num_replicas": 2}),
     "mixture": ({"is_mixture": True}, {"is_mixture": True, "num_workers": 1, "num_replicas": 2}),
+    "windows": ({"windows": "windows"}, {"num_workers": 1, "num_replicas": 2}),
+    "mixed windows": ({"windows": "mixture"}, {"num_workers": 1, "num_replicas": 2}),
 }
 SLOW_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "persistent workers -> more": ({"of_loader": {"persistent_workers": True}}, {"num_workers": 3}),

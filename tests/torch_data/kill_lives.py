@@ -35,25 +35,25 @@ from torch_data.resuming import (
     Setup,
     StatefulLoader,
 )
+from torch_data.windowed import MixedWindowsSetup, WindowsSetup
 
 
 class MultiRank(CountedLoader):
     """A MultiLoader, which counts by itself: one rank."""
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
-        self.field = setup.number_field
+        self.check_batch = setup.check_batch
         self.loader: Any = MultiLoader(
             setup.make_parser(),
             setup.num_workers,
             world=World(rank, setup.num_replicas),
-            fields=(self.field,),
+            fields=setup.content_fields,
             persistent_workers=setup.persistent,
         )
 
     def __iter__(self) -> Iterator[Step]:
         for batch in self.loader:
-            numbers = batch.label if self.field == "label" else batch.features[self.field]
-            assert numbers[batch.valid].tolist() == batch.index[batch.valid].tolist()
+            self.check_batch(batch)
             yield Step(batch.epoch, batch.batch, tuple(batch.index.tolist()), tuple(batch.valid.tolist()))
 
 
@@ -70,6 +70,9 @@ SETUPS: dict[str, type[Setup]] = {
     "numbered, chosen": ChosenSetup,
     "own dataset, chosen": ClassesSetup,
     "rows": RowsSetup,
+    "windows": WindowsSetup,
+    "windows, chosen": WindowsSetup,
+    "mixture of windows": MixedWindowsSetup,
 }
 """What is read."""
 

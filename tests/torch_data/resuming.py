@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, Loader, ParserMapStyle, ParserTfds, World, create_loader
+from tfds_torch.engines.batch import Batch
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.state import LoaderState
 
@@ -55,6 +56,17 @@ class Setup:
         return "label"
 
     @property
+    def content_fields(self) -> tuple[str, ...]:
+        """Fields that prove which examples were read."""
+        return (self.number_field,)
+
+    def check_batch(self, batch: Batch) -> None:
+        """Compares the content fields of a MultiLoader's batch with the numbers of its examples."""
+        numbers = batch.label if self.number_field == "label" else batch.features[self.number_field]
+        assert numbers is not None
+        assert numbers[batch.valid].tolist() == batch.index[batch.valid].tolist()
+
+    @property
     def loader_batch_size(self) -> int | None:
         """What a loader of torch is given."""
         return self.batch_size
@@ -82,7 +94,7 @@ class Setup:
 
     def dataset(self, rank: int | None = 0) -> ImageDataset:
         """Returns the dataset of a rank; None: of the one that the environment names."""
-        parser, fields = self.make_parser(), ("index", "valid", self.number_field)
+        parser, fields = self.make_parser(), ("index", "valid", *self.content_fields)
         return ImageDataset(parser, fields=fields, world=None if rank is None else World(rank, self.num_replicas))
 
     def loader(self, dataset: ImageDataset) -> "DataLoader[Any]":
@@ -322,7 +334,7 @@ class RowsLoader(CountedLoader):
 
 def make_loader(setup: Setup, rank: int = 0) -> Loader:
     """Returns a Loader of one rank, whose prefetcher is ahead where there is a device."""
-    loader = create_loader(setup.dataset(rank), collate_fn=columns_of, **setup.of_workers)
+    loader = create_loader(setup.dataset(rank), collate_fn=setup.collate, **setup.of_workers)
     if "device" in setup.loader_arguments:
         loader._device_stage = Ahead  # type: ignore[assignment, method-assign]
     return loader

@@ -161,17 +161,18 @@ CHOSEN = [
     *(("numbered, chosen", "subset"), ("numbered, chosen", "weighted"), ("own dataset, chosen", "weighted")),
     ("own dataset, chosen", "classes of a subset"),
 ]
+WINDOWS = (("windows", "all"), ("mixture of windows", "by weights"))
 QUICK = (("own dataset", "all"), ("numbered, chosen", "subset"), ("own dataset, chosen", "classes"))
 OVER_PARSERS = ("Loader", "MultiLoader", "DataLoader", "StatefulDataLoader")
 CAMPAIGNS = [
     *(Campaign(kind) for kind in OVER_PARSERS),
     Campaign("create_loader(rows)", "rows", "first 24", num_kills=5),
-    *(Campaign("any", *reads, num_kills=5) for reads in (*QUICK, ("numbered, chosen", "weighted"))),
+    *(Campaign("any", *reads, num_kills=5) for reads in (*QUICK, ("numbered, chosen", "weighted"), *WINDOWS)),
 ]
 LONG_CAMPAIGNS = [
     *(Campaign(kind, is_seeded=True) for kind in OVER_PARSERS if kind != "MultiLoader"),
     Campaign("create_loader(rows)", "rows", "first 24", num_kills=40),
-    *(Campaign("any", *reads, num_kills=40) for reads in CHOSEN),
+    *(Campaign("any", *reads, num_kills=40) for reads in (*CHOSEN, *WINDOWS, ("windows, chosen", "subset"))),
 ]
 
 
@@ -210,6 +211,7 @@ def test_killed_training_that_goes_on_in_other_worlds_loses_and_repeats_nothing(
     own = [index for epoch in range(last_epoch + 1) for index in own_examples(delivered, epoch, promise.epoch_size)]
     assert len(own) == (last_epoch + 1) * promise.epoch_size
     assert promise.count(own) == (0, 0)
+    assert promise.distance(own) < 1
 
 
 def own_examples(batches: list[tuple[int, int, list[int]]], epoch: int, epoch_size: int) -> list[int]:

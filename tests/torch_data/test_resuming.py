@@ -7,6 +7,7 @@ from grids.fleet import Fleet
 
 from torch_data.batched import BatchedMapStyleSetup, BatchedMixtureSetup, BatchedSetup, Shade
 from torch_data.resuming import ChosenSetup, ClassesSetup, MapStyleSetup, MixtureSetup, make_setup, run_conformance
+from torch_data.windowed import MixedWindowsSetup, WindowsSetup
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 
@@ -150,10 +151,33 @@ OWN_DATASETS = [
     case("own, within a batch", "samples", OWN | {"global_batch": 4}, {}, campaign),
 ]
 
+WINDOWS, MIX_WINDOWS = {"kind": WindowsSetup, "global_batch": 12}, {"kind": MixedWindowsSetup, "global_batch": 12}
+WINDOWS_OF_EPISODES = [
+    case("windows, no workers", "loader", WINDOWS, {"num_replicas": 3}),
+    case("windows, other ranks", "uncounted", WINDOWS, {"num_replicas": 2}),
+    case("windows, workers -> more workers", "plain", WINDOWS | TWO, {"num_workers": 3}, slow),
+    case("windows, evaluation", "uncounted", WINDOWS | EVALUATION, {"num_replicas": 2}),
+    case("windows, subset", "uncounted", WINDOWS | {"chosen": "subset"}, {"num_replicas": 2}),
+    case("windows, short epochs", "uncounted", WINDOWS | {"epoch_size": 30}, {"num_replicas": 2}),
+    case("windows, no workers", "stateful", WINDOWS, {}),
+    case("mixed windows, no workers", "loader", MIX_WINDOWS, {"num_replicas": 3}),
+    case("mixed windows, other ranks", "uncounted", MIX_WINDOWS, {"num_replicas": 2}),
+    case("mixed windows, workers -> more workers", "plain", MIX_WINDOWS | TWO, {"num_workers": 3}, slow),
+    case("windows, 2x2 -> 1x3", "loader", WINDOWS | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow, epochs=2),
+    case("windows, persistent", "loader", WINDOWS | PERSISTENT | AHEAD, {"num_workers": 3}, slow),
+    case("windows, weighted", "uncounted", WINDOWS | {"chosen": "weighted"}, {"num_replicas": 2}, slow),
+    case("windows, repeats", "uncounted", WINDOWS | {"repeats": 2}, {"num_replicas": 2}, slow),
+    case("windows, dropping", "uncounted", WINDOWS | {"remainder": "drop"}, {"num_replicas": 2}, slow),
+    case("mixed windows, persistent", "loader", MIX_WINDOWS | PERSISTENT, {"num_workers": 3}, slow),
+    case("mixed windows, free of workers", "freed", MIX_WINDOWS | TWO, {"num_workers": 3}, slow),
+    case("windows, spawn", "loader", WINDOWS | {"num_workers": 1, "method": "spawn"}, {}, campaign),
+    case("mixed windows, two workers", "stateful", MIX_WINDOWS | TWO, {}, campaign),
+]
+
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "changes", "num_epochs"),
-    [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *OWN_DATASETS],
+    [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *OWN_DATASETS, *WINDOWS_OF_EPISODES],
 )
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     kind: str, arguments: dict[str, Any], changes: dict[str, Any], num_epochs: int, fleet: Fleet, numbered_root: str
