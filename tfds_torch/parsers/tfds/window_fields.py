@@ -76,12 +76,8 @@ class WindowFields:
         for name in self.windows.texts:
             if not _is_bytes(self.find(name).feature):
                 raise ConfigError(f"{self.dataset}: texts= names {quoted(name)}, which does not hold bytes.")
-        if self._look_up(self.names.get("image", "image")) is not None and self.offsets_of("image") is not None:
-            key = self.names.get("image", "image")
-            raise ConfigError(
-                f"{self.dataset}: the field 'image' is one image of an example, and {quoted(key)} has offsets. Give it "
-                f"another name, such as fields={{'image_primary': {quoted(key)}}}."
-            )
+        if "image" in (*self.names, *self.windows.offsets):
+            self.field("image", None)
 
     def open(self, episodes: RecordSource) -> WindowSource:
         """Returns the windows of a split's episodes."""
@@ -153,9 +149,15 @@ class WindowFields:
         padding = padding_key(key) if offsets is not None and self.windows.pad == "zero" else None
         if self._is_camera(found):
             if name == "image":
+                self._check_has_no_time(key, offsets)
                 return ImageField(key, image_mode)
             mode = _MODES.get(self._in_one_step(found).feature.spec.shape[-1] or 0)
             return WindowImageField(key, offsets is not None, mode, padding, self._preprocess_of(found))
+        if name == "image":
+            raise ConfigError(
+                f"{self.dataset}: the field 'image' must be one uint8 image a step, and {quoted(self._short(key))} is "
+                f"{quoted(found.feature)}. Ask for it by another name."
+            )
         is_text = name in self.windows.texts
         if _is_bytes(found.feature):
             return WindowField(StoredField(key), padding, is_text)
@@ -173,6 +175,13 @@ class WindowFields:
         if self.offsets_of(name) is None and self._is_camera(found):
             return EncodedField(StoredField("/".join(found.path)), "image", self._in_one_step(found).feature.spec)
         return EncodedField(self.field(name, None), "value", self._spec(name))
+
+    def _check_has_no_time(self, key: str, offsets: tuple[int, ...] | None) -> None:
+        if offsets is not None:
+            raise ConfigError(
+                f"{self.dataset}: the field 'image' is one image of an example, and {quoted(self._short(key))} has "
+                f"offsets. Ask for it by another name, such as fields={{'image_primary': {quoted(self._short(key))}}}."
+            )
 
     def _own_field(self, name: str) -> str | None:
         """Returns the stored field behind a name that is of no feature; None: it is of one."""
