@@ -420,7 +420,7 @@ def test_worker_info_shows_the_users_dataset() -> None:
         ({"timeout_s": float("nan")}, "timeout_s=nan must be a number"),
         ({"timeout_s": "5"}, "timeout_s='5' must be a number"),
         ({"shuffle": 1}, "shuffle=1 must be True or False."),
-        ({"collate_fn": 3}, "collate_fn=3 must be a function, or None."),
+        ({"collate_fn": 3}, "collate_fn=3 must be a function, or None, or 'list'."),
         ({"sampler": [1], "shuffle": True}, "sampler= and shuffle=True exclude each other"),
         ({"drop_last": True}, "drop_last=True needs batch_size"),
         ({"multiprocessing_context": "thread"}, "multiprocessing_context='thread' must be one of 'fork', 'spawn'"),

@@ -351,7 +351,7 @@ def test_examples_that_make_no_batch_are_an_error_that_names_the_field(
     text = str(caught.value)
     assert text.startswith("create_loader: torch's default collation cannot make a batch of these 2 examples: ")
     assert message in text
-    assert "Give create_loader a collate_fn=, which makes a batch of a list of examples; or let the dataset" in text
+    assert "Give create_loader a collate_fn=, which makes a batch of a list of examples (collate_fn='list' " in text
 
 
 @pytest.mark.parametrize("kind", [ImageDataset, IndexedImageDataset])

@@ -80,11 +80,27 @@ class DefaultCollation:
             items = f"item {first}" if first == other else f"items {first} and {other}"
             which = f", {items} of {self._dataset.parser.dataset_name}"
         leave_out = f"leave it out of fields={fields}" if fields else "let the dataset leave it out"
+        windows = " Steps of episodes make batches as windows: ParserTfds(..., windows=Windows('steps', ...))."
         return ConfigError(
             f"create_loader: torch's default collation cannot make a batch of these {len(examples)} examples: "
             f"{found.where} {found.what}{which}{raised}. Give create_loader a collate_fn=, which makes a batch of a "
-            f"list of examples; or {leave_out}, or make its values alike."
+            f"list of examples (collate_fn='list' leaves the values of each field a list); or {leave_out}, or make its "
+            f"values alike.{windows if _have_steps(examples) else ''}"
         )
+
+
+def collate_lists(examples: list[Any]) -> Any:
+    """Returns the values of examples as they are: of tuples and dictionaries, a list for each field."""
+    first = examples[0]
+    if isinstance(first, Mapping):
+        return {key: [example[key] for example in examples] for key in first}
+    return tuple(map(list, zip(*examples, strict=True))) if isinstance(first, tuple) else list(examples)
+
+
+def _have_steps(examples: list[Any]) -> bool:
+    """Whether a value of the first example is the steps of an episode: a list of dictionaries."""
+    values = examples[0] if isinstance(examples[0], tuple) else ()
+    return any(isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values)
 
 
 def _find_other_keys(items: list[Any]) -> _Difference | None:

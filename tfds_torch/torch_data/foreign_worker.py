@@ -75,7 +75,7 @@ def make_torch_loader(
     dataset = options.dataset
     measured = MeasuredIterable if is_iterable(dataset) else MeasuredMap
     is_batching = is_collated(options)
-    collate = options.collate_fn or (DefaultCollation(dataset) if is_batching else default_convert)
+    collate = options.collate or (DefaultCollation(dataset) if is_batching else default_convert)
     return DataLoader(
         measured(dataset, context.metrics),
         **batching,

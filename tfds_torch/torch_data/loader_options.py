@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, Subset
@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
+from tfds_torch.torch_data.default_collation import collate_lists
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.plain_dataloader import no_collation
@@ -50,7 +51,7 @@ class LoaderOptions:
         batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
         drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
         collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
-            gets what the dataset yields.
+            gets what the dataset yields. "list" makes a list of the values of each field, as they are.
         worker_init_fn: called in each worker with its number, before it reads.
         persistent_workers: whether workers live from epoch to epoch, until `close`.
         multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
@@ -83,7 +84,7 @@ class LoaderOptions:
     sampler: Any = None
     batch_sampler: Any = None
     drop_last: bool = False
-    collate_fn: Callable[[Any], Any] | None = None
+    collate_fn: Callable[[Any], Any] | Literal["list"] | None = None
     worker_init_fn: Callable[[int], None] | None = None
     persistent_workers: bool = True
     multiprocessing_context: Any = None
@@ -107,8 +108,10 @@ class LoaderOptions:
         for name in ("shuffle", "drop_last", "persistent_workers", "check_ranks", "channels_last"):
             check_flag(f"create_loader: {name}", getattr(self, name))
         for name in ("collate_fn", "worker_init_fn"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise ConfigError(f"create_loader: {name}={getattr(self, name)!r} must be a function, or None.")
+            is_word = name == "collate_fn" and self.collate_fn == "list"
+            if getattr(self, name) is not None and not callable(getattr(self, name)) and not is_word:
+                also = ", or 'list'" if name == "collate_fn" else ""
+                raise ConfigError(f"create_loader: {name}={getattr(self, name)!r} must be a function, or None{also}.")
         if not isinstance(self.trace, str | os.PathLike | None) or self.trace == "":
             raise ConfigError(f"create_loader: trace={self.trace!r} must be the path of a file, or None.")
         self._check_orders()
@@ -137,6 +140,11 @@ class LoaderOptions:
         return RowsDataset(
             self.dataset, self.batch_size, shuffle=self.shuffle, drop_last=self.drop_last, seed=self.seed
         )
+
+    @property
+    def collate(self) -> Callable[[Any], Any] | None:
+        """What makes batches of lists of examples; None: torch's default collation, or nothing."""
+        return collate_lists if self.collate_fn == "list" else self.collate_fn
 
     @property
     def has_device_stage(self) -> bool:
