@@ -99,10 +99,10 @@ def _wait(scans: Sequence[Future[Any]], reached: Sequence[int], num_bytes: int, 
     if not waiting or any(scan.done() and scan.exception() for scan in scans):
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"indexing {dataset}", total=num_bytes)
         while waiting:
             done, waiting = wait(waiting, _BAR_PERIOD_S, FIRST_EXCEPTION)

@@ -104,6 +104,9 @@ def open_windows(fields: WindowFields, source: Source, preprocess: Preprocess | 
     """
     if not isinstance(source, RecordSource):
         raise ConfigError(f"{source.name} has no episodes: its examples are single images. Leave out windows=.")
-    if isinstance(preprocess, Preprocess) and preprocess.also:
-        raise ConfigError(f"{source.name}: also={preprocess.also} has no effect on windows: leave it out.")
+    if isinstance(preprocess, Preprocess) and preprocess.moved_fields:
+        raise ConfigError(
+            f"{source.name}: the preprocess names {', '.join(map(quoted, preprocess.moved_fields))}, and of windows "
+            f"only the image is cut: leave out also and boxes."
+        )
     return fields.open(source)
