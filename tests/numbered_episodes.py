@@ -3,7 +3,7 @@
 Importable by every child. What is expected is arithmetic of its own: it knows nothing of the package's numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,20 @@ def windows_of(root: str, split: str = "train", *, stride: int = 1, whole: bool 
     return ParserTfds(root, NAME, split, windows=windows, **more)
 
 
-def mix_windows(root: str, **arguments: Any) -> ParserMixture:
-    """Returns a mixture of three parsers of windows by their weights, with epochs of 42."""
+def mix_windows(root: str, is_training: bool = True, **arguments: Any) -> ParserMixture:
+    """Returns a mixture of three parsers of windows: by their weights in training, whose epochs are of 42, else all."""
     members = {
         name: windows_of(root, f"train[{one.episodes.start}:{one.episodes.stop}]", stride=one.stride, whole=one.whole)
         for name, one in MEMBERS.items()
     }
-    weights = {name: one.weight for name, one in MEMBERS.items()}
-    return ParserMixture(members, weights, epoch_size=EPOCH_SIZE, **arguments)
+    if is_training:
+        weights = {name: one.weight for name, one in MEMBERS.items()}
+        arguments = {"weights": weights, "epoch_size": EPOCH_SIZE, **arguments}
+    return ParserMixture(members, is_training=is_training, **arguments)
+
+
+WINDOWS: dict[str, Callable[..., Any]] = {"windows": windows_of, "mixture": mix_windows}
+"""What windows are read, by a key of STEPS."""
 
 
 def member_ranges() -> list[range]:

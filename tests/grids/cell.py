@@ -34,6 +34,8 @@ class Split:
         shuffles: whether training shuffles.
         content: a feature, stored in each record, that proves which record was read; None where there is none.
         chosen: how examples are chosen of it, a key of choices.py.
+        windows: which windows of the split's episodes are its examples, a key of numbered_episodes.WINDOWS; None: they
+            are records.
     """
 
     root: str
@@ -42,6 +44,12 @@ class Split:
     shuffles: bool = True
     content: str | None = "file_name"
     chosen: str = "all"
+    windows: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The field that a row shows as its label: of windows, which have none, the number of their step."""
+        return "label" if self.windows is None else "number"
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,15 @@ class Choice:
 
     Attributes:
         numbers: in the order in which they stand; a pass of a subset has each of them once.
-        classes: sets of them that go through passes of their own, with equal shares; none: there is one set.
+        classes: sets of them that go through passes of their own; none: there is one set.
+        shares: of the classes, of every beginning of the training; none: they are equal.
         epoch_size: of an epoch; None: all of `numbers`.
         is_drawn: whether they are drawn with replacement, so that no pass is promised.
     """
 
     numbers: Sequence[int]
     classes: Sequence[Sequence[int]] = ()
+    shares: Sequence[float] = ()
     epoch_size: int | None = None
     is_drawn: bool = False
 
@@ -50,10 +52,10 @@ def make_choice(how: str, labels: Sequence[int]) -> Choice:
     if how == CLASSES:
         found = sorted({labels[number] for number in subset})
         classes = [[number for number in subset if labels[number] == label] for label in found]
-        return Choice(subset, classes, _EPOCH_SIZE)
+        return Choice(subset, classes, epoch_size=_EPOCH_SIZE)
     if how == WEIGHTED:
         weights = weights_of(len(labels))
-        return Choice([number for number in numbers if weights[number]], (), _EPOCH_SIZE, is_drawn=True)
+        return Choice([number for number in numbers if weights[number]], epoch_size=_EPOCH_SIZE, is_drawn=True)
     return Choice(numbers)
 
 

@@ -132,7 +132,7 @@ def _what_is_wrong(cell: Cell, truth: Truth, row: Row) -> str:
         return f"has the id of another example: TFDS says {truth.ids[row.index]}"
     if row.content != truth.contents[row.index]:
         return f"holds another record's content: TFDS says {truth.contents[row.index]}"
-    if row.label != (truth.labels[row.index] if row.valid else PAD_LABEL):
+    if row.label != (truth.labels[row.index] if row.valid or not truth.masks_labels else PAD_LABEL):
         return f"has a wrong label: TFDS says {truth.labels[row.index]}"
     if cell.shows_images and row.image_size != truth.image_sizes[row.index]:
         return f"has another picture: TFDS says {truth.image_sizes[row.index]}"
@@ -183,12 +183,14 @@ def _judge_row(verdict: Verdict, cell: Cell, truth: Truth, epochs: Sequence[Epoc
         fill, following = rows[number][len(truth) :], rows[number + 1]
         verdict.expect(fill == following[: len(fill)], f"the fill of epoch {number} is not what comes next")
     row = [index for number in range(len(rows)) for index in rows[number][: len(truth)]]
-    for label, members in enumerate(truth.choice.classes):
+    classes = truth.choice.classes
+    shares = truth.choice.shares or [1 / len(classes) for _ in classes]
+    for label, (members, share) in enumerate(zip(classes, shares, strict=True)):
         came = [index in members for index in row]
         num_came, far = 0, 0.0
         for slot, is_member in enumerate(came, 1):
             num_came += is_member
-            far = max(far, abs(num_came - slot / len(truth.choice.classes)))
+            far = max(far, abs(num_came - slot * share))
         verdict.expect(far < 1, f"class {label} is {far:.2f} examples from its share")
         stream = [index for index in row if index in members]
         for start in range(0, len(stream), len(members)):

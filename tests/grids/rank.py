@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.distributed
 import torch.utils.data
+from numbered_episodes import WINDOWS
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -27,7 +28,8 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
 
 _TIMEOUT = timedelta(seconds=60)
-LEDGER = ("id", "index", "valid", "label")
+ABOUT = ("id", "index", "valid")
+LEDGER = (*ABOUT, "label")
 
 # What a fork server has ready; importing it runs no tensorflow.
 multiprocessing.set_forkserver_preload(
@@ -65,6 +67,8 @@ def make_parser(cell: Cell, split: Split, mode: str) -> Any:
         "batch_size": cell.batch_size,
         "read": ReadOptions(mode=mode, num_threads=1, cycle_length=16 if mode == "index" else 4),
     }
+    if split.windows is not None:
+        return choose(WINDOWS[split.windows](split.root, **arguments), split.chosen)
     if split.name == OWN_ITEMS:
         return choose(ParserMapStyle(OwnItems(), **arguments), split.chosen)
     return choose(ParserTfds(split.root, split.name, split.split, **arguments), split.chosen)
@@ -83,9 +87,11 @@ def read_cell(place: Place, cell: Cell, split: Split) -> RankLedger:
 
 
 def make_dataset(place: Place, cell: Cell, split: Split) -> ImageDataset:
-    fields = [*LEDGER, *([split.content] if split.content else []), *(["image"] if cell.shows_images else [])]
+    has_images = cell.shows_images and split.windows is None
+    fields = [*ABOUT, split.label, *([split.content] if split.content else []), *(["image"] if has_images else [])]
     world = World(0, place.num_replicas) if cell.fault == "reads the share of rank 0" else None
-    return ImageDataset(make_parser(cell, split, READ_MODES[cell.task]), transform=size_of, fields=fields, world=world)
+    transform = size_of if split.windows is None else None  # Windows come in whole batches.
+    return ImageDataset(make_parser(cell, split, READ_MODES[cell.task]), transform, fields=fields, world=world)
 
 
 def _read(place: Place, cell: Cell, split: Split, dataset: ImageDataset) -> RankLedger:
@@ -97,13 +103,14 @@ def _read(place: Place, cell: Cell, split: Split, dataset: ImageDataset) -> Rank
             dataset.set_epoch(epoch)
         epochs.append(rows_of(loader, split))
     refusal = None if cell.is_training else refused_files(cell, split)
-    return RankLedger(os.getpid(), epochs, len(loader), len(dataset), refusal)
+    num_examples = dataset.plan().num_samples if dataset.is_batched else len(dataset)
+    return RankLedger(os.getpid(), epochs, len(loader), num_examples, refusal)
 
 
 def read_without_torch(cell: Cell, split: Split) -> RankLedger:
     """Reads a cell with a MultiLoader, as a rank that only its environment names."""
     parser = make_parser(cell, split, READ_MODES[cell.task])
-    fields = [*LEDGER[-1:], *([split.content] if split.content else [])]
+    fields = [split.label, *([split.content] if split.content else [])]
     refusal = None if cell.is_training else refused_files(cell, split)
     with MultiLoader(
         parser,
@@ -124,8 +131,8 @@ def read_without_torch(cell: Cell, split: Split) -> RankLedger:
 def _rows_of_arrays(batch: Batch, split: Split) -> list[Row]:
     num_rows = len(batch)
     contents = batch.features[split.content] if split.content else [None] * num_rows
-    shown = [content.decode() if isinstance(content, bytes) else content for content in contents]
-    columns = list(batch.id), batch.index.tolist(), batch.valid.tolist(), batch.label.tolist(), shown
+    label = batch.label if split.label == "label" else batch.features[split.label]
+    columns = list(batch.id), batch.index.tolist(), batch.valid.tolist(), label.tolist(), map(show, contents)
     return [Row(*values) for values in zip(*columns, strict=True)]
 
 
@@ -135,7 +142,7 @@ def make_loader(dataset: ImageDataset, cell: Cell) -> "DataLoader[Any]":
         run_tensorflow()
     return DataLoader(
         dataset,
-        cell.batch_size,
+        None if dataset.is_batched else cell.batch_size,
         num_workers=cell.num_workers,
         multiprocessing_context=method,
         persistent_workers=cell.persistent,
@@ -163,14 +170,21 @@ def _rows_of_batch(batch: list[Any], split: Split) -> list[Row]:
     ids, index, valid, label, *rest = batch
     contents = rest.pop(0) if split.content else [None] * len(ids)
     sizes = list(zip(*(side.tolist() for side in rest[0]), strict=True)) if rest else [None] * len(ids)
-    columns = ids, index.tolist(), valid.tolist(), label.tolist(), contents, sizes
+    columns = ids, index.tolist(), valid.tolist(), label.tolist(), map(show, contents), sizes
     return [Row(*values) for values in zip(*columns, strict=True)]
+
+
+def show(content: Any) -> str | None:
+    """Returns what a row shows of a content: of the texts of a window, all."""
+    if isinstance(content, list):
+        return ", ".join(content)
+    return content.decode() if isinstance(content, bytes) else content
 
 
 def refused_files(cell: Cell, split: Split) -> str:
     """Returns how read mode `files` is refused in evaluation."""
     try:
-        next(iter(ImageDataset(make_parser(cell, split, "files"), fields=LEDGER)))
+        next(iter(ImageDataset(make_parser(cell, split, "files"), fields=[*ABOUT, split.label])))
     except ConfigError as error:
         return str(error)
     raise AssertionError("read mode 'files' yields an example in evaluation")

@@ -3,13 +3,15 @@
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
 import tensorflow_datasets as tfds
 from image_folder_fixtures import write_image_folder
+from numbered_episodes import ALL, EPOCH_SIZE, MEMBERS, OFFSETS, member_ranges, write_numbered_episodes
+from numbered_episodes import NAME as EPISODES
 from tfds_fixtures import Datasets, edited_info, iterate_tfds, reshard
 
 from grids.cell import OWN_ITEMS, Split
@@ -35,6 +37,8 @@ NUM_FILES = {
     "own dataset, weighted": 0,
     "own dataset, balanced subset": 0,
     "balanced subset": 7,
+    "windows": 3,
+    "mixture of windows": 0,
 }
 """Name -> shards that hold examples of the split: mode `files` deals them."""
 
@@ -51,13 +55,15 @@ class Truth:
         contents: of the feature that proves which record was read.
         image_sizes: width and height of each image, pixels.
         choice: which of them come.
+        masks_labels: whether padding has no label.
     """
 
     ids: list[str]
     labels: list[int]
     contents: list[str | None]
-    image_sizes: list[tuple[int, int]]
+    image_sizes: list[tuple[int, int] | None]
     choice: Choice
+    masks_labels: bool = True
 
     def __len__(self) -> int:
         """Examples of an epoch."""
@@ -82,6 +88,8 @@ class Truth:
 def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
     """Returns the splits by name; `folder` takes the datasets that only grids read."""
     many, ordered, images = folder / "many", folder / "ordered", folder / "images"
+    write_numbered_episodes(folder)
+    windows = Split(str(folder), EPISODES, "train", content="name", windows="windows")
     write_image_folder(images)
     for own in (many, ordered):
         shutil.copytree(datasets.root / "shapes", own / "shapes")
@@ -106,6 +114,8 @@ def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
         "own dataset, weighted": Split("", OWN_ITEMS, "all", content="content", chosen=WEIGHTED),
         "own dataset, balanced subset": Split("", OWN_ITEMS, "all", content="content", chosen=CLASSES),
         "balanced subset": Split(root, "shapes", "train", chosen=CLASSES),
+        "windows": windows,
+        "mixture of windows": replace(windows, windows="mixture"),
     }
 
 
@@ -115,11 +125,13 @@ def list_splits(_: object, splits: Mapping[str, Split]) -> dict[str, Truth]:
 
 
 def _list_split(split: Split) -> Truth:
+    if split.windows is not None:
+        return _list_windows(split, split.windows)
     if split.name == OWN_ITEMS:
         numbers = range(NUM_ITEMS)
         labels = list(map(label_of_item, numbers))
         contents: list[str | None] = [f"item {number}" for number in numbers]
-        sizes = list(map(size_of_item, numbers))
+        sizes: list[tuple[int, int] | None] = list(map(size_of_item, numbers))
         return Truth(list(map(str, numbers)), labels, contents, sizes, make_choice(split.chosen, labels))
     if split.name == IMAGE_FOLDER:  # TFDS gives no ids to it: they are the paths below the root.
         dataset = tfds.ImageFolder(split.root).as_dataset(split=split.split, shuffle_files=False)
@@ -136,3 +148,26 @@ def _list_split(split: Split) -> Truth:
         [example["image"].shape[1::-1] for example in examples],
         make_choice(split.chosen, labels),
     )
+
+
+def _list_windows(split: Split, windows: str) -> Truth:
+    """Cuts the windows out of the episodes that TFDS reads."""
+    members = {"": ALL} if windows == "windows" else {f"{name}/": one for name, one in MEMBERS.items()}
+    episodes = [
+        (episode["tfds_id"].decode(), [(int(step["number"]), step["name"].decode()) for step in episode["steps"]])
+        for episode in iterate_tfds(split.root, split.name, split.split)
+    ]
+    ids, numbers, contents = [], [], list[str | None]()
+    for prefix, member in members.items():
+        for episode, step in member.steps():
+            id, steps = episodes[episode]
+            ids.append(f"{prefix}{id}/{step}")
+            numbers.append(steps[step][0])
+            contents.append(", ".join(steps[min(max(step + one, 0), len(steps) - 1)][1] for one in OFFSETS))
+    weights = [one.weight for one in MEMBERS.values()]
+    choice = (
+        Choice(range(len(ids)), member_ranges(), weights, EPOCH_SIZE)
+        if windows == "mixture"
+        else make_choice(split.chosen, numbers)
+    )
+    return Truth(ids, numbers, contents, [None] * len(ids), choice, masks_labels=False)

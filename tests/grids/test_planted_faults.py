@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from numbered_episodes import member_ranges
 
 from grids import promises
 from grids.cell import (
@@ -38,6 +39,8 @@ CELLS["subset"] = replace(CELLS[TRAIN_INDEX], data="subset")
 CELLS["subset in order"] = replace(CELLS[EVALUATION], data="subset", num_workers=1)
 CELLS["classes"] = replace(CELLS[TRAIN_INDEX], data="own dataset, balanced subset")
 CELLS["weighted"] = replace(CELLS[TRAIN_INDEX], data="own dataset, weighted")
+CELLS["windows"] = replace(CELLS[EVALUATION], data="windows")
+CELLS["mixture of windows"] = replace(CELLS[TRAIN_INDEX], data="mixture of windows")
 IN_ORDER = ("in order", "by index in order")
 
 Ranks = list[RankLedger]
@@ -183,6 +186,26 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
         "the fill of epoch 0 is not what comes next",
     ),
     "an example without weight": ("weighted", lambda ranks: put(epoch(ranks)[3], 0, index=4), "was not chosen"),
+    "a window of other steps": (
+        "windows",
+        lambda ranks: put(epoch(ranks)[3], 0, content=epoch(ranks)[3][1].content),
+        "holds another record's content",
+    ),
+    "a window that begins at another step": (
+        "windows",
+        lambda ranks: put(epoch(ranks)[3], 0, label=epoch(ranks)[3][0].label + 1),
+        "has a wrong label",
+    ),
+    "a window comes twice in a pass of its member": (
+        "mixture of windows",
+        lambda ranks: [repeat_in_member(ranks, at) for at in (0, 2)],
+        "twice in a pass of class 1",
+    ),
+    "a member with more than its share": (
+        "mixture of windows",
+        lambda ranks: [sort(ranks, at, "index") for at in range(3)],
+        "examples from its share",
+    ),
     "ranks in one process": (EVALUATION, lambda ranks: announce(ranks, pid=ranks[0].pid), "ranks share a process"),
 }
 
@@ -207,6 +230,12 @@ def sort(ranks: Ranks, at: int, name: str) -> None:
 
 def repeat_in_class(ranks: Ranks, at: int) -> None:
     one, other = [(batch, place) for batch, place in places(ranks, at) if batch[place].label == 3][:2]
+    one[0][one[1]] = other[0][other[1]]
+
+
+def repeat_in_member(ranks: Ranks, at: int) -> None:
+    own = member_ranges()[1]
+    one, other = [(batch, place) for batch, place in places(ranks, at) if batch[place].index in own][:2]
     one[0][one[1]] = other[0][other[1]]
 
 

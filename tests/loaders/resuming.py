@@ -1,6 +1,6 @@
 """MultiLoader over a Parser as conformance.py drives it. Runs also in ranks of a fleet."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -9,15 +9,12 @@ from chosen import choose
 from conformance import Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
-from numbered_episodes import FIELDS, check_windows, mix_windows, windows_of
+from numbered_episodes import FIELDS, WINDOWS, check_windows
 from numbered_fixtures import NUM_EXAMPLES
 from tfds_fixtures import with_read
 
 from tfds_torch import MultiLoader, ParserMapStyle, ParserTfds, World
 from tfds_torch.engines.batch import Batch
-
-WINDOWS: dict[str, Callable[..., Any]] = {"windows": windows_of, "mixture": mix_windows}
-"""What windows are read."""
 
 
 def make_parser(root: str, **arguments: Any) -> Any:
