@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from parsers.robot_episodes import Robots
-from tfds_torch import ImageDataset, WindowTransform, create_loader
+from tfds_torch import ImageDataset, TrainPreprocess, WindowTransform, create_loader
 from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.window_transform import TransformedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -83,6 +84,25 @@ def test_images_can_go_through_it(robots: Robots) -> None:
     (batch,) = parser.batches(fields=["newest", "observation/image"])
     assert batch.features["newest"].shape == (55, 3, 16, 16)
     np.testing.assert_array_equal(batch.features["newest"], batch.features["observation/image"][:, -1])
+
+
+def test_images_are_cut_before_they_go_through_it(robots: Robots) -> None:
+    def darken(window: dict[str, Any]) -> dict[str, Any]:
+        return {"dark": window["observation/image"] // 2}
+
+    parser = open_parser(
+        robots,
+        transform=WindowTransform(darken, ["observation/image"], ["dark"]),
+        preprocess={"observation/image": TrainPreprocess(8)},
+        is_training=True,
+        read=ReadOptions(jpeg_decoder="pillow"),
+    )
+    for batch in parser.batches(fields=["dark", "observation/image"]):
+        assert batch.features["dark"].shape == (5, 2, 3, 8, 8)
+        np.testing.assert_array_equal(batch.features["dark"], batch.features["observation/image"] // 2)
+    decoder = parser.field("dark")
+    assert isinstance(decoder, TransformedField)
+    assert getattr(decoder.inputs["observation/image"], "jpeg_decoder", None) == "pillow"
 
 
 def test_it_runs_where_a_loader_reads(robots: Robots) -> None:

@@ -1,13 +1,13 @@
 """WindowTransform: a function of one's own makes fields of windows out of others, in numpy, where they are decoded."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tfds_torch.engines.fields import FieldDecoder, describe
-from tfds_torch.engines.window_fields import as_one_array
+from tfds_torch.engines.window_fields import WindowImageField, as_one_array
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.window_reader import EPISODE, STEP
@@ -72,6 +72,14 @@ class TransformedField:
     @property
     def keys(self) -> tuple[str, ...]:  # noqa: D102
         return tuple(dict.fromkeys([*(key for one in self.inputs.values() for key in one.keys), EPISODE, STEP]))
+
+    def with_jpeg_decoder(self, jpeg_decoder: str) -> "TransformedField":
+        """Returns this field, whose function gets images that are decoded in another way."""
+        inputs = {
+            name: replace(one, jpeg_decoder=jpeg_decoder) if isinstance(one, WindowImageField) else one
+            for name, one in self.inputs.items()
+        }
+        return replace(self, inputs=inputs)
 
     def decode(self, columns: Columns) -> Any:
         """Returns n values: one array of numbers of one shape, else a list; raises ConfigError where it fails."""

@@ -31,7 +31,7 @@ from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, pa
 from tfds_torch.parsers.tfds.window_arguments import check_cameras, check_window_arguments, open_windows
 from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
-from tfds_torch.parsers.tfds.window_transforms import given_specs, make_transformed_fields
+from tfds_torch.parsers.tfds.window_transforms import check_are_stored, given_specs, make_transformed_fields
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
@@ -268,7 +268,7 @@ class ParserTfds(ParserBase):
 
     def _field(self, name: str) -> FieldDecoder:
         if name in self._transformed:
-            return self._transformed[name]
+            return self._transformed[name].with_jpeg_decoder(self.read.jpeg_decoder)
         field = self._fields.field(name, self.image_mode)
         return ImageField(PIXELS, field.mode) if self.cache is not None and isinstance(field, ImageField) else field
 
@@ -302,12 +302,7 @@ class ParserTfds(ParserBase):
         """Returns fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
         if self._of_windows is None or not isinstance(self._source, WindowSource):
             return super().columns_at(fields, index)
-        given = next((name for name in fields if name in self._transformed), None)
-        if given is not None and given not in self._of_windows.all_fields:
-            raise ConfigError(
-                f"{self.dataset_name}: columns are what is stored, and {quoted(given)} is given by transform=. Ask for "
-                f"{', '.join(self._transformed[given].inputs)}, and apply the function to their steps."
-            )
+        check_are_stored(fields, self._transformed, self._of_windows)
         return WindowColumns(self._of_windows, self._source, self.read.threads_of_worker(1)).read(fields, index)
 
     @property

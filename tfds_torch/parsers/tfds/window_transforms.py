@@ -64,3 +64,13 @@ def given_specs(fields: Mapping[str, TransformedField], source: Source) -> dict[
         name: FieldSpec(values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
         for name, values in decoded.items()
     }
+
+
+def check_are_stored(names: Sequence[str], given: Mapping[str, TransformedField], fields: WindowFields) -> None:
+    """Raises ConfigError where a field is given by a transform, and the dataset has none of that name."""
+    for name in names:
+        if name in given and name not in fields.all_fields:
+            raise ConfigError(
+                f"{fields.dataset}: columns are what is stored, and {quoted(name)} is given by transform=. Ask for "
+                f"{', '.join(given[name].inputs)}, and apply the function to their steps."
+            )
