@@ -173,6 +173,17 @@ def test_columns_are_what_is_stored(robots: Robots) -> None:
         parser.columns(["is_long"])
 
 
+def test_statistics_are_those_of_what_is_stored(robots: Robots) -> None:
+    names = ["action", "observation/state"]
+    exchange = WindowTransform(lambda window: {name: window[name] * 0 for name in names}, names)
+    for _ in range(2):  # The second time, they are the ones that were kept.
+        found = open_parser(robots, transform=exchange).statistics(names)
+        assert found.as_dict() == open_parser(robots).statistics(names).as_dict()
+        assert found["action"].mean.shape != found["observation/state"].mean.shape
+    with pytest.raises(ConfigError, match="'text' is given by transform="):
+        open_parser(robots, transform=RELATIVE).statistics(["text"])
+
+
 # What is refused.
 
 

@@ -161,6 +161,10 @@ class Selection(SplitDescription):
             f"whole records. Give ParserTfds windows=Windows('steps'). Labels of whole records are parser.targets()."
         )
 
+    def column_keys(self, field: str) -> tuple[str, ...]:
+        """Returns the stored fields that a column is made of: its name is the user's, and says nothing."""
+        return self.encoded_field(field).decoder.keys
+
     @property
     def _has_stored_targets(self) -> bool:
         """Whether what is stored alone says what the targets are, so that they can be kept from run to run."""

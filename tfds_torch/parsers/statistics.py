@@ -256,8 +256,8 @@ def compute_statistics(values: NDArray[Any]) -> FieldStatistics:
 
 
 def _identity(parser: Selection, name: str) -> object:
-    """Returns what the statistics of a field depend on: the names of fields are the user's, and say nothing."""
-    return 1, parser.fingerprint, parser.source.stamps, parser.encoded_field(name).decoder.keys
+    """Returns what the statistics of a field depend on."""
+    return 1, parser.fingerprint, parser.source.stamps, parser.column_keys(name)
 
 
 def _decode(content: bytes | None) -> FieldStatistics | None:

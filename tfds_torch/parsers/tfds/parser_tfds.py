@@ -305,6 +305,13 @@ class ParserTfds(ParserBase):
         check_are_stored(fields, self._transformed, self._of_windows)
         return WindowColumns(self._of_windows, self._source, self.read.threads_of_worker(1)).read(fields, index)
 
+    def column_keys(self, field: str) -> tuple[str, ...]:
+        """Returns the stored fields that a column is made of, whatever a transform gives of its name."""
+        if self._of_windows is None:
+            return super().column_keys(field)
+        check_are_stored([field], self._transformed, self._of_windows)
+        return self._of_windows.encoded_field(field).decoder.keys
+
     @property
     def _has_integer_target(self) -> bool:
         return self._fields.has_integer_target
