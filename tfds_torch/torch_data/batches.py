@@ -237,7 +237,7 @@ def _feature(values: Any) -> Any:
         if values.dtype.kind not in "biuf":
             return values.tolist()
         if values.flags.writeable and not values.flags.c_contiguous:
-            return torch.from_numpy(values).clone()  # Images whose channels come last: numpy takes ten times as long.
+            return torch.from_numpy(values)  # Images of windows, whose channels come last: decoded for this batch.
         return torch.from_numpy(np.array(values))
     if values and all(isinstance(value, Tensor) for value in values):  # Of a dtype that numpy does not have.
         return torch.stack(values) if len({(value.shape, value.dtype) for value in values}) == 1 else values
