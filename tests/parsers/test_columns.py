@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from zygote import tensorflow_zygote
@@ -259,6 +260,29 @@ def test_columns_of_a_mixture_that_cannot_be_one_array(robots: Robots) -> None:
 def test_fields_that_are_no_columns_are_refused(robots: Robots, name: str, field: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         open_parser(robots, name).columns(["is_last", field])
+
+
+def write_marked(root: str) -> None:
+    features = tfds.features
+    write_dataset(
+        root,
+        "marked",
+        features.FeaturesDict(
+            {
+                "steps": features.Dataset({"action": features.Tensor(shape=(2,), dtype=np.float32)}),
+                "episode_metadata": {"marks": features.Sequence({"at": np.int64}), "number": np.int64},
+            }
+        ),
+        (3, 4),
+    )
+
+
+def test_what_an_episode_has_several_of_is_no_column(tmp_path: Path) -> None:
+    tensorflow_zygote().call(write_marked, str(tmp_path))
+    parser = ParserTfds(tmp_path, "marked", windows=Windows(), batch_size=4)
+    assert len(set(parser.columns(["episode_metadata/number"])["episode_metadata/number"].tolist())) == 2
+    with pytest.raises(ConfigError, match=r"'episode_metadata/marks/at' is .* does not have one size"):
+        parser.columns(["episode_metadata/marks/at"])
 
 
 def test_columns_need_windows(robots: Robots) -> None:

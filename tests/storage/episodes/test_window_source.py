@@ -173,6 +173,27 @@ def test_only_the_bytes_of_a_window_are_read(split: MadeSplit, monkeypatch: pyte
     assert made == [64 * 28]  # One block of steps, out of a record of 330 kB.
 
 
+def test_what_is_announced_is_what_is_read(split: MadeSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(split, Windows())
+    index = np.array([150, 3, 70, 4, 71])
+    asked: dict[str, list[tuple[int, ...]]] = {}
+    really_read = source.episodes.read_parts
+
+    def note(name: str, *parts: np.ndarray) -> None:
+        asked[name] = sorted(zip(*(part.tolist() for part in parts), strict=True))
+
+    def read(*parts: np.ndarray) -> list[bytes]:
+        note("read", *parts)
+        return really_read(*parts)
+
+    monkeypatch.setattr(source.episodes, "read_parts", read)
+    monkeypatch.setattr(source.episodes, "announce_parts", lambda *parts: note("announced", *parts))
+    source.read(index, [ACTION, IMAGE])
+    source.announce(index)
+    assert asked["announced"] == asked["read"]
+    assert len(set(asked["read"])) == len(asked["read"])
+
+
 def test_every_byte_that_is_handed_over_was_compared(shared: MadeSplit, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(shared, Windows())
     compared: set[bytes] = set()
