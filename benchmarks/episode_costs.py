@@ -90,6 +90,16 @@ INDEXING = Table(
 )
 
 
+COLUMNS = Table(
+    "columns",
+    "numbers of all steps, without images",
+    "`parser.columns` in a process that has called it before, files in the page cache; scaled to a million steps.",
+    "columns",
+    [Column("million_s", "of 10^6 steps, s", "{:.2f}")],
+)
+_NUM_COLUMNS = 5
+
+
 def measure_episodes(run: Run) -> Iterator[Table]:
     """Yields the tables of the suite."""
     yield compare(SPEEDS, run)
@@ -99,6 +109,9 @@ def measure_episodes(run: Run) -> Iterator[Table]:
     task = Task(str(data_dir), None, num_episodes, settings.batch_size, settings.num_workers, **_TASK)
     yield measure_memories(run, task)
     yield measure_indexing(run, task)
+    run.show_progress("reading columns")
+    seconds = subprocess_call.call(columns_s, task)
+    yield COLUMNS.fill({"action": {"million_s": seconds}})
 
 
 def measure_memories(run: Run, task: Task) -> Table:
@@ -180,3 +193,13 @@ def _open(task: Task, cache_dir: str) -> tuple[float, int]:
     began_s = time.perf_counter()
     num_windows = make_parser(task).num_examples
     return time.perf_counter() - began_s, num_windows
+
+
+def columns_s(task: Task) -> list[float]:
+    """Reads the actions of all steps several times, and returns seconds for a million steps."""
+    parser, found = make_parser(task), []
+    for _ in range(1 + _NUM_COLUMNS):
+        began_s = time.perf_counter()
+        num_steps = len(parser.columns(["action"])["action"])
+        found.append((time.perf_counter() - began_s) / num_steps * 1e6)
+    return found[1:]

@@ -85,7 +85,7 @@ def test_the_suite_is_measured_for_real(photos: Path, monkeypatch: pytest.Monkey
     settings = Settings(num_photos=64, batch_size=16, num_workers=1, num_repeats=1, timeout_s=200)
     run = Run((), settings, photos, lambda text: None)
     tables: dict[str, Table] = {table.name: table for table in measured(run)}
-    assert list(tables) == ["windows", "memory", "index"]
+    assert list(tables) == ["windows", "memory", "index", "columns"]
     assert [reason for table in tables.values() for reason in table.reasons()] == []
     for row in tables["windows"].rows:
         assert all(150 < epoch["num_examples"] < 350 for epoch in row.epochs), row.name

@@ -43,7 +43,7 @@ TABLES = {
         *(comparison.table for comparison in (*mixture_costs.SPEEDS, mixture_costs.PROCESSES)),
         *(mixture_costs.TABLE, mixture_costs.SLICES, mixture_costs.LENGTHS, mixture_costs.DEVIATIONS),
     ],
-    "episodes": [episode_costs.SPEEDS.table, episode_costs.MEMORIES, episode_costs.INDEXING],
+    "episodes": [episode_costs.SPEEDS.table, episode_costs.MEMORIES, episode_costs.INDEXING, episode_costs.COLUMNS],
 }
 
 
