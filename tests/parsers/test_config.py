@@ -351,7 +351,7 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 
 def test_the_recipes_are_there() -> None:
     assert [path.stem for path in CONFIGS] == [
-        *("cifar10", "digits", "digits_mixture", "imagenet2012_eval", "imagenet2012_train")
+        *("cifar10", "digits", "digits_mixture", "episodes_mixture", "imagenet2012_eval", "imagenet2012_train")
     ]
 
 
@@ -359,7 +359,7 @@ def test_the_recipes_are_there() -> None:
 def test_a_recipe_can_be_read_and_its_header_tells_command_and_outcome(path: Path) -> None:
     config = load_config(path)
     datasets = [config.name] if config.mixture is None else [one.name for one in config.mixture.members]
-    assert all(path.stem.startswith(name) for name in datasets)
+    assert all(path.stem.startswith(name.partition("/")[0]) for name in datasets)
     assert config.batch_size is not None
     header = path.read_text().partition("\n\n")[0]
     command = f"# Command:   python -m tfds_torch.check --config configs/{path.name}"
@@ -367,7 +367,7 @@ def test_a_recipe_can_be_read_and_its_header_tells_command_and_outcome(path: Pat
         assert line in header
     assert "examples/s" not in header, "a figure that no report holds"
     kind = TrainPreprocess if config.is_training else EvalPreprocess
-    assert isinstance(config.preprocess, kind) or path.stem.startswith("digits")
+    assert isinstance(config.preprocess, kind) or path.stem.startswith(("digits", "episodes"))
 
 
 def test_the_digits_recipe_reads_the_digits(demo_digits: Path) -> None:
