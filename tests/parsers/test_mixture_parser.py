@@ -34,7 +34,8 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.engines.batch import Batch
-from tfds_torch.engines.fields import ImageField
+from tfds_torch.engines.fields import SAMPLES, ImageField, Samples
+from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.mixture_source import EncodedParts, MemberField, MixedField, Part
@@ -463,6 +464,17 @@ def test_positions_of_damaged_images_are_those_in_the_chunk() -> None:
         MixedField("mask", fields).decode({"mask": EncodedParts(4, parts)})
     assert caught.value.position == 3
     assert len(MixedField("mask", fields).decode({"mask": EncodedParts(4, parts)[:3]})) == 3
+
+
+def test_images_of_windows_are_one_array_also_where_no_size_is_declared() -> None:
+    fields = tuple(MemberField(WindowImageField(key, has_time=False, mode="RGB")) for key in ("x", "y"))
+    parts = [
+        Part(0, np.array([1]), np.array([0]), {"x": [png(pixels_of(0))]}),
+        Part(1, np.array([0]), np.array([0]), {"y": [png(pixels_of(1))]}),
+    ]
+    images = MixedField("camera", fields).decode({"camera": EncodedParts(2, parts), SAMPLES: Samples(np.arange(2), 0)})
+    assert isinstance(images, np.ndarray)
+    np.testing.assert_array_equal(images, np.stack([pixels_of(1), pixels_of(0)]).transpose(0, 3, 1, 2))
 
 
 def test_class_names_are_those_that_all_members_have(files: Files) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfds_torch.engines.fields import SAMPLES, FieldDecoder, Samples
+from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.parser_base import ParserBase
@@ -128,7 +129,10 @@ class MixedField:
         return (self.key,)
 
     def decode(self, columns: Columns) -> Any:
-        """Returns n values: an array [n, ...] where all are of one size, else a list."""
+        """Returns n values: an array [n, ...] where the members declare one size, else a list.
+
+        Images of windows are an array wherever they are of one size: in a list, nobody could tell where channels are.
+        """
         stored = columns[self.key]
         if isinstance(stored, EncodedParts):
             samples = columns.get(SAMPLES)
@@ -137,7 +141,8 @@ class MixedField:
             decoder = self.members[0].decoder
             values = decoder.decode({**columns, decoder.keys[0]: stored})
         if self.array is None:
-            return list(values)
+            is_array = isinstance(self.members[0].decoder, WindowImageField) and isinstance(values, np.ndarray)
+            return values if is_array else list(values)
         shape, dtype = self.array
         return np.asarray(values, dtype).reshape(len(values), *shape)
 
