@@ -296,7 +296,8 @@ class ChunkDecoder:
                 self._metrics.add("decode", time.monotonic() - began_at, began_at)
 
     def _decode(self, chunk: EncodedChunk, rows: Sequence[BufferRows]) -> Decoded:
-        decoded = {name: self._decode_field(name, chunk) for name in self._content.fields}
+        columns = self._columns(chunk)
+        decoded = {name: self._decode_field(name, chunk, columns) for name in self._content.fields}
         image, preprocess = self._content.image, self._content.preprocess
         if image is not None and self._transform is not None:
             also = () if preprocess is None else preprocess.also
@@ -307,13 +308,12 @@ class ChunkDecoder:
             decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows, masks, move)
         return decoded
 
-    def _decode_field(self, name: str, chunk: EncodedChunk) -> Any:
+    def _decode_field(self, name: str, chunk: EncodedChunk, columns: Columns) -> Any:
+        """Returns the values of a field of a chunk; `columns` are what `_columns` makes of it."""
         decoder = self._content.fields[name]
         try:
-            return decoder.decode(self._columns(chunk))
-        except (BadImageError, PreprocessError):
-            raise
-        except (TfdsTorchError, MemoryError):
+            return decoder.decode(columns)
+        except (BadImageError, PreprocessError, TfdsTorchError, MemoryError):
             raise
         except Exception as error:  # Of TFDS's decoders, which do not check what they are given.
             failure = error
@@ -325,6 +325,7 @@ class ChunkDecoder:
         raise self._undecodable(chunk, 0, f"The field {name!r} of it and its neighbours: {describe(failure)}")
 
     def _columns(self, chunk: EncodedChunk) -> Columns:
+        """Returns what decoders are given: the stored fields of a chunk, and its `Samples`."""
         return {**chunk.columns, SAMPLES: Samples(chunk.keys, self._seed, self._content.are_whole)}
 
     def _undecodable(self, chunk: EncodedChunk, position: int, reason: str) -> TfdsTorchError:
