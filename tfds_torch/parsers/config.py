@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -16,7 +16,7 @@ from tfds_torch.parsers.config_values import check_keys, checked, shown
 from tfds_torch.parsers.mixture_config import MEMBER_KEYS, MIXTURE, TOP_KEYS, MemberConfig, MixtureConfig, make_mixture
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.one_split import is_one_split, open_one_split
-from tfds_torch.parsers.own_dataset import check_source, open_own_dataset
+from tfds_torch.parsers.own_dataset import name_by_source, open_own_dataset
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
@@ -175,15 +175,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     tables = {name: _take_table(source, content, name) for name in ("read", "loader", "preprocess", "windows")}
     read, loader, preprocess, windows = tables.values()
     entries, schedule = (_take_tables(source, content, name) for name in ("mixture", "schedule"))
-    homes = _homes(is_mixture)
-    check_keys(source, "", content, homes)
-    for name, table in tables.items():
-        check_keys(source, f"[{name}]", table, homes)
-    for entry in entries:
-        check_keys(source, MIXTURE, entry, homes)
-        for name in ("read", "windows"):
-            of_member, shown_name = _take_table(source, dict(entry), name, f"mixture.{name}"), f"[mixture.{name}]"
-            check_keys(source, shown_name, of_member, homes | {shown_name: homes[f"[{name}]"]})
+    _check_all_keys(source, content, tables, entries, _homes(is_mixture))
 
     def find_class_map(value: object, where: str) -> Any:
         if isinstance(value, dict):
@@ -209,10 +201,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         top |= {"name": "mixture", "mixture": mixture}
     elif schedule:
         raise ConfigError(f"{source}: [[schedule]] is that of a mixture: give its datasets, each below {MIXTURE}.")
-    elif "source" in top:
-        check_source(source, top["source"], has_name="name" in top, has_split="split" in top)
-        top["name"] = top["source"]
-    elif "name" not in top:
+    elif not name_by_source(source, top) and "name" not in top:
         raise ConfigError(
             f"{source} does not say which dataset it is about: it needs a line such as name = 'cifar10', or source = "
             f"'module:function' for one of your own, or the datasets of a mixture, each below {MIXTURE}."
@@ -222,6 +211,24 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         return Config(**top, read=ReadOptions(**options))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _check_all_keys(
+    source: str,
+    top: Mapping[str, Any],
+    tables: Mapping[str, Mapping[str, Any]],
+    entries: Sequence[Mapping[str, Any]],
+    homes: Mapping[str, set[str]],
+) -> None:
+    """Raises ConfigError for an unknown key at the top of a file, in its tables, or in the entries of a mixture."""
+    check_keys(source, "", top, homes)
+    for name, table in tables.items():
+        check_keys(source, f"[{name}]", table, homes)
+    for entry in entries:
+        check_keys(source, MIXTURE, entry, homes)
+        for name in ("read", "windows"):
+            of_member, shown_name = _take_table(source, dict(entry), name, f"mixture.{name}"), f"[mixture.{name}]"
+            check_keys(source, shown_name, of_member, {**homes, shown_name: homes[f"[{name}]"]})
 
 
 def _homes(is_mixture: bool) -> dict[str, set[str]]:

@@ -9,7 +9,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.config_values import check_keys, checked, shown
 from tfds_torch.parsers.one_split import is_one_split
-from tfds_torch.parsers.own_dataset import check_source
+from tfds_torch.parsers.own_dataset import name_by_source
 from tfds_torch.parsers.windows_config import WINDOWS_OF_MEMBER, make_windows
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
@@ -156,11 +156,7 @@ def make_mixture(
 def _make_member(source: str, entry: Mapping[str, Any], find_class_map: Callable[[object, str], Any]) -> MemberConfig:
     given = {key: value for key, value in entry.items() if key not in ("read", "windows")}
     values = checked(source, MIXTURE, given, MemberConfig)
-    if "source" in values:
-        where = f"{source}: {MIXTURE}"
-        check_source(where, values["source"], has_name="name" in values, has_split="split" in values)
-        values["name"] = values["source"]
-    elif "name" not in values:
+    if not name_by_source(f"{source}: {MIXTURE}", values) and "name" not in values:
         raise ConfigError(
             f"{source}: {MIXTURE} does not say which dataset it is: it needs a line name = 'cifar10', or source = "
             f"'module:function'."

@@ -11,26 +11,32 @@ from tfds_torch.runtime.printable import quoted
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def check_source(where: str, source: str, *, has_name: bool, has_split: bool) -> None:
-    """Raises ConfigError where a recipe's source has not the form `module:function`, or stands beside a name or split.
+def name_by_source(where: str, values: dict[str, Any]) -> bool:
+    """Names the dataset of a recipe, or of a member of its mixture, by its source; returns whether it has one.
 
     Args:
-        where: the recipe, for messages.
-        source: its value.
-        has_name: whether the recipe names a dataset, too.
-        has_split: whether it has a split.
+        where: the recipe, or its table, for messages.
+        values: its keys, to which the name is added.
+
+    Raises:
+        ConfigError: the source has not the form `module:function`, or stands beside a name or split.
     """
+    if "source" not in values:
+        return False
+    source = values["source"]
     if not _NAME.fullmatch(source):
         raise ConfigError(
             f"{where}: source = {quoted(source)} must be 'module:function', such as 'my_data:make_dataset': a function "
             f"without arguments that returns the dataset."
         )
-    if has_name or has_split:
-        other = "name" if has_name else "split"
+    other = next((key for key in ("name", "split") if key in values), None)
+    if other is not None:
         raise ConfigError(
             f"{where}: source = {quoted(source)} is a dataset of your own, which has no {other} to choose: leave out "
             f"{other}."
         )
+    values["name"] = source
+    return True
 
 
 def open_own_dataset(source: str, **arguments: Any) -> ParserMapStyle:
