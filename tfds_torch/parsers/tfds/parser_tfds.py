@@ -28,7 +28,12 @@ from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
-from tfds_torch.parsers.tfds.window_arguments import check_cameras, check_window_arguments, open_windows
+from tfds_torch.parsers.tfds.window_arguments import (
+    check_cameras,
+    check_window_arguments,
+    divide_preprocess,
+    open_windows,
+)
 from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.parsers.tfds.window_transforms import check_are_stored, given_specs, make_transformed_fields
@@ -140,11 +145,7 @@ class ParserTfds(ParserBase):
         fields: Mapping[str, str] | None = None,
         transform: WindowTransform | Sequence[WindowTransform] | None = None,
     ) -> None:
-        cameras: dict[str, Preprocess] = {}
-        of_image: Any = preprocess
-        if windows is not None and isinstance(preprocess, Mapping):
-            cameras = dict(preprocess)
-            of_image = cameras.pop("image", None)
+        of_image, cameras = divide_preprocess(preprocess, has_windows=windows is not None)
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
             *(of_image, image_mode, class_map, read, epoch_size, decode),

@@ -70,6 +70,14 @@ def check_window_arguments(
     return fields
 
 
+def divide_preprocess(preprocess: Any, *, has_windows: bool) -> tuple[Any, dict[Any, Any]]:
+    """Returns the preprocess of the field `image`, and of windows those of all other cameras by their names."""
+    if not has_windows or not isinstance(preprocess, Mapping):
+        return preprocess, {}
+    cameras = dict(preprocess)
+    return cameras.pop("image", None), cameras
+
+
 def check_cameras(fields: WindowFields, preprocesses: Mapping[Any, Any], batch_size: int | None) -> WindowFields:
     """Returns fields some of whose images go through a preprocess while they are decoded.
 
