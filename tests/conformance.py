@@ -40,6 +40,30 @@ class ResumableLoader(Protocol):
         ...
 
 
+class OwnStateLoader:
+    """What a test's loaders have in common that hold their position by themselves: `loader` is such a one."""
+
+    loader: Any
+
+    def step(self, index: Sequence[int], valid: Sequence[bool] | None = None) -> Step:
+        """Returns the batch that was delivered last as a step; valid None: all of its examples are."""
+        state = self.loader.state_dict()
+        valid = [True] * len(index) if valid is None else valid
+        return Step(state["epoch"], state["batches_delivered"] - 1, tuple(index), tuple(valid))
+
+    def state(self, num_steps: int) -> Any:
+        """Returns the loader's own position; see `ResumableLoader`."""
+        return self.loader.state_dict()
+
+    def load(self, state: Any) -> None:
+        """Lets the next iteration go on where a state was taken."""
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """Ends what the loader has running."""
+        self.loader.close()
+
+
 Make = Callable[[], ResumableLoader]
 Epochs = list[list[Step]]
 

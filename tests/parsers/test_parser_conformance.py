@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance import Step, check_resumes
+from conformance import OwnStateLoader, Step, check_resumes
 from conftest import RunPython
 from PIL import Image
 from storage.beton.made_files import PAGE
@@ -303,7 +303,7 @@ def test_a_choice_of_examples_restored_at_every_step_gives_the_uninterrupted_tai
     assert check_resumes(partial(make, (2, 2), 12), partial(make, (1, 3), 12)) == 2 * (1 + 2 * (3 + 1))
 
 
-class TrainingLoader:
+class TrainingLoader(OwnStateLoader):
     """A Loader as training uses it."""
 
     def __init__(self, case: Case, num_workers: int) -> None:
@@ -315,17 +315,7 @@ class TrainingLoader:
         for images, labels, index, valid in self.loader:
             assert images.shape == (12, 3, SIDE, SIDE)
             assert torch.equal(labels, self.labels[index])
-            state = self.loader.state_dict()
-            yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
+            yield self.step(index.tolist(), valid.tolist())
 
 
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(case: Case) -> None:

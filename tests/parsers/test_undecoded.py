@@ -16,7 +16,7 @@ import pytest
 import tensorflow_datasets as tfds
 import torch
 import torchvision_build
-from conformance import Step, check_resumes
+from conformance import OwnStateLoader, Step, check_resumes
 from picture_fixtures import ENCODINGS, NAMES, photograph, write_pictures
 from PIL import Image
 from storage.beton.made_files import PAGE
@@ -217,7 +217,7 @@ def test_loaders_give_the_bytes(num_workers: int, case: Case) -> None:
             assert [batch.image for batch in batches] == wanted
 
 
-class BytesLoader:
+class BytesLoader(OwnStateLoader):
     """A Loader of undecoded images as training uses it."""
 
     def __init__(self, case: Case, num_workers: int = 0) -> None:
@@ -229,17 +229,7 @@ class BytesLoader:
     def __iter__(self) -> Iterator[Step]:
         for images, index, valid in self.loader:
             assert images == [self.files[at] for at in index]
-            state = self.loader.state_dict()
-            yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index.tolist()), tuple(valid.tolist()))
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
+            yield self.step(index.tolist(), valid.tolist())
 
 
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(case: Case) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 from chosen import choose, class_of
-from conformance import ResumableLoader, Step, check_resumes
+from conformance import OwnStateLoader, ResumableLoader, Step, check_resumes
 from grids.fleet import Place
 from mixed_numbers import mix_numbered
 from numbered_fixtures import NUM_EXAMPLES
@@ -233,7 +233,7 @@ class Ranks:
             rank.close()
 
 
-class StatefulLoader:
+class StatefulLoader(OwnStateLoader):
     """torchdata's StatefulDataLoader over ImageDataset, which counts by itself: one rank."""
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
@@ -245,12 +245,6 @@ class StatefulLoader:
         for index, valid in self.loader:
             state = LoaderState.from_stateful(self.loader.state_dict())
             yield Step(state.epoch, state.batches_delivered - 1, index, valid)
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
 
     def close(self) -> None:
         del self.loader
@@ -289,7 +283,7 @@ class Ahead:
         yield from taken
 
 
-class CountedLoader:
+class CountedLoader(OwnStateLoader):
     """A Loader, which counts by itself: one rank."""
 
     def __init__(self, setup: Setup, rank: int = 0) -> None:
@@ -297,15 +291,6 @@ class CountedLoader:
 
     def __iter__(self) -> Iterator[Step]:
         return steps_of(self.loader)
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
 
 
 class RowsSetup(Setup):

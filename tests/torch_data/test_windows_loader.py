@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance import Step, check_resumes
+from conformance import OwnStateLoader, Step, check_resumes
 from parsers.robot_episodes import Robots
 
 from tfds_torch import ImageDataset, Loader, MultiLoader, ParserTfds, TrainPreprocess, Windows, create_loader
@@ -78,30 +78,15 @@ def test_multi_loader_gives_the_same_batches(robots: Robots) -> None:
                 np.testing.assert_array_equal(batch.features[name], expected.features[name])
 
 
-class WindowsLoader:
+class WindowsLoader(OwnStateLoader):
     """A Loader over windows, as conformance.py drives it."""
 
     def __init__(self, robots: Robots, num_workers: int) -> None:
         self.loader: Loader = create_loader(ImageDataset(make_parser(robots), fields=FIELDS), num_workers=num_workers)
 
     def __iter__(self) -> Iterator[Step]:
-        batches = iter(self.loader)
-        epoch = self.loader.state_dict()["epoch"]
-        return self._steps(batches, epoch)
-
-    def _steps(self, batches: Iterator[Any], epoch: int) -> Iterator[Step]:
-        for batch in batches:
-            number = self.loader.state_dict()["batches_delivered"] - 1
-            yield Step(epoch, number, tuple(batch[-1].tolist()), (True,) * len(batch[-1]))
-
-    def state(self, num_steps: int) -> Any:
-        return self.loader.state_dict()
-
-    def load(self, state: Any) -> None:
-        self.loader.load_state_dict(state)
-
-    def close(self) -> None:
-        self.loader.close()
+        for batch in self.loader:
+            yield self.step(batch[-1].tolist())
 
 
 def test_every_state_goes_on_with_other_workers(robots: Robots) -> None:
