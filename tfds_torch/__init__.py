@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tfds_torch.plan.epoch import EpochPlan, Remainder
     from tfds_torch.plan.windows import Windows
     from tfds_torch.plan.world import World
+    from tfds_torch.storage.remote.options import RemoteOptions
     from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
     from tfds_torch.torch_data.exact_metrics import MaskedMean
     from tfds_torch.torch_data.image_dataset import ImageDataset, IterableImageDataset
@@ -56,6 +57,7 @@ _ROOMS = {
     "ParserWebDataset": "parsers.parser_web_dataset",
     "ReadOptions": "engines.options",
     "Remainder": "plan.epoch",
+    "RemoteOptions": "storage.remote.options",
     "TrainPreprocess": "images.preprocess",
     "Views": "images.views",
     "WindowTransform": "engines.window_transform",
@@ -86,6 +88,7 @@ __all__ = [
     "ParserWebDataset",
     "ReadOptions",
     "Remainder",
+    "RemoteOptions",
     "TrainPreprocess",
     "Views",
     "WindowTransform",

@@ -1,0 +1,131 @@
+"""BlockJob: one block while it is fetched, in segments, of which some are urgent."""
+
+import asyncio
+from bisect import insort
+from itertools import pairwise
+
+from tfds_torch.storage.remote.cache import Claim, RemoteObject
+
+Segment = tuple[int, int]
+BlockKey = tuple[str, int, int]
+"""Folder of an object, start and stop of one of its blocks."""
+
+SEGMENT_BYTES = 8 << 20
+_GAP_BYTES = 64 << 10  # Smaller gaps are fetched with their neighbour: another request costs more.
+
+
+class BlockJob:
+    """A block that is being fetched, or waits for it.
+
+    Its bytes are in segments, each of which is one request: urgent ones, which readers wait for, and the others behind
+    them. Each byte is in one segment, so that it is fetched once.
+
+    Attributes:
+        rank: smaller ones are fetched earlier.
+        claim: to its file; None: not claimed yet.
+        urgent: segments that wait, and are fetched first.
+        pending: the others that wait.
+        num_active: segments that are being fetched.
+        error: why it could not be fetched.
+    """
+
+    def __init__(self, found: RemoteObject, start: int, stop: int, rank: tuple[int, ...]) -> None:
+        self.object, self.start, self.stop, self.rank = found, start, stop, rank
+        self.key: BlockKey = (found.folder, start, stop)
+        self.claim: Claim | None = None
+        self.urgent: list[Segment] = []
+        self.pending = _cut(start, stop)
+        self.num_active = 0
+        self.error: Exception | None = None
+        self.is_over = False
+        self._done: list[Segment] = []
+        self._waiters: list[tuple[int, int, asyncio.Future[bytes | None]]] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the block."""
+        return self.stop - self.start
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether a reader waits for it now."""
+        return any(not waiter.done() for _, _, waiter in self._waiters)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte was fetched."""
+        return self._done == [(self.start, self.stop)]
+
+    def wait_for(self, start: int, stop: int) -> "asyncio.Future[bytes | None]":
+        """Returns what will be bytes start..stop-1, or None when the whole block is in its place."""
+        waiter: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        if self._is_done(start, stop) and self.claim is not None:
+            waiter.set_result(self.claim.read(start, stop))
+        else:
+            self._waiters.append((start, stop, waiter))
+        return waiter
+
+    def make_urgent(self, start: int, stop: int) -> None:
+        """Moves what waits of bytes start..stop-1 to the urgent segments."""
+        pending: list[Segment] = []
+        for begin, end in self.pending:
+            first, last = max(begin, start), min(end, stop)
+            if first >= last:
+                pending.append((begin, end))
+                continue
+            if first - begin < _GAP_BYTES:
+                first = begin
+            if end - last < _GAP_BYTES:
+                last = end
+            self.urgent.append((first, last))
+            pending += [rest for rest in ((begin, first), (last, end)) if rest[0] < rest[1]]
+        self.pending = pending
+
+    def restart(self) -> None:
+        """Forgets what was planned to be fetched: its file begins anew."""
+        self.urgent, self.pending, self._done = [], _cut(self.start, self.stop), []
+        for start, stop, waiter in self._waiters:
+            if not waiter.done():
+                self.make_urgent(start, stop)
+
+    def note_done(self, start: int, stop: int) -> None:
+        """Notes fetched bytes, and answers those who wait for no more than is there now."""
+        insort(self._done, (start, stop))
+        merged = [self._done[0]]
+        for _, (begin, end) in pairwise(self._done):
+            if begin == merged[-1][1]:
+                merged[-1] = (merged[-1][0], end)
+            else:
+                merged.append((begin, end))
+        self._done = merged
+        if self.is_whole or self.claim is None:
+            return
+        left = []
+        for first, last, waiter in self._waiters:
+            if not self._is_done(first, last):
+                left.append((first, last, waiter))
+            elif not waiter.done():
+                waiter.set_result(self.claim.read(first, last))
+        self._waiters = left
+
+    def end(self, error: Exception | None = None) -> None:
+        """Answers all who wait: the block is in its place, or could not be fetched."""
+        self.is_over, self.error = True, error
+        for _, _, waiter in self._waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        self._waiters = []
+
+    def _is_done(self, start: int, stop: int) -> bool:
+        return any(begin <= start and stop <= end for begin, end in self._done)
+
+
+def _cut(start: int, stop: int) -> list[Segment]:
+    """Returns a block's segments: one request each; a whole object is fetched by several at a time."""
+    if stop - start <= 2 * SEGMENT_BYTES:
+        return [(start, stop)]
+    return [(at, min(at + SEGMENT_BYTES, stop)) for at in range(start, stop, SEGMENT_BYTES)]

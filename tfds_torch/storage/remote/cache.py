@@ -1,0 +1,187 @@
+"""The cache folder as the fetcher writes it: a block is there whole or not at all, and one process at a time writes it.
+
+A block is written to its `.part` file, which is locked meanwhile: the lock is the claim by which the processes of a
+machine agree who fetches it. The system unlocks the file of a process that was killed; the next one begins again.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.own_files import ForeignFileError, check_own_folder, own_folder
+from tfds_torch.storage.remote.layout import MAGIC, PART, TRAILER, block_name, object_folder, objects_folder
+from tfds_torch.storage.remote.urls import without_secrets
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHECK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class RemoteObject:
+    """One version of an object: URL, size in bytes, what stands for its ETag, and its folder in the cache."""
+
+    url: str
+    size: int
+    pin: int
+    folder: str
+
+
+class Cache:
+    """The folder in which blocks lie.
+
+    Args:
+        folder: its path; it is made where it is not there.
+
+    Raises:
+        ConfigError: it cannot be written to, is not this user's own, or its file system has no locks.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        try:
+            _refuse_links(Path(folder))
+            own_folder(Path(folder))
+            objects = Path(objects_folder(folder))
+            _refuse_links(objects)
+            own_folder(objects)
+            self._try_writing()
+        except ForeignFileError as error:
+            raise ConfigError(
+                f"The cache folder {error.filename or folder} cannot be used: {error.strerror}. Give another one: "
+                f"RemoteOptions(cache_dir=...)."
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"The cache folder {folder} cannot be written to: {error.strerror}. Give another one: "
+                f"RemoteOptions(cache_dir=...)."
+            ) from error
+
+    def object_at(self, url: str, size: int, pin: int) -> RemoteObject:
+        """Returns an object with its folder."""
+        return RemoteObject(url, size, pin, object_folder(self.folder, url, size, pin))
+
+    def has(self, found: RemoteObject, start: int, stop: int) -> bool:
+        """Returns whether a block is there, of the right length."""
+        try:
+            status = os.lstat(os.path.join(found.folder, block_name(start, stop)))
+        except OSError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_size == stop - start + TRAILER.size
+
+    def claim(self, found: RemoteObject, start: int, stop: int) -> "Claim | None":
+        """Returns the claim to a block that is to be fetched; None: another process fetches it.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        path = os.path.join(found.folder, block_name(start, stop))
+        while True:
+            try:
+                descriptor = os.open(path + PART, _NEW, 0o600)
+            except FileNotFoundError:
+                self._make_object_folder(found)
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(descriptor, path + PART):
+                    os.ftruncate(descriptor, 0)  # Of a killed one nobody knows what is right.
+                    return Claim(path, descriptor, start, stop)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # It was put in place or removed since it was opened.
+
+    def discard(self, found: RemoteObject, start: int, stop: int) -> None:
+        """Removes a block that is damaged."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(found.folder, block_name(start, stop)))
+
+    def _make_object_folder(self, found: RemoteObject) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(found.folder, 0o700)
+        check_own_folder(Path(found.folder))
+        description = {"url": without_secrets(found.url), "size": found.size, "pin": found.pin}
+        path = os.path.join(found.folder, "object.json")
+        beside = f"{path}.{os.getpid()}.part"
+        with open(os.open(beside, _NEW | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(description, file)
+        os.replace(beside, path)
+
+    def _try_writing(self) -> None:
+        """Tries what claims need."""
+        path = os.path.join(self.folder, "lock")
+        descriptor = os.open(path, _NEW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        except OSError as error:
+            raise OSError(error.errno, f"its file system has no locks ({error.strerror})") from error
+        finally:
+            os.close(descriptor)
+
+
+class Claim:
+    """A block that this process fetches: nobody else does, until it is put in place or given up."""
+
+    def __init__(self, path: str, descriptor: int, start: int, stop: int) -> None:
+        self._path, self._descriptor = path, descriptor
+        self.start, self.stop = start, stop
+        self._crc, self._num_summed = 0, 0
+
+    def write(self, content: bytes, offset: int) -> None:
+        """Writes bytes of the object at their offset in the object."""
+        place = offset - self.start
+        if place == self._num_summed:  # Most arrive in order: their checksum costs no second reading.
+            self._crc, self._num_summed = google_crc32c.extend(self._crc, content), place + len(content)
+        view = memoryview(content)
+        while view:
+            num_written = os.pwrite(self._descriptor, view, place)
+            view, place = view[num_written:], place + num_written
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Returns bytes of the object that were written."""
+        return os.pread(self._descriptor, stop - start, start - self.start)
+
+    def finish(self) -> None:
+        """Puts the whole block in its place. Its checksum is what a later reader trusts, so it is not synced."""
+        size = self.stop - self.start
+        while self._num_summed < size:
+            content = os.pread(self._descriptor, min(_CHECK_BYTES, size - self._num_summed), self._num_summed)
+            if not content:
+                raise OSError(errno.EIO, "a block that was written is short")
+            self._crc, self._num_summed = google_crc32c.extend(self._crc, content), self._num_summed + len(content)
+        os.pwrite(self._descriptor, TRAILER.pack(MAGIC, self._crc, 0), size)
+        os.rename(self._path + PART, self._path)
+        os.close(self._descriptor)
+
+    def drop(self) -> None:
+        """Gives the block up."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path + PART)
+        os.close(self._descriptor)
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Returns whether an open file is still the one at a path."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(descriptor)
+    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuses a cache folder that is a symbolic link: what it points to may be exchanged."""
+    if folder.is_symlink():
+        raise ForeignFileError(errno.EPERM, "it is a symbolic link", str(folder))

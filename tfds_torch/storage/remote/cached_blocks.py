@@ -1,0 +1,110 @@
+"""CachedBlocks: blocks of the cache that are kept open between reads."""
+
+import os
+import stat
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+import google_crc32c
+
+from tfds_torch.storage.open_files import most_open_files
+from tfds_torch.storage.remote.layout import MAGIC, TRAILER, block_name
+
+_Key = TypeVar("_Key", bound=Hashable)
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_MOST_OPEN = 256
+_CHECK_BYTES = 1 << 20
+
+
+class DamagedBlockError(Exception):
+    """A block of the cache that is not what was fetched; never leaves this folder."""
+
+
+class CachedBlocks(Generic[_Key]):
+    """Reads blocks that lie in the cache, and leaves those that do not to the caller. One thread at a time.
+
+    Args:
+        verifies: whether a block's checksum is compared when it is first opened.
+    """
+
+    def __init__(self, *, verifies: bool) -> None:
+        self._verifies = verifies
+        self._most = max(1, min(_MOST_OPEN, most_open_files() // 2))
+        self._open: OrderedDict[_Key, tuple[int, int]] = OrderedDict()  # Descriptor and size; the last used at the end.
+        self._verified: dict[_Key, tuple[int, int]] = {}  # Number and time of the file whose checksum was right.
+
+    def read(self, key: _Key, folder: Callable[[], str], start: int, stop: int, first: int, last: int) -> bytes | None:
+        """Returns bytes first..last-1 of an object from its block start..stop-1; None: the block is not there.
+
+        Raises:
+            DamagedBlockError: the block is not what was fetched; the message is a clause.
+        """
+        found = self._open.get(key)
+        if found is None:
+            found = self._open_block(key, folder(), start, stop)
+            if found is None:
+                return None
+        else:
+            self._open.move_to_end(key)
+        descriptor, size = found
+        content = os.pread(descriptor, last - first, first - start)
+        if len(content) == last - first and os.fstat(descriptor).st_size == size:
+            return content
+        self.forget(key)  # It was removed meanwhile: its file is cut before that, so that its bytes are free.
+        return None
+
+    def is_there(self, key: _Key, folder: str, start: int, stop: int) -> bool:
+        """Returns whether a block lies in the cache."""
+        return key in self._open or os.path.exists(os.path.join(folder, block_name(start, stop)))
+
+    def forget(self, key: _Key) -> None:
+        """Closes a block."""
+        found = self._open.pop(key, None)
+        if found is not None:
+            os.close(found[0])
+
+    def close(self) -> None:
+        """Closes all."""
+        while self._open:
+            os.close(self._open.popitem()[1][0])
+
+    def _open_block(self, key: _Key, folder: str, start: int, stop: int) -> tuple[int, int] | None:
+        while len(self._open) >= self._most:
+            os.close(self._open.popitem(last=False)[1][0])
+        path = os.path.join(folder, block_name(start, stop))
+        try:
+            descriptor = os.open(path, _OPEN)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DamagedBlockError(f"it cannot be opened: {error.strerror}") from error
+        try:
+            self._check(key, descriptor, stop - start)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        found = self._open[key] = descriptor, stop - start + TRAILER.size
+        return found
+
+    def _check(self, key: _Key, descriptor: int, size: int) -> None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (os.geteuid(), 0):
+            raise DamagedBlockError("it is not a file of this user's own")
+        if status.st_size != size + TRAILER.size:
+            raise DamagedBlockError(f"it has {status.st_size} of {size + TRAILER.size} bytes")
+        magic, crc, _ = TRAILER.unpack(os.pread(descriptor, TRAILER.size, size))
+        if magic != MAGIC:
+            raise DamagedBlockError("its last bytes are not those of a block")
+        version = (status.st_ino, status.st_mtime_ns)
+        if not self._verifies or self._verified.get(key) == version:
+            return
+        found, place = 0, 0
+        while place < size:
+            content = os.pread(descriptor, min(_CHECK_BYTES, size - place), place)
+            if not content:
+                raise DamagedBlockError("it was cut")
+            found, place = google_crc32c.extend(found, content), place + len(content)
+        if found != crc:
+            raise DamagedBlockError("its checksum is wrong")
+        self._verified[key] = version

@@ -1,0 +1,210 @@
+"""Requests to stores of objects by obstore, which this module alone imports; it runs in the fetcher only."""
+
+import os
+import random
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.remote.faults import Fault, fault_of
+from tfds_torch.storage.remote.layout import pin_of
+from tfds_torch.storage.remote.storage_options import options_of_scheme, secrets_of
+from tfds_torch.storage.remote.urls import split, without_secrets
+
+CHUNK_BYTES = 512 << 10
+_TIME = "modified "
+_STALL_S = 15.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 8.0
+_SMALL_BYTES = 64 << 20
+
+
+def import_obstore() -> Any:
+    """Returns the package obstore.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import obstore
+        import obstore.store
+    except ImportError as error:
+        raise ConfigError(
+            "Object stores are read by the package obstore, which is not installed: pip install 'tfds_torch[remote]'."
+        ) from error
+    return obstore
+
+
+class Client:
+    """Asks stores for objects. Every method raises Fault, and tries nothing twice.
+
+    Args:
+        storage_options: as `RemoteOptions` has them.
+        timeout_s: seconds without a byte after which a request is given up, 15 at most.
+        connections: kept open for each host.
+    """
+
+    def __init__(self, storage_options: Mapping[str, Any], timeout_s: float, connections: int) -> None:
+        self._obstore = import_obstore()
+        self._options = storage_options
+        self._secrets = secrets_of(storage_options)
+        self._stall_s = min(_STALL_S, timeout_s)
+        self._connections = connections
+        self._stores: dict[tuple[str, str], Any] = {}
+        self._etags: dict[str, str] = {}
+        self.reached: set[tuple[str, str]] = set()
+        """Stores that have answered: the host's name and port are right."""
+        self.num_requests = 0
+
+    async def look(self, url: str) -> tuple[int, str | None]:
+        """Returns size and ETag of an object."""
+        store, path = self._store(url)
+        try:
+            self.num_requests += 1
+            found = await self._obstore.head_async(store, path)
+        except Exception as error:
+            raise self._fault(error, url) from None
+        self._note_answer(url)
+        etag = _etag(found)
+        if etag is not None:
+            self._etags[url] = etag
+        return int(found["size"]), etag
+
+    async def read_small(self, url: str) -> bytes:
+        """Returns the content of an object."""
+        store, path = self._store(url)
+        try:
+            self.num_requests += 1
+            result = await self._obstore.get_async(store, path)
+            if result.meta["size"] > _SMALL_BYTES:
+                raise Fault(f"it has {result.meta['size']} bytes, too many for metadata", "Check the URL.")
+            content = bytes(await result.bytes_async())
+        except Fault:
+            raise
+        except Exception as error:
+            raise self._fault(error, url) from None
+        self._note_answer(url)
+        return content
+
+    async def folders(self, url: str) -> list[str]:
+        """Returns the names of the folders right below a URL."""
+        store, path = self._store(url)
+        try:
+            self.num_requests += 1
+            found = await self._obstore.list_with_delimiter_async(store, path or None)
+        except Exception as error:
+            raise self._fault(error, url) from None
+        self._note_answer(url)
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"])
+
+    async def stream(self, url: str, start: int, stop: int, size: int, pin: int) -> AsyncGenerator[bytes, None]:
+        """Yields bytes start..stop-1 of an object, which must have this size and ETag.
+
+        Args:
+            url: the object.
+            start: first byte.
+            stop: the byte behind the last one.
+            size: of the object.
+            pin: what stands for its ETag.
+        """
+        store, path = self._store(url)
+        options: dict[str, Any] = {}
+        if (start, stop) != (0, size):
+            options["range"] = (start, stop)
+        known = self._etags.get(url, _TIME)
+        if pin_of(known) == pin and not known.startswith(("W/", _TIME)):  # A weak one never matches.
+            options["if_match"] = known
+        try:
+            self.num_requests += 1
+            result = await self._obstore.get_async(store, path, options=options)
+            self._note_answer(url)
+            etag = _etag(result.meta)
+            if (result.meta["size"], pin_of(etag)) != (size, pin):
+                raise Fault(_difference(result.meta["size"], size), "", kind="changed")
+            if etag is not None:
+                self._etags[url] = etag
+            async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
+                yield chunk
+        except Fault:
+            raise
+        except Exception as error:
+            raise self._fault(error, url) from None
+
+    def is_reached(self, url: str) -> bool:
+        """Returns whether an object's store has answered before."""
+        return split(url)[:2] in self.reached
+
+    def _note_answer(self, url: str) -> None:
+        self.reached.add(split(url)[:2])
+
+    def _fault(self, error: Exception, url: str) -> Fault:
+        return fault_of(error, url, self._secrets)
+
+    def _store(self, url: str) -> tuple[Any, str]:
+        """Returns the store of an object, and the object's path in it."""
+        scheme, bucket, path = split(url)
+        if scheme in ("https", "http"):
+            path, _, query = path.partition("?")
+            if query:
+                raise Fault(
+                    "a URL with a query (such as a signed one) cannot be read by ranges here",
+                    "Pass what signs it as a header: storage_options={'headers': ...}, or use the store's own scheme.",
+                    is_config=True,
+                )
+        store = self._stores.get((scheme, bucket))
+        if store is None:
+            try:
+                store = self._stores[scheme, bucket] = self._open(scheme, bucket)
+            except Exception as error:
+                fault = self._fault(error, url)
+                fault.is_config = True
+                raise fault from None
+        return store, path
+
+    def _open(self, scheme: str, bucket: str) -> Any:
+        config, client = options_of_scheme(scheme, self._options)
+        client = {
+            "read_timeout": f"{self._stall_s:g}s",
+            "connect_timeout": f"{min(5.0, self._stall_s):g}s",
+            "timeout": "1day",  # Slow answers are watched by their rate.
+            "pool_max_idle_per_host": str(self._connections),
+            "allow_http": scheme == "http" or client.get("allow_http", _is_plain_endpoint(config)),
+        } | client
+        retry = {"max_retries": 0}
+        stores = self._obstore.store
+        if scheme in ("https", "http"):
+            return stores.HTTPStore(f"{scheme}://{bucket}", client_options=client, retry_config=retry)
+        kind = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[scheme]
+        return kind(bucket, config=config, client_options=client, retry_config=retry)
+
+
+def pause_s(num_failed: int) -> float:
+    """Returns how long to wait before the next try, with jitter, so that many do not come at once."""
+    longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(num_failed, 10))
+    return random.uniform(0.5, 1.0) * longest  # noqa: S311 (no secret)
+
+
+def changed_message(url: str, clause: str) -> str:
+    """Returns the text of the error for an object that is another one than before."""
+    return (
+        f"{without_secrets(url)} changed since it was first looked at{clause}. Versions are not mixed: start again "
+        f"with objects that nobody writes to, or build its index anew."
+    )
+
+
+def _difference(found: int, expected: int) -> str:
+    return f": it had {expected} bytes and has {found}" if found != expected else ": its ETag is another one"
+
+
+def _etag(meta: Mapping[str, Any]) -> str | None:
+    """Returns the ETag, or the time of the last change where the server gives none."""
+    etag = meta.get("e_tag")
+    if etag is not None:
+        return str(etag)
+    modified = meta.get("last_modified")
+    return None if modified is None else f"{_TIME}{modified.isoformat()}"
+
+
+def _is_plain_endpoint(config: Mapping[str, Any]) -> bool:
+    named = [config.get("endpoint"), config.get("base_url"), config.get("aws_endpoint_url_s3")]
+    named += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
+    return any(str(one).startswith("http://") for one in named if one)

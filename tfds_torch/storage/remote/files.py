@@ -1,0 +1,268 @@
+"""RemoteFiles: reads of any part of objects, from blocks in the cache that the fetcher fills."""
+
+import os
+import time
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, TfdsTorchError
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Stamp
+from tfds_torch.storage.remote.cached_blocks import CachedBlocks, DamagedBlockError
+from tfds_torch.storage.remote.layout import GRID_BYTES, object_folder
+from tfds_torch.storage.remote.protocol import Message
+from tfds_torch.storage.remote.read_ahead import ReadAhead, Schedule
+from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.urls import without_secrets
+
+_NUM_TRIES = 4  # Of a block that is gone again before it is opened; then its bytes are read past the cache.
+_Block = tuple[int, int]  # Position of a file, and number of one of its blocks.
+
+
+class RemoteFiles:
+    """Reads of any part of any of these objects; the twin of `OpenFiles`.
+
+    A block that lies in the cache is opened and read without asking anybody. One that does not is asked of the fetcher:
+    the bytes that are read come first, the rest of the block behind them.
+
+    Threads: reads of cached blocks are served one after another; those that wait for the network wait side by side. A
+    fork: the child goes on with the open files, and asks the fetcher over connections of its own.
+
+    Args:
+        store: asks for the objects.
+        urls: the objects.
+        stamps: size, and what stands for the ETag, that each object must have.
+        cuts: position of an object -> int64 [k + 1], offsets at which its blocks begin, 0 first, its size last; called
+            when a byte of it is first needed. None: blocks of 8 MiB.
+        verifies: whether the checksum of a block is compared when this process first opens it; for formats that have
+            no checksums of their own.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        urls: Sequence[str],
+        stamps: Sequence[Stamp],
+        cuts: Callable[[int], Int64Array] | None = None,
+        *,
+        verifies: bool = True,
+    ) -> None:
+        self._store, self._urls, self._stamps, self._find_cuts = store, urls, stamps, cuts
+        self._cuts: dict[int, list[int]] = {}
+        self._lock = ProcessLock()
+        self._blocks: CachedBlocks[_Block] = CachedBlocks(verifies=verifies)
+        self._advised: set[_Block] = set()
+        self._damaged: set[_Block] = set()
+        self._is_first_advice = True
+        self._ahead: ReadAhead | None = None
+        self._finalizer = weakref.finalize(self, self._blocks.close)
+        self._finalizer.atexit = False  # Threads may still read then.
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        """Returns these bytes of an object; fewer only where it ends.
+
+        Raises:
+            ShardError: the object is missing, changed, or cannot be read.
+            ConfigError: the reader is closed, or options are wrong.
+            CorruptRecordError: a block of the cache is damaged again after it was fetched again.
+        """
+        stop = min(offset + size, self._stamps[file][0])
+        if offset >= stop:
+            return b""
+        cuts = self._cuts_of(file)
+        number = bisect_right(cuts, offset) - 1
+        if stop <= cuts[number + 1]:
+            content = self._read_block(file, number, cuts, offset, stop)
+        else:
+            parts = []
+            while offset < stop:
+                end = min(stop, cuts[number + 1])
+                parts.append(self._read_block(file, number, cuts, offset, end))
+                offset, number = end, number + 1
+            content = b"".join(parts)
+        self._store.count(len(content))
+        return content
+
+    def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
+        """Has the blocks of ranges fetched ahead; of the first ones, the ranges themselves first."""
+        ranges = find()
+        wanted: dict[_Block, list[tuple[int, int]]] = {}
+        for first, last in ranges.bounds:
+            file = ranges.file[first]
+            self._add_blocks(wanted, file, ranges.start[first], max(ranges.end[first:last]))
+        with_ranges, self._is_first_advice = self._is_first_advice, False
+        missing = {block: parts for block, parts in wanted.items() if not self._is_cached(block)}
+        if not missing:
+            return
+        if not with_ranges:
+            missing = {block: [] for block in missing if block not in self._advised}
+        self._advised.update(missing)
+        if missing:
+            self._store.tell({"op": "advise", "files": self._described(missing)})
+
+    def follow(self, schedule: Schedule) -> None:
+        """Has the blocks of an order's next windows fetched while it is read; a new call replaces the last one.
+
+        A window counts as dealt when a block of the second window after it is read, or when `dealt` says so.
+
+        Args:
+            schedule: yields lazily, in the order of reading, the number of a window and its blocks: (position of the
+                object, number of the block among its cuts).
+
+        Raises:
+            ConfigError: the cache's budget is below two windows and what is in flight.
+        """
+        self.unfollow()
+        self._is_first_advice = True
+        self._advised.clear()
+        total = sum(size for size, _ in self._stamps)
+        self._ahead = ReadAhead(self._store, schedule, self._described, self._bytes_of, total, self._forget)
+        self._ahead.begin()
+
+    def dealt(self, window: int) -> None:
+        """Says that a window's examples have all been read: its blocks may go."""
+        if self._ahead is not None:
+            self._ahead.note_dealt(window)
+
+    def unfollow(self) -> None:
+        """Says that the order is not read on."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.end()
+
+    def discard(self, file: int, offset: int) -> bool:
+        """Has the block of an offset fetched again, whose bytes are not what was written.
+
+        Returns:
+            False where that happened before: then it is not the cache that damages them.
+        """
+        block = (file, bisect_right(self._cuts_of(file), offset) - 1)
+        if block in self._damaged:
+            return False
+        self._drop(block)
+        return True
+
+    def changed(self, file: int) -> str | None:
+        """Returns how an object differs from its stamp, as a clause, or None."""
+        try:
+            found = self._store.look([self._urls[file]])[0].stamp
+        except TfdsTorchError as error:
+            return str(error)
+        if found == self._stamps[file]:
+            return None
+        if found[0] != self._stamps[file][0]:
+            return f"it had {self._stamps[file][0]} bytes and has {found[0]}"
+        return "its ETag is another one"
+
+    def close(self) -> None:
+        """Closes every file; reading afterwards is an error."""
+        self.unfollow()
+        with self._lock:
+            self._finalizer()
+
+    def _cuts_of(self, file: int) -> list[int]:
+        cuts = self._cuts.get(file)
+        if cuts is None:
+            size = self._stamps[file][0]
+            if self._find_cuts is None:
+                cuts = [*range(0, size, GRID_BYTES), size]
+            else:
+                cuts = self._find_cuts(file).tolist()
+                if cuts[0] != 0 or cuts[-1] != size:
+                    found = f"its index is about bytes {cuts[0]} to {cuts[-1]}"
+                    raise ShardError(f"{self._name(file)} has {size} bytes, and {found}. Build its index anew.")
+            self._cuts[file] = cuts
+        return cuts
+
+    def _read_block(self, file: int, number: int, cuts: list[int], first: int, last: int) -> bytes:
+        block, start, stop = (file, number), cuts[number], cuts[number + 1]
+        ahead = self._ahead
+        if ahead is not None:
+            ahead.note_read(block)
+        began_at = None
+        for attempt in range(_NUM_TRIES + 1):
+            content = self._read_cached(block, start, stop, first, last)
+            if content is None and began_at is None:
+                began_at = time.monotonic()
+            if content is None:
+                content = self._ask(file, start, stop, first, last, is_direct=attempt == _NUM_TRIES)
+            if content is not None:
+                break
+        else:
+            raise AssertionError("The last try returns bytes or raises.")
+        if began_at is not None:
+            self._store.count(0, time.monotonic() - began_at)
+        return content
+
+    def _read_cached(self, block: _Block, start: int, stop: int, first: int, last: int) -> bytes | None:
+        """Returns bytes of a block; None: it is not in the cache."""
+        with self._lock:
+            if not self._finalizer.alive:
+                raise ConfigError("The reader was closed: open another one to read on.")
+            try:
+                return self._blocks.read(block, lambda: self._folder(block[0]), start, stop, first, last)
+            except DamagedBlockError as error:
+                clause = str(error)
+        if block in self._damaged:
+            raise CorruptRecordError(
+                f"{self._name(block[0])}, bytes {start}-{stop - 1}: the block in the cache {self._store.cache} is "
+                f"damaged again after it was fetched again ({clause}). Check the disk and the memory of this machine."
+            )
+        self._drop(block)
+        return None
+
+    def _ask(self, file: int, start: int, stop: int, first: int, last: int, *, is_direct: bool) -> bytes | None:
+        """Returns bytes from the fetcher; None: their block lies in the cache now."""
+        message = self._object(file) | {"op": "get", "block": [start, stop], "range": [first, last]}
+        reply, content = self._store.ask(message | ({"is_direct": True} if is_direct else {}))
+        return None if reply["is_cached"] else content
+
+    def _drop(self, block: _Block) -> None:
+        """Has a damaged block fetched again."""
+        cuts = self._cuts_of(block[0])
+        with self._lock:
+            self._damaged.add(block)
+            self._blocks.forget(block)
+        span = [cuts[block[1]], cuts[block[1] + 1]]
+        self._store.ask(self._object(block[0]) | {"op": "discard", "block": span})
+
+    def _forget(self, blocks: Iterable[_Block]) -> None:
+        """Closes the files of blocks that may go."""
+        with self._lock:
+            for block in blocks:
+                self._blocks.forget(block)
+
+    def _add_blocks(self, wanted: dict[_Block, list[tuple[int, int]]], file: int, start: int, stop: int) -> None:
+        cuts = self._cuts_of(file)
+        stop = min(stop, cuts[-1])
+        number = bisect_right(cuts, start) - 1
+        while start < stop:
+            end = min(stop, cuts[number + 1])
+            wanted.setdefault((file, number), []).append((start, end))
+            start, number = end, number + 1
+
+    def _is_cached(self, block: _Block) -> bool:
+        cuts = self._cuts_of(block[0])
+        return self._blocks.is_there(block, self._folder(block[0]), cuts[block[1]], cuts[block[1] + 1])
+
+    def _described(self, blocks: dict[_Block, list[tuple[int, int]]]) -> list[Message]:
+        """Returns blocks, and the ranges of them that are read first, as the fetcher gets them."""
+        files: dict[int, list[object]] = {}
+        for (file, number), parts in blocks.items():
+            cuts = self._cuts_of(file)
+            files.setdefault(file, []).append([cuts[number], cuts[number + 1], parts])
+        return [self._object(file) | {"blocks": parts} for file, parts in files.items()]
+
+    def _bytes_of(self, block: _Block) -> int:
+        cuts = self._cuts_of(block[0])
+        return cuts[block[1] + 1] - cuts[block[1]]
+
+    def _object(self, file: int) -> Message:
+        return {"url": self._urls[file], "stamp": self._stamps[file]}
+
+    def _folder(self, file: int) -> str:
+        return object_folder(self._store.cache, self._urls[file], *self._stamps[file])
+
+    def _name(self, file: int) -> str:
+        return without_secrets(os.fspath(self._urls[file]))

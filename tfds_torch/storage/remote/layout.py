@@ -1,0 +1,48 @@
+"""Where the blocks of objects lie in the cache folder, and how the file of a block looks.
+
+`<cache>/objects/<digest of URL, size and ETag>/<start>-<stop>`: bytes start..stop-1 of the object, and behind them the
+trailer, 16 bytes: magic, CRC32C of the bytes (u32, little-endian), zeros. A name with `.part` behind it is a block that
+is being fetched, or was when its fetcher died.
+"""
+
+import hashlib
+import os
+import re
+import struct
+from pathlib import Path
+
+TRAILER = struct.Struct("<8sII")
+MAGIC = b"tfdsblk\n"
+PART = ".part"
+GRID_BYTES = 8 << 20
+"""Of a block, where its object's reader does not say where blocks begin."""
+
+_BLOCK = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(\.part)?")
+
+
+def pin_of(etag: str | None) -> int:
+    """Returns what stands for an ETag in a stamp: 63 bits of its hash."""
+    digest = hashlib.blake2b((etag or "").encode(errors="surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def objects_folder(cache: Path | str) -> str:
+    """Returns the folder of all objects of a cache."""
+    return os.path.join(cache, "objects")
+
+
+def object_folder(cache: Path | str, url: str, size: int, pin: int) -> str:
+    """Returns the folder of one version of an object."""
+    key = f"{url}\0{size}\0{pin}".encode(errors="surrogateescape")
+    return os.path.join(objects_folder(cache), hashlib.blake2b(key, digest_size=16).hexdigest())
+
+
+def block_name(start: int, stop: int) -> str:
+    """Returns the name of the file of bytes start..stop-1."""
+    return f"{start}-{stop}"
+
+
+def block_of_name(name: str) -> tuple[int, int, bool] | None:
+    """Returns start and stop of a block's file, and whether it is still being fetched; None: it is not one of ours."""
+    found = _BLOCK.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]), found[3] is not None)

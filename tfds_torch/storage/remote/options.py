@@ -1,0 +1,78 @@
+"""RemoteOptions: where objects are cached, how many bytes of them, and how their store is asked."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import check_integer, check_seconds
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.remote.storage_options import check_storage_options
+
+DEFAULT_CONNECTIONS = 24
+_MOST_CONNECTIONS = 256
+
+
+@dataclass(frozen=True)
+class RemoteOptions:
+    """How objects of s3://, gs://, az://, https:// and http:// are fetched, and where they are kept.
+
+    The values of `storage_options` are secrets: they are in no repr, pickle, state, log or file. A process that gets a
+    pickled copy asks the fetcher of the process that has them.
+
+    Attributes:
+        cache_dir: folder of the cache; None: `tfds_torch/remote` in the user's cache folder. It must be the user's own.
+        max_bytes: most bytes that the cache may take; None: 0.8 of what is free where it lies (what the cache itself
+            takes counts as free).
+        storage_options: obstore's keys (such as `region`, `endpoint`, `skip_signature`), or fsspec's `anon`, `key`,
+            `secret`, `token`, `endpoint_url`; None: credentials come from the environment.
+        ahead_bytes: bytes that are fetched ahead of the window that is read; None: 512 MiB, a quarter of `max_bytes`
+            at most.
+        connections: requests at a time; None: 24.
+        timeout_s: seconds for which a request that fails for a reason that may pass is tried again.
+
+    Raises:
+        ConfigError: a number out of range, or an unknown storage option.
+    """
+
+    cache_dir: str | os.PathLike[str] | None = None
+    max_bytes: int | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    ahead_bytes: int | None = None
+    connections: int | None = None
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
+            raise ConfigError(f"RemoteOptions: cache_dir={quoted(self.cache_dir)} must be a path, or None.")
+        for name, most in (("max_bytes", None), ("ahead_bytes", None), ("connections", _MOST_CONNECTIONS)):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_integer(f"RemoteOptions: {name}", value, 1, most))
+        check_seconds("RemoteOptions: timeout_s", self.timeout_s, can_be_none=False)
+        if self.storage_options is not None:
+            object.__setattr__(self, "storage_options", check_storage_options(self.storage_options))
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the cache."""
+        if self.cache_dir is None:
+            return platformdirs.user_cache_path("tfds_torch") / "remote"
+        return Path(os.path.abspath(os.path.expanduser(self.cache_dir)))
+
+    def __repr__(self) -> str:
+        names = ("cache_dir", "max_bytes", "ahead_bytes", "connections", "timeout_s")
+        fields = [f"{name}={getattr(self, name)!r}" for name in names]
+        if self.storage_options is not None:
+            keys = ", ".join(f"{key!r}: ..." for key in sorted(self.storage_options))
+            fields.insert(2, f"storage_options={{{keys}}}")
+        return f"RemoteOptions({', '.join(fields)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The copy has no storage options: they would be readable in the pickle."""
+        cache_dir = None if self.cache_dir is None else os.fspath(self.cache_dir)
+        return RemoteOptions, (cache_dir, self.max_bytes, None, self.ahead_bytes, self.connections, self.timeout_s)

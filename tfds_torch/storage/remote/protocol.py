@@ -1,0 +1,60 @@
+"""Messages between the fetcher and the processes that ask it: a JSON object, and bytes behind it.
+
+Layout, little-endian: bytes of the JSON text (u32), bytes of the body (u32), the text, the body.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+from typing import Any
+
+Message = dict[str, Any]
+
+HEARTBEAT_S = 5.0
+"""Between signs of life of a fetcher whose answer takes long."""
+
+_HEAD = struct.Struct("<II")
+_MOST_TEXT_BYTES = 1 << 26
+
+
+class BrokenFrameError(OSError):
+    """The other side ended, or sent what is not a message."""
+
+
+def pack(message: Message, body: bytes = b"") -> bytes:
+    """Returns a message as it is sent."""
+    text = json.dumps(message).encode()
+    return _HEAD.pack(len(text), len(body)) + text + body
+
+
+def receive(connection: socket.socket) -> tuple[Message, bytes]:
+    """Returns the next message and its body; raises OSError where the other side has ended."""
+    num_text, num_body = _sizes(_receive_exactly(connection, _HEAD.size))
+    text = _receive_exactly(connection, num_text)
+    return json.loads(text), _receive_exactly(connection, num_body)
+
+
+async def read(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
+    """Returns the next message and its body; raises IncompleteReadError where the other side has ended."""
+    num_text, num_body = _sizes(await reader.readexactly(_HEAD.size))
+    text = await reader.readexactly(num_text)
+    return json.loads(text), await reader.readexactly(num_body) if num_body else b""
+
+
+def _sizes(head: bytes) -> tuple[int, int]:
+    num_text, num_body = _HEAD.unpack(head)
+    if num_text > _MOST_TEXT_BYTES:
+        raise BrokenFrameError(f"A message of {num_text} bytes is not one of ours.")
+    return num_text, num_body
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    parts, left = [], size
+    while left:
+        part = connection.recv(min(left, 1 << 20))
+        if not part:
+            raise BrokenFrameError("The connection was closed.")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

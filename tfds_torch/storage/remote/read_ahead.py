@@ -1,0 +1,131 @@
+"""ReadAhead: tells the fetcher which blocks the next windows of an order need, and which windows have been dealt."""
+
+import itertools
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tfds_torch.storage.open_files import ProcessLock
+from tfds_torch.storage.remote.protocol import Message
+from tfds_torch.storage.remote.store import ObjectStore
+
+_Block = tuple[int, int]
+Window = tuple[int, Sequence[_Block]]
+Schedule = Iterable[Window]
+
+_MOST_AHEAD_BYTES = 512 << 20
+_numbers = itertools.count()
+
+
+class ReadAhead:
+    """One pass of one reader over the windows of an order.
+
+    Windows are announced up to `ahead_bytes` beyond the one that is read, one at least. Threads may share it. A forked
+    process that reads on is another reader to the fetcher.
+
+    Args:
+        store: tells the fetcher.
+        schedule: yields windows lazily, in the order of reading.
+        describe: blocks with ranges -> as the fetcher gets them.
+        bytes_of: block -> its length.
+        total: bytes of all objects.
+        forget: called with the blocks of windows that have been dealt.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        schedule: Schedule,
+        describe: Callable[[dict[_Block, list[tuple[int, int]]]], list[Message]],
+        bytes_of: Callable[[_Block], int],
+        total: int,
+        forget: Callable[[Iterable[_Block]], None],
+    ) -> None:
+        self._store, self._describe, self._bytes_of, self._forget = store, describe, bytes_of, forget
+        self._schedule: Iterator[Window] = iter(schedule)
+        self._total = total
+        options = store.options
+        limit = _MOST_AHEAD_BYTES if options.max_bytes is None else min(_MOST_AHEAD_BYTES, options.max_bytes // 4)
+        self._ahead_bytes = options.ahead_bytes or limit
+        self._lock = ProcessLock()
+        self._number, self._process = next(_numbers), os.getpid()
+        self._id = self._new_id()
+        self._windows: deque[tuple[int, list[_Block], int]] = deque()  # Known and not dealt: number, blocks, bytes.
+        self._window_of: dict[_Block, int] = {}
+        self._current: int | None = None
+        self._is_exhausted = False
+
+    def begin(self) -> None:
+        """Announces the first windows; raises what the fetcher says of them."""
+        with self._lock:
+            windows = self._take_windows()
+            self._store.ask(self._message("follow", windows) | {"total": self._total})
+
+    def note_read(self, block: _Block) -> None:
+        """Notes that a block is read: its window, if it is a later one, is the current one from now on."""
+        window = self._window_of.get(block)
+        if window is None or window == self._current:
+            return
+        with self._lock:
+            if self._current is not None and window <= self._current:
+                return
+            before = [number for number, _, _ in self._windows if number < window]
+            self._advance(window, dealt=before[-2] if len(before) > 1 else None)
+
+    def note_dealt(self, window: int) -> None:
+        """Notes that a window, and those before it, have been dealt."""
+        with self._lock:
+            self._advance(self._current, dealt=window)
+
+    def end(self) -> None:
+        """Says that nothing more is read."""
+        with self._lock:
+            self._store.tell({"op": "leave", "reader": self._id})
+
+    def _advance(self, current: int | None, dealt: int | None) -> None:
+        self._current = current
+        gone: list[_Block] = []
+        while dealt is not None and self._windows and self._windows[0][0] <= dealt:
+            number, blocks, _ = self._windows.popleft()
+            gone += [block for block in blocks if self._window_of.get(block) == number]
+        for block in gone:
+            del self._window_of[block]
+        if gone:
+            self._forget(gone)
+        self._store.tell(self._message("windows", self._take_windows()) | {"dealt": dealt, "total": self._total})
+
+    def _take_windows(self) -> list[tuple[int, list[_Block], int]]:
+        """Returns the windows that are announced now."""
+        if self._process != os.getpid():  # A forked reader tells of all windows it has not dealt.
+            self._process, self._id = os.getpid(), self._new_id()
+            taken = list(self._windows)
+        else:
+            taken = []
+        current = self._current
+        ahead = sum(size for number, _, size in self._windows if current is None or number > current)
+        beyond = sum(current is None or number > current for number, _, _ in self._windows)
+        while not self._is_exhausted and (beyond < 2 or ahead < self._ahead_bytes):
+            found = next(self._schedule, None)
+            if found is None:
+                self._is_exhausted = True
+                break
+            number, blocks = found[0], list(dict.fromkeys((int(file), int(block)) for file, block in found[1]))
+            size = sum(map(self._bytes_of, blocks))
+            window = (number, blocks, size)
+            self._windows.append(window)
+            for block in blocks:
+                self._window_of[block] = number
+            taken.append(window)
+            ahead, beyond = ahead + size, beyond + 1
+        return taken
+
+    def _message(self, operation: str, windows: Sequence[tuple[int, list[_Block], int]]) -> Message:
+        described = [
+            [number, self._describe({block: [] for block in blocks}), num_bytes]
+            for number, blocks, num_bytes in windows
+        ]
+        return {"op": operation, "reader": self._id, "pid": os.getpid(), "windows": described}
+
+    def _new_id(self) -> str:
+        return f"{os.getpid()}-{self._number}-{secrets.token_hex(4)}"

@@ -1,0 +1,118 @@
+"""Storage options: which keys a store takes, and what fsspec's names for them mean."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
+
+_S3 = """access_key_id secret_access_key session_token region default_region endpoint bucket skip_signature
+request_payer virtual_hosted_style_request unsigned_payload imdsv1_fallback metadata_endpoint s3_express
+container_credentials_relative_uri container_credentials_full_uri container_authorization_token_file role_arn
+role_session_name web_identity_token_file sts_endpoint server_side_encryption sse_kms_key_id sse_bucket_key_enabled
+sse_customer_key_base64 disable_tagging"""
+_GS = """service_account service_account_key application_credentials bearer_token base_url bucket skip_signature"""
+_AZ = """account_name account_key client_id client_secret credential_type tenant_id authority_host sas_key token
+endpoint use_emulator use_fabric_endpoint encryption_key msi_endpoint object_id msi_resource_id federated_token_file
+use_azure_cli skip_signature container_name disable_tagging"""
+_CLIENT = """allow_http allow_invalid_certificates connect_timeout default_headers http1_only http2_only
+pool_idle_timeout pool_max_idle_per_host proxy_url proxy_ca_certificate proxy_excludes root_certificate
+randomize_addresses read_timeout user_agent"""
+
+KEYS = {"s3": frozenset(_S3.split()), "gs": frozenset(_GS.split()), "az": frozenset(_AZ.split())}
+"""Of each scheme, as obstore calls them; https:// and http:// have those of the client only."""
+CLIENT_KEYS = frozenset(_CLIENT.split())
+"""Of the HTTP client, for every scheme."""
+FSSPEC_KEYS = ("anon", "key", "secret", "token", "endpoint_url", "headers", "requester_pays")
+_PREFIXES = ("aws_", "google_", "azure_storage_", "azure_")
+
+
+def check_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of storage options whose keys are known; no message holds a value."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"RemoteOptions: storage_options must be a mapping, not a {type(options).__name__}.")
+    known = _known()
+    for key in options:
+        name = _plain(key) if isinstance(key, str) else key
+        if name not in known:
+            raise ConfigError(
+                f"RemoteOptions: unknown storage option {quoted(key)}: the keys are those of obstore's stores and of "
+                f"its client, and of fsspec {', '.join(FSSPEC_KEYS)}.{did_you_mean(name, known)}"
+            )
+    return dict(options)
+
+
+def options_of_scheme(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the configuration of a scheme's store and of its client, in obstore's names.
+
+    A key that another scheme alone has is left out, so that one value serves datasets in several stores.
+    """
+    store: dict[str, Any] = {}
+    client: dict[str, Any] = {}
+    for key, value in options.items():
+        for name, translated in _translated(scheme, _plain(key), value):
+            if name in CLIENT_KEYS:
+                client[name] = translated
+            elif name in KEYS.get(scheme, ()):
+                store[name] = translated
+    return store, client
+
+
+def secrets_of(options: Mapping[str, Any] | None) -> list[str]:
+    """Returns the texts that no message may hold."""
+    found = []
+    for key, value in (options or {}).items():
+        name = key.lower()
+        if isinstance(value, Mapping):
+            found += [str(one) for one in value.values()]
+        elif any(word in name for word in ("key", "secret", "token", "account", "sas", "password")):
+            found.append(str(value))
+    return [one for one in found if len(one) > 3]
+
+
+def _translated(scheme: str, key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields a key and its value in obstore's names."""
+    if key == "anon":
+        yield "skip_signature", bool(value)
+    elif key == "requester_pays":
+        yield "request_payer", bool(value)
+    elif key == "headers" or key == "default_headers":
+        yield "default_headers", dict(value)
+    elif key in ("endpoint_url", "endpoint"):
+        yield {"gs": "base_url"}.get(scheme, "endpoint"), value
+        if str(value).startswith("http://"):
+            yield "allow_http", True
+    elif key == "token" and scheme in ("https", "http"):
+        yield "default_headers", {"Authorization": f"Bearer {value}"}
+    elif key == "token" and scheme == "s3":
+        yield "session_token", value
+    elif key == "token" and scheme == "gs":
+        yield _google_token(value)
+    elif key == "key":
+        yield {"az": "account_key"}.get(scheme, "access_key_id"), value
+    elif key == "secret":
+        yield "secret_access_key", value
+    else:
+        yield key, value
+
+
+def _google_token(value: Any) -> tuple[str, Any]:
+    """Returns what gcsfs's `token` means: no signature, a file of a service account, or a token of OAuth."""
+    if value == "anon":
+        return "skip_signature", True
+    return ("service_account" if str(value).endswith(".json") else "bearer_token"), value
+
+
+def _plain(key: str) -> str:
+    """Returns a key without the prefix that obstore allows, in lower case."""
+    name = key.lower()
+    known = _known()
+    for prefix in _PREFIXES:
+        if name.startswith(prefix) and name[len(prefix) :] in known:
+            return name[len(prefix) :]
+    return name
+
+
+def _known() -> set[str]:
+    return set().union(*KEYS.values(), CLIENT_KEYS, FSSPEC_KEYS)

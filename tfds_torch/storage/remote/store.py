@@ -1,0 +1,150 @@
+"""ObjectStore: what parsers, workers and commands hold of a store of objects; the fetcher does what it asks for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.open_files import ProcessLock, Stamp
+from tfds_torch.storage.remote import urls
+from tfds_torch.storage.remote.connections import FetcherConnections
+from tfds_torch.storage.remote.layout import pin_of
+from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.storage.remote.protocol import Message
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """An object as its store describes it: URL, size in bytes, and ETag (where a server has none: its time)."""
+
+    url: str
+    size: int
+    etag: str | None
+
+    @property
+    def stamp(self) -> Stamp:
+        """Size, and what stands for the ETag: 63 bits of its hash."""
+        return self.size, pin_of(self.etag)
+
+
+class ObjectStore:
+    """Objects of any store, by URL, through the fetcher of this process and its cache folder.
+
+    The fetcher is a process that starts with the first request; the processes that this one forks, or that get a
+    pickled copy, ask the same one. Where it has ended, the first of them that asks starts another one; with explicit
+    storage options that is only possible in the process that was given them, and in those forked from it.
+
+    Threads and processes: all may share it. A forked process has connections of its own. A pickled copy holds no
+    secrets. It is closed with its process, or when nobody holds it any more.
+
+    Args:
+        options: where the cache is, and how stores are asked.
+
+    Raises:
+        ConfigError: a system without Unix sockets.
+    """
+
+    def __init__(self, options: RemoteOptions | None = None) -> None:
+        self.options = options or RemoteOptions()
+        self._connections = FetcherConnections(self.options)
+        self._count_delivery = _Delivery()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copy, (self.options, self._connections.address, self._connections.has_secrets)
+
+    @property
+    def cache(self) -> str:
+        """Path of the cache folder."""
+        return str(self.options.folder)
+
+    def look(self, objects: Sequence[str]) -> list[ObjectInfo]:
+        """Returns what their stores say of objects, in the order asked; requests go side by side.
+
+        Raises:
+            ShardError: an object is missing, may not be read, or no answer came.
+            ConfigError: a URL of another scheme, or obstore is not installed.
+        """
+        for url in objects:
+            urls.split(url)
+        reply, _ = self.ask({"op": "look", "urls": list(objects)})
+        return [ObjectInfo(url, *found) for url, found in zip(objects, reply["objects"], strict=True)]
+
+    def read_small(self, url: str) -> bytes | None:
+        """Returns the content of an object of a few MB at most, which is not cached; None: there is none.
+
+        Raises:
+            ShardError: it may not be read, is too large, or no answer came.
+        """
+        urls.split(url)
+        reply, content = self.ask({"op": "read_small", "url": url})
+        return content if reply["found"] else None
+
+    def folders(self, url: str) -> list[str]:
+        """Returns the names of the folders right below a URL, sorted.
+
+        Raises:
+            ConfigError: the URL of a plain web server, which does not list what it has.
+        """
+        scheme, _, _ = urls.split(url)
+        if scheme not in urls.LISTED_SCHEMES:
+            raise ConfigError(
+                f"{urls.without_secrets(url)} cannot be listed: a plain web server does not say what it has. Name the "
+                f"dataset with its configuration and version, such as name/config:1.0.0."
+            )
+        reply, _ = self.ask({"op": "folders", "url": url})
+        return list(reply["names"])
+
+    def stats(self) -> dict[str, float]:
+        """Returns counts of the fetcher since it started, and of the processes that ask it.
+
+        `requests`, `retries`, `bytes_fetched`, `bytes_delivered`, `waited_s` (of readers, for the network),
+        `blocks_cached` (fetched into the cache), `blocks_removed`.
+        """
+        reply, _ = self.ask({"op": "stats"})
+        return dict(reply["counts"])
+
+    def start(self) -> None:
+        """Starts the fetcher now, so that its start takes no time from the first read."""
+        self.ask({"op": "hello"})
+
+    def close(self) -> None:
+        """Ends the fetcher, where this process started it; the next request starts another one."""
+        self._connections.close()
+
+    def ask(self, message: Message) -> tuple[Message, bytes]:
+        """Returns the fetcher's answer; raises what it reports. For the modules of this folder."""
+        return self._connections.ask(message | self._count_delivery.take())
+
+    def tell(self, message: Message) -> None:
+        """Sends what needs no answer. For the modules of this folder."""
+        self._connections.tell(message | self._count_delivery.take())
+
+    def count(self, num_bytes: int, waited_s: float = 0.0) -> None:
+        """Counts what a reader got; the fetcher hears of it with the next message."""
+        self._count_delivery.add(num_bytes, waited_s)
+
+
+class _Delivery:
+    """Bytes that readers of this process got, and seconds that they waited, since the fetcher last heard of them."""
+
+    def __init__(self) -> None:
+        self._lock = ProcessLock()
+        self._num_bytes, self._waited_s = 0, 0.0
+
+    def add(self, num_bytes: int, waited_s: float) -> None:
+        with self._lock:
+            self._num_bytes += num_bytes
+            self._waited_s += waited_s
+
+    def take(self) -> Message:
+        with self._lock:
+            num_bytes, waited_s = self._num_bytes, self._waited_s
+            self._num_bytes, self._waited_s = 0, 0.0
+        return {"delivered": num_bytes, "waited_s": waited_s} if num_bytes or waited_s else {}
+
+
+def _copy(options: RemoteOptions, address: str, has_secrets: bool) -> ObjectStore:
+    """Returns the store that a pickled one stands for."""
+    store = ObjectStore(options)
+    store._connections = FetcherConnections(options, address, lacks_secrets=has_secrets)
+    return store

@@ -1,0 +1,137 @@
+"""Requests that are tried again: what may pass is waited for, what may not is an error at once."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+from tfds_torch.errors import ConfigError, ShardError, TfdsTorchError
+from tfds_torch.storage.remote.cache import RemoteObject
+from tfds_torch.storage.remote.client import CHUNK_BYTES, Client, changed_message, pause_s
+from tfds_torch.storage.remote.faults import Fault
+from tfds_torch.storage.remote.urls import without_secrets
+
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_SLOWEST_BYTES_S = 32 << 10
+_NEVER_REACHED_S = 3.0  # A host that has not answered yet is more likely wrong than away for a moment.
+
+
+class Transfers:
+    """Requests of a client, each tried again until `timeout_s` seconds have passed without progress.
+
+    Args:
+        client: what asks the stores.
+        timeout_s: seconds.
+    """
+
+    def __init__(self, client: Client, timeout_s: float) -> None:
+        self._client, self._timeout_s = client, timeout_s
+        self._chunk_s = min(CHUNK_BYTES / _SLOWEST_BYTES_S, timeout_s)
+        self._logged: set[str] = set()
+        self.num_retries = 0
+        self.num_bytes = 0
+
+    async def ask(self, url: str, call: Callable[[str], Awaitable[_T]]) -> _T:
+        """Returns the client's answer about an object.
+
+        Raises:
+            ShardError: the object cannot be read.
+            ConfigError: what is asked for is wrong, not the object.
+            Fault: there is no such object (`kind` is `missing`).
+        """
+        patience = _Patience(self, url)
+        while True:
+            try:
+                return await asyncio.wait_for(call(url), max(self._timeout_s, 1.0))
+            except TimeoutError:
+                fault = Fault("no answer came in time", "Check the network.", is_transient=True)
+            except Fault as found:
+                fault = found
+            if fault.kind == "missing":
+                raise fault
+            await patience.wait(fault)
+
+    async def fetch(self, found: RemoteObject, start: int, stop: int, write: Callable[[bytes, int], None]) -> None:
+        """Fetches bytes start..stop-1 of an object; a broken answer goes on where it broke.
+
+        Args:
+            found: the object.
+            start: first byte.
+            stop: the byte behind the last one.
+            write: takes bytes and their offset in the object.
+
+        Raises:
+            ShardError: they cannot be read, or the object is another one than before.
+            ConfigError: options are wrong.
+            OSError: `write` failed.
+        """
+        position = start
+        patience = _Patience(self, found.url)
+        while position < stop:
+            try:
+                stream = self._client.stream(found.url, position, stop, found.size, found.pin)
+                async with aclosing(stream) as chunks:
+                    while True:
+                        async with asyncio.timeout(self._chunk_s):
+                            chunk = await anext(chunks, None)
+                        if chunk is None:
+                            break
+                        if len(chunk) > stop - position:
+                            raise Fault("the server sent more bytes than were asked for", "", is_transient=True)
+                        write(chunk, position)
+                        position += len(chunk)
+                        self.num_bytes += len(chunk)
+                        patience.renew()
+                if position < stop:
+                    missing = f"the server sent {stop - position} bytes fewer than were asked for"
+                    raise Fault(missing, "", is_transient=True)
+            except TimeoutError:
+                clause = f"fewer than {CHUNK_BYTES} bytes came in {self._chunk_s:g} s"
+                fault = Fault(clause, "Check the network.", is_transient=True)
+                await patience.wait(fault, f"bytes {position}-{stop - 1}")
+            except Fault as fault:
+                await patience.wait(fault, f"bytes {position}-{stop - 1}")
+
+
+class _Patience:
+    """How long a request has failed already."""
+
+    def __init__(self, transfers: Transfers, url: str) -> None:
+        self._transfers, self._url = transfers, url
+        self._failing_since: float | None = None
+        self._num_failed = 0
+
+    def renew(self) -> None:
+        """Notes progress."""
+        self._failing_since, self._num_failed = None, 0
+
+    async def wait(self, fault: Fault, asked: str = "") -> None:
+        """Waits before the next try, or raises the error that the fault is."""
+        transfers, now = self._transfers, time.monotonic()
+        if fault.kind == "changed":
+            raise ShardError(changed_message(self._url, fault.clause if fault.clause.startswith(":") else ""))
+        since = self._failing_since = now if self._failing_since is None else self._failing_since
+        is_reached = transfers._client.is_reached(self._url)
+        patience_s = transfers._timeout_s if is_reached else min(transfers._timeout_s, _NEVER_REACHED_S)
+        if fault.kind not in ("unreachable", "unresolved"):
+            patience_s = transfers._timeout_s
+        pause = pause_s(self._num_failed)
+        self._num_failed += 1
+        is_hopeless = not fault.is_transient or (fault.kind == "unresolved" and not is_reached)
+        if is_hopeless or now + pause - since > patience_s:
+            raise self._error(fault, asked, now - since)
+        transfers.num_retries += 1
+        if self._url not in transfers._logged:
+            transfers._logged.add(self._url)
+            shown = without_secrets(self._url)
+            _logger.warning("%s: %s; trying again for up to %g s.", shown, fault.clause, patience_s)
+        await asyncio.sleep(pause)
+
+    def _error(self, fault: Fault, asked: str, failing_s: float) -> TfdsTorchError:
+        tried = f" ({self._num_failed} tries in {failing_s:.1f} s)" if self._num_failed > 1 else ""
+        where = f", {asked}," if asked else ""
+        message = f"{without_secrets(self._url)}{where} cannot be read: {fault.clause}{tried}. {fault.remedy}".rstrip()
+        return (ConfigError if fault.is_config else ShardError)(message)

@@ -1,0 +1,54 @@
+"""URLs of objects: which ones are read here, and their parts."""
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.printable import quoted
+
+SCHEMES = ("s3", "gs", "az", "https", "http")
+LISTED_SCHEMES = ("s3", "gs", "az")
+"""Those whose servers list the names below a prefix."""
+
+
+def is_object_url(path: object) -> bool:
+    """Returns whether a path is the URL of an object in a store that is read here."""
+    if not isinstance(path, str):
+        return False
+    scheme, separator, rest = path.partition("://")
+    return bool(separator) and scheme in SCHEMES and bool(rest.strip("/"))
+
+
+def join(url: str, *names: str) -> str:
+    """Returns the URL of a name below another URL; the query of a URL stays at its end."""
+    place, mark, query = url.partition("?")
+    return "/".join((place.rstrip("/"), *(name.strip("/") for name in names))) + mark + query
+
+
+def split(url: str) -> tuple[str, str, str]:
+    """Returns scheme, bucket (or container, or host with its port) and path of an object's URL.
+
+    Raises:
+        ConfigError: it is not the URL of an object.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in SCHEMES:
+        raise ConfigError(
+            f"{quoted(without_secrets(url))} is not the URL of an object: the schemes are "
+            f"{', '.join(f'{one}://' for one in SCHEMES)}.{did_you_mean(scheme, SCHEMES)}"
+        )
+    bucket, _, path = rest.partition("/")
+    if not bucket:
+        raise ConfigError(f"{quoted(without_secrets(url))} has no bucket: write {scheme}://BUCKET/PATH.")
+    return scheme, bucket, path
+
+
+def without_secrets(url: str) -> str:
+    """Returns a URL without its query, user name and password, as messages and files have it."""
+    scheme, separator, rest = url.partition("://")
+    rest = rest.partition("?")[0].partition("#")[0]
+    host, slash, path = rest.partition("/")
+    return scheme + separator + host.rpartition("@")[2] + slash + path
+
+
+def is_below(url: str, prefix: str) -> bool:
+    """Returns whether an object lies below a prefix, or is it."""
+    return url == prefix or url.startswith(prefix.rstrip("/") + "/")
