@@ -42,11 +42,6 @@ class BlockJob:
         self._waiters: list[tuple[int, int, asyncio.Future[bytes | None]]] = []
 
     @property
-    def num_bytes(self) -> int:
-        """Length of the block."""
-        return self.stop - self.start
-
-    @property
     def has_waiters(self) -> bool:
         """Whether a reader waits for it now."""
         return any(not waiter.done() for _, _, waiter in self._waiters)
@@ -80,13 +75,6 @@ class BlockJob:
             self.urgent.append((first, last))
             pending += [rest for rest in ((begin, first), (last, end)) if rest[0] < rest[1]]
         self.pending = pending
-
-    def restart(self) -> None:
-        """Forgets what was planned to be fetched: its file begins anew."""
-        self.urgent, self.pending, self._done = [], _cut(self.start, self.stop), []
-        for start, stop, waiter in self._waiters:
-            if not waiter.done():
-                self.make_urgent(start, stop)
 
     def note_done(self, start: int, stop: int) -> None:
         """Notes fetched bytes, and answers those who wait for no more than is there now."""

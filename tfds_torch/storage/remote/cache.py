@@ -102,10 +102,35 @@ class Cache:
                 raise
             os.close(descriptor)  # It was put in place or removed since it was opened.
 
-    def discard(self, found: RemoteObject, start: int, stop: int) -> None:
-        """Removes a block that is damaged."""
-        with contextlib.suppress(FileNotFoundError):
+    def discard(self, found: RemoteObject, start: int, stop: int) -> bool:
+        """Removes a block that is damaged, or not needed any more; returns whether it was there."""
+        try:
             os.unlink(os.path.join(found.folder, block_name(start, stop)))
+        except FileNotFoundError:
+            return False
+        except IsADirectoryError as error:
+            raise ConfigError(
+                f"{os.path.join(found.folder, block_name(start, stop))} is a folder, not a block: the cache "
+                f"{self.folder} is not as it was written. `python -m tfds_torch.remote clear` empties it."
+            ) from error
+        return True
+
+    def copy(self, found: RemoteObject, claim: "Claim") -> bool:
+        """Copies a claimed block from the object's file as a whole; returns whether that was there."""
+        try:
+            source = os.open(os.path.join(found.folder, block_name(0, found.size)), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            for start in range(claim.start, claim.stop, _CHECK_BYTES):
+                size = min(_CHECK_BYTES, claim.stop - start)
+                content = os.pread(source, size, start)
+                if len(content) != size:
+                    return False
+                claim.write(content, start)
+        finally:
+            os.close(source)
+        return True
 
     def _make_object_folder(self, found: RemoteObject) -> None:
         with contextlib.suppress(FileExistsError):

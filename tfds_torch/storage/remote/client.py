@@ -118,8 +118,7 @@ class Client:
             result = await self._obstore.get_async(store, path, options=options)
             self._note_answer(url)
             etag = _etag(result.meta)
-            if (result.meta["size"], pin_of(etag)) != (size, pin):
-                raise Fault(_difference(result.meta["size"], size), "", kind="changed")
+            _compare(result.meta["size"], etag, size, pin)
             if etag is not None:
                 self._etags[url] = etag
             async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
@@ -191,8 +190,15 @@ def changed_message(url: str, clause: str) -> str:
     )
 
 
-def _difference(found: int, expected: int) -> str:
-    return f": it had {expected} bytes and has {found}" if found != expected else ": its ETag is another one"
+def _compare(found: int, etag: str | None, size: int, pin: int) -> None:
+    """Raises the fault of an answer about another object than was asked for."""
+    is_same = pin_of(etag) == pin
+    if found == size and is_same:
+        return
+    if is_same and etag is not None and not etag.startswith(_TIME):
+        raise Fault(f"the server sends {found} bytes of the {size} that this version has", "", is_transient=True)
+    clause = f": it had {size} bytes and has {found}" if found != size else ": its ETag is another one"
+    raise Fault(clause, "", kind="changed")
 
 
 def _etag(meta: Mapping[str, Any]) -> str | None:

@@ -106,7 +106,7 @@ def _of_connection(name: str, first: str, details: str) -> Fault:
         )
     if "dns error" in lowered or "failed to lookup" in lowered:
         return Fault("its host has no address", "Check the URL (or the endpoint) and the network.", True, "unresolved")
-    if "kind: connect" in lowered:
+    if re.search(r"kind: connect\b", lowered):
         clause = "the connection was refused" if "refused" in lowered else "no connection to its host could be made"
         return Fault(clause, "Check the URL, the endpoint and the network.", True, "unreachable")
     if "timedout" in lowered or "timed out" in lowered:

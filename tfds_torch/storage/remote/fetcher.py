@@ -14,10 +14,12 @@ from contextlib import suppress
 from typing import Any
 
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.storage.remote.budget import Budget
+from tfds_torch.storage.remote.budget import Budget, default_max_bytes
 from tfds_torch.storage.remote.cache import Cache
 from tfds_torch.storage.remote.client import Client
 from tfds_torch.storage.remote.protocol import Message
+from tfds_torch.storage.remote.published import PublishedReaders
+from tfds_torch.storage.remote.readers import Readers
 from tfds_torch.storage.remote.requests import Requests
 from tfds_torch.storage.remote.scheduler import Scheduler
 from tfds_torch.storage.remote.transfers import Transfers
@@ -46,8 +48,11 @@ async def _serve(setup: Message, replies: Any) -> None:
     cache = Cache(setup["cache"])
     client = Client(setup["storage_options"], setup["timeout_s"], setup["connections"])
     transfers = Transfers(client, setup["timeout_s"])
-    scheduler = Scheduler(cache, Budget(cache.folder, setup["max_bytes"]), transfers, setup["connections"])
-    requests = Requests(cache, client, transfers, scheduler)
+    readers = Readers(setup["max_bytes"] or default_max_bytes(cache.folder), setup["connections"])
+    published = PublishedReaders(cache.folder, readers)
+    budget = Budget(cache.folder, readers.max_bytes, readers, published)
+    scheduler = Scheduler(cache, budget, transfers, setup["connections"])
+    requests = Requests(cache, client, transfers, scheduler, readers, published)
     address = setup["address"]
     beside = f"{address}.{os.getpid()}"
     server = await asyncio.start_unix_server(requests.serve, beside, backlog=128)
@@ -61,6 +66,7 @@ async def _serve(setup: Message, replies: Any) -> None:
             if os.path.samestat(os.lstat(address), own):
                 os.unlink(address)
         scheduler.close()
+        published.close()
         server.close()
         logging.shutdown()
         os._exit(0)  # obstore's threads may still wait for a server.

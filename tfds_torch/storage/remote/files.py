@@ -116,9 +116,10 @@ class RemoteFiles:
         self.unfollow()
         self._is_first_advice = True
         self._advised.clear()
-        total = sum(size for size, _ in self._stamps)
-        self._ahead = ReadAhead(self._store, schedule, self._described, self._bytes_of, total, self._forget)
-        self._ahead.begin()
+        objects = [self._object(file) for file in range(len(self._urls))]
+        ahead = ReadAhead(self._store, schedule, self._described, self._bytes_of, objects, self._forget)
+        ahead.begin()
+        self._ahead = ahead
 
     def dealt(self, window: int) -> None:
         """Says that a window's examples have all been read: its blocks may go."""

@@ -29,7 +29,7 @@ class ReadAhead:
         schedule: yields windows lazily, in the order of reading.
         describe: blocks with ranges -> as the fetcher gets them.
         bytes_of: block -> its length.
-        total: bytes of all objects.
+        objects: all of them, as the fetcher gets them.
         forget: called with the blocks of windows that have been dealt.
     """
 
@@ -39,12 +39,12 @@ class ReadAhead:
         schedule: Schedule,
         describe: Callable[[dict[_Block, list[tuple[int, int]]]], list[Message]],
         bytes_of: Callable[[_Block], int],
-        total: int,
+        objects: list[Message],
         forget: Callable[[Iterable[_Block]], None],
     ) -> None:
         self._store, self._describe, self._bytes_of, self._forget = store, describe, bytes_of, forget
         self._schedule: Iterator[Window] = iter(schedule)
-        self._total = total
+        self._objects, self._total = objects, sum(one["stamp"][0] for one in objects)
         options = store.options
         limit = _MOST_AHEAD_BYTES if options.max_bytes is None else min(_MOST_AHEAD_BYTES, options.max_bytes // 4)
         self._ahead_bytes = options.ahead_bytes or limit
@@ -59,8 +59,7 @@ class ReadAhead:
     def begin(self) -> None:
         """Announces the first windows; raises what the fetcher says of them."""
         with self._lock:
-            windows = self._take_windows()
-            self._store.ask(self._message("follow", windows) | {"total": self._total})
+            self._store.ask(self._message("follow") | {"total": self._total, "objects": self._objects})
 
     def note_read(self, block: _Block) -> None:
         """Notes that a block is read: its window, if it is a later one, is the current one from now on."""
@@ -93,7 +92,12 @@ class ReadAhead:
             del self._window_of[block]
         if gone:
             self._forget(gone)
-        self._store.tell(self._message("windows", self._take_windows()) | {"dealt": dealt, "total": self._total})
+        owner = self._process
+        message = self._message("windows") | {"dealt": dealt}
+        if owner == self._process:
+            self._store.tell(message)
+        else:  # A forked process is another reader.
+            self._store.ask(message | {"op": "follow", "total": self._total, "objects": self._objects})
 
     def _take_windows(self) -> list[tuple[int, list[_Block], int]]:
         """Returns the windows that are announced now."""
@@ -120,11 +124,9 @@ class ReadAhead:
             ahead, beyond = ahead + size, beyond + 1
         return taken
 
-    def _message(self, operation: str, windows: Sequence[tuple[int, list[_Block], int]]) -> Message:
-        described = [
-            [number, self._describe({block: [] for block in blocks}), num_bytes]
-            for number, blocks, num_bytes in windows
-        ]
+    def _message(self, operation: str) -> Message:
+        windows = self._take_windows()  # First: a forked process gets a name of its own there.
+        described = [[number, self._describe({block: [] for block in blocks})] for number, blocks, _ in windows]
         return {"op": operation, "reader": self._id, "pid": os.getpid(), "windows": described}
 
     def _new_id(self) -> str:

@@ -11,6 +11,8 @@ from tfds_torch.storage.remote.cache import Cache, RemoteObject
 from tfds_torch.storage.remote.client import Client
 from tfds_torch.storage.remote.faults import Fault
 from tfds_torch.storage.remote.protocol import HEARTBEAT_S, Message, pack, read
+from tfds_torch.storage.remote.published import PublishedReaders
+from tfds_torch.storage.remote.readers import Readers
 from tfds_torch.storage.remote.scheduler import NOW, Scheduler
 from tfds_torch.storage.remote.transfers import Transfers
 
@@ -22,8 +24,18 @@ Answer = tuple[Message, bytes]
 class Requests:
     """Answers the messages of all connections; each connection's are answered one after another."""
 
-    def __init__(self, cache: Cache, client: Client, transfers: Transfers, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        client: Client,
+        transfers: Transfers,
+        scheduler: Scheduler,
+        readers: Readers,
+        published: PublishedReaders,
+    ) -> None:
         self._cache, self._client, self._transfers, self._scheduler = cache, client, transfers, scheduler
+        self._readers, self._published = readers, published
+        scheduler.is_needed = readers.is_needed
         self._num_delivered, self._waited_s = 0, 0.0
         self._operations: dict[str, Callable[[Message], Awaitable[Answer]]] = {
             "hello": self._hello,
@@ -33,6 +45,7 @@ class Requests:
             "get": self._get,
             "follow": self._follow,
             "discard": self._discard,
+            "cut": self._cut,
             "stats": self._stats,
         }
         self._tidings: dict[str, Callable[[Message], None]] = {
@@ -108,11 +121,18 @@ class Requests:
 
     async def _get(self, message: Message) -> Answer:
         start, stop = message["block"]
-        content = await self._scheduler.get(self._object(message), start, stop, *message["range"])
+        found, (first, last) = self._object(message), message["range"]
+        if message.get("is_direct"):
+            return {"is_cached": False}, await self._scheduler.read_past(found, first, last)
+        content = await self._scheduler.get(found, start, stop, first, last)
         return {"is_cached": content is None}, content or b""
 
     async def _discard(self, message: Message) -> Answer:
-        self._cache.discard(self._object(message), *message["block"])
+        self._scheduler.discard(self._object(message), *message["block"])
+        return {}, b""
+
+    async def _cut(self, message: Message) -> Answer:
+        await self._scheduler.cut(self._object(message), message["cuts"])
         return {}, b""
 
     def _advise(self, message: Message) -> None:
@@ -124,20 +144,34 @@ class Requests:
         self._scheduler.pump()
 
     async def _follow(self, message: Message) -> Answer:
-        self._windows(message)
+        folders = (self._object(parts).folder for parts in message["objects"])
+        self._readers.begin(message["reader"], message["pid"], message["total"], folders)
+        try:
+            self._windows(message)
+            self._readers.check(message["reader"])
+        except TfdsTorchError:
+            self._readers.leave(message["reader"])
+            raise
         return {}, b""
 
     def _windows(self, message: Message) -> None:
         """The next windows of a reader, and the last one that it has dealt."""
-        for number, files, _ in message["windows"]:
-            for parts in files:
-                found = self._object(parts)
-                for start, stop, _ in parts["blocks"]:
-                    self._scheduler.want(found, start, stop, (1, number))
+        reader = message["reader"]
+        if message.get("dealt") is not None:
+            self._readers.note_dealt(reader, message["dealt"])
+        for number, files in message["windows"]:
+            blocks = [(self._object(parts), start, stop) for parts in files for start, stop, _ in parts["blocks"]]
+            self._readers.announce(reader, number, [(found.folder, start, stop) for found, start, stop in blocks])
+            for found, start, stop in blocks:
+                self._scheduler.want(found, start, stop, (1, number))
+        self._published.publish()
         self._scheduler.pump()
 
     def _leave(self, message: Message) -> None:
         """A reader that reads no more."""
+        self._readers.leave(message["reader"])
+        self._published.publish()
+        self._scheduler.pump()
 
     async def _stats(self, message: Message) -> Answer:
         counts = {
@@ -147,6 +181,7 @@ class Requests:
             "bytes_delivered": self._num_delivered,
             "waited_s": self._waited_s,
             "blocks_cached": self._scheduler.num_cached,
+            "blocks_removed": self._scheduler.num_removed,
         }
         return {"counts": counts}, b""
 

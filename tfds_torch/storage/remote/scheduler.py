@@ -4,9 +4,9 @@ import asyncio
 import heapq
 import itertools
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from tfds_torch.errors import ConfigError, ShardError, TfdsTorchError
 from tfds_torch.storage.remote.block_job import BlockJob, BlockKey, Segment
@@ -23,6 +23,10 @@ _logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _PATIENCE_S = 10.0  # For another process's block, before its bytes are fetched past the cache.
 _FIRST_CONNECTIONS = 4
+
+
+class _NoRoomError(Exception):
+    """A block for which there is no room in the cache; never leaves this module."""
 
 
 class Scheduler:
@@ -69,8 +73,11 @@ class Scheduler:
             await asyncio.wait([waiter], timeout=_PATIENCE_S)
             if not waiter.done() and job.key in self._elsewhere:
                 waiter.cancel()
-                return await self._read_past(found, first, last)
-        return waiter.result()
+                return await self.read_past(found, first, last)
+        try:
+            return waiter.result()
+        except _NoRoomError:
+            return await self.read_past(found, first, last)
 
     def want(self, found: RemoteObject, start: int, stop: int, rank: Rank, ranges: Iterable[Segment] = ()) -> None:
         """Has a block fetched that will be read soon, some ranges of it first; does nothing where it is there."""
@@ -80,6 +87,47 @@ class Scheduler:
         for first, last in ranges:
             job.make_urgent(first, last)
         self._queue(job)
+
+    async def read_past(self, found: RemoteObject, first: int, last: int) -> bytes:
+        """Returns bytes past the cache: there is no room, or another process has been fetching them for long."""
+        parts: list[bytes] = []
+        await self._transfers.fetch(found, first, last, lambda content, _: parts.append(content))
+        return b"".join(parts)
+
+    def discard(self, found: RemoteObject, start: int, stop: int) -> None:
+        """Removes a block that is damaged: the next reader has it fetched again."""
+        if self._cache.discard(found, start, stop):
+            self._budget.release((found.folder, start, stop))
+
+    async def cut(self, found: RemoteObject, cuts: Sequence[int]) -> None:
+        """Makes blocks of an object that lies in the cache as a whole, which is removed; nothing is fetched.
+
+        Args:
+            found: the object.
+            cuts: offsets at which the blocks begin, 0 first, its size last.
+        """
+        if len(cuts) < 3 or not self._cache.has(found, 0, found.size):
+            return
+        for start, stop in pairwise(cuts):
+            await asyncio.sleep(0)  # Others are served meanwhile.
+            if (found.folder, start, stop) in self._jobs or self._cache.has(found, start, stop):
+                continue
+            claim = self._cache.claim(found, start, stop)
+            if claim is None:
+                continue
+            is_room = self._budget.reserve((found.folder, start, stop), is_urgent=False)
+            if not (is_room and self._cache.copy(found, claim)):
+                claim.drop()
+                if is_room:
+                    self._budget.release((found.folder, start, stop))
+                return
+            claim.finish()
+        self.discard(found, 0, found.size)
+
+    @property
+    def num_removed(self) -> int:
+        """Blocks that were removed to make room."""
+        return self._budget.num_removed
 
     def pump(self) -> None:
         """Starts as many requests as may run."""
@@ -102,8 +150,7 @@ class Scheduler:
         for task in self._active:
             task.cancel()
         for job in self._jobs.values():
-            if job.claim is not None:
-                job.claim.drop()
+            self._give_up(job)
 
     def _job(self, found: RemoteObject, start: int, stop: int, rank: Rank) -> BlockJob:
         key = (found.folder, start, stop)
@@ -156,9 +203,13 @@ class Scheduler:
                 claim.drop()
                 self._end(job)
                 return False
-            if claim is not None and not self._budget.reserve(job.num_bytes, is_urgent=is_urgent or job.has_waiters):
+            is_awaited = is_urgent or job.has_waiters
+            if claim is not None and not self._budget.reserve(job.key, is_urgent=is_awaited):
                 claim.drop()
                 claim = None
+                if is_awaited:
+                    self._end(job, _NoRoomError())
+                    return False
         except (OSError, TfdsTorchError) as error:
             self._end(job, self._as_ours(job, error))
             return False
@@ -200,9 +251,8 @@ class Scheduler:
             job.note_done(*segment)
             if job.is_whole:
                 self._finish(job)
-        if job.is_over and job.num_active == 0 and job.claim is not None:
-            job.claim.drop()
-            job.claim = None
+        if job.is_over and job.num_active == 0:
+            self._give_up(job)
         asyncio.get_running_loop().call_soon(self.pump)
 
     def _finish(self, job: BlockJob) -> None:
@@ -212,11 +262,18 @@ class Scheduler:
         try:
             claim.finish()
         except OSError as error:
-            claim.drop()
+            job.claim = claim
+            self._give_up(job)
             self._end(job, self._as_ours(job, error))
             return
         self.num_cached += 1
         self._end(job)
+
+    def _give_up(self, job: BlockJob) -> None:
+        claim, job.claim = job.claim, None
+        if claim is not None:
+            claim.drop()
+            self._budget.release(job.key)
 
     def _end(self, job: BlockJob, error: Exception | None = None) -> None:
         if error is not None and not job.has_waiters:
@@ -227,14 +284,6 @@ class Scheduler:
     def _forget(self, job: BlockJob) -> None:
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
-
-    async def _read_past(self, found: RemoteObject, first: int, last: int) -> bytes:
-        """Returns bytes that another process has been fetching for long, or for which there is no room."""
-        parts: list[bytes] = []
-        began = time.monotonic()
-        await self._transfers.fetch(found, first, last, lambda content, _: parts.append(content))
-        _logger.debug("%d bytes past the cache in %.3f s", last - first, time.monotonic() - began)
-        return b"".join(parts)
 
     def _as_ours(self, job: BlockJob, error: Exception) -> TfdsTorchError:
         if isinstance(error, TfdsTorchError):

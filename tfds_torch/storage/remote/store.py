@@ -94,6 +94,16 @@ class ObjectStore:
         reply, _ = self.ask({"op": "folders", "url": url})
         return list(reply["names"])
 
+    def cut(self, url: str, stamp: Stamp, cuts: Sequence[int]) -> None:
+        """Makes blocks of an object that lies in the cache as a whole, as one block 0..size; nothing is fetched.
+
+        Args:
+            url: the object.
+            stamp: of it.
+            cuts: offsets at which the blocks begin, 0 first, its size last.
+        """
+        self.ask({"op": "cut", "url": url, "stamp": stamp, "cuts": [int(cut) for cut in cuts]})
+
     def stats(self) -> dict[str, float]:
         """Returns counts of the fetcher since it started, and of the processes that ask it.
 

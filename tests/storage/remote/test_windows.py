@@ -1,0 +1,131 @@
+"""Windows of an order are fetched ahead, within the bytes that the cache may take."""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.remote.files import RemoteFiles
+from tfds_torch.storage.remote.store import ObjectStore
+
+MakeStore = Callable[..., ObjectStore]
+BLOCK, NUM_BLOCKS, NUM_FILES = 64 << 10, 16, 8
+SPLIT = BLOCK * NUM_BLOCKS * NUM_FILES
+PER_WINDOW = 4
+
+
+def cuts(file: int) -> np.ndarray:
+    return np.arange(NUM_BLOCKS + 1) * BLOCK
+
+
+def windows(epoch: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    blocks = [(file, block) for file in range(NUM_FILES) for block in range(NUM_BLOCKS)]
+    random.Random(epoch).shuffle(blocks)
+    return [(at // PER_WINDOW, blocks[at : at + PER_WINDOW]) for at in range(0, len(blocks), PER_WINDOW)]
+
+
+@pytest.fixture
+def shards(server) -> dict[str, bytes]:
+    contents = [random.Random(number).randbytes(BLOCK * NUM_BLOCKS) for number in range(NUM_FILES)]
+    return {server.put(f"shard-{number}", content): content for number, content in enumerate(contents)}
+
+
+def open_files(store: ObjectStore, shards: dict[str, bytes]) -> RemoteFiles:
+    return RemoteFiles(store, list(shards), [found.stamp for found in store.look(list(shards))], cuts)
+
+
+def read_epoch(files: RemoteFiles, shards: dict[str, bytes], epoch: int) -> Iterator[int]:
+    """Reads every block in two parts, in the order of its window, and yields its window."""
+    contents, order = list(shards.values()), windows(epoch)
+    files.follow(iter(order))
+    for window, blocks in order:
+        for start, stop in ((0, 100), (100, BLOCK)):
+            for file, block in blocks:
+                begin = block * BLOCK + start
+                assert files.read(file, begin, stop - start) == contents[file][begin : block * BLOCK + stop]
+        yield window
+    files.unfollow()
+
+
+def bytes_on_disk(cache: Path) -> int:
+    sizes = []
+    for path in cache.glob("objects/*/*-*"):
+        with suppress(FileNotFoundError):
+            sizes.append(os.lstat(path).st_size)
+    return sum(sizes)
+
+
+def test_each_byte_is_fetched_once_an_epoch_and_not_again_where_it_fits(server, shards, make_store: MakeStore) -> None:
+    store = make_store()
+    files = open_files(store, shards)
+    for _ in read_epoch(files, shards, 0):
+        pass
+    assert sum(server.sent.values()) == SPLIT
+    num_asked = len(server.headers)
+    for _ in read_epoch(files, shards, 1):
+        pass
+    assert len(server.headers) == num_asked
+
+
+def test_a_cache_of_a_quarter_of_the_split_never_takes_more(server, shards, make_store: MakeStore, tmp_path) -> None:
+    max_bytes = SPLIT // 4
+    store = make_store(max_bytes=max_bytes, connections=4)
+    files = open_files(store, shards)
+    for epoch in range(3):
+        server.sent.clear()
+        for _ in read_epoch(files, shards, epoch):
+            assert bytes_on_disk(tmp_path / "cache") <= max_bytes
+        fetched = sum(server.sent.values()) / SPLIT
+        assert fetched <= (1.0 if epoch == 0 else 0.96), (epoch, fetched)
+    assert store.stats()["blocks_removed"] > 0
+
+
+def test_a_budget_below_two_windows_and_what_is_in_flight_is_refused(shards, make_store: MakeStore) -> None:
+    files = open_files(make_store(max_bytes=10 * BLOCK, connections=4), shards)
+    with pytest.raises(ConfigError, match=r"max_bytes=655360 .* two windows of 262144 bytes with 4 blocks of 65536 in"):
+        files.follow(windows(0))
+    assert files.read(0, 0, 10) == shards[next(iter(shards))][:10], "without an order it goes on"
+
+
+def test_the_next_windows_arrive_before_they_are_read(server, shards, make_store: MakeStore) -> None:
+    store = make_store(ahead_bytes=6 * PER_WINDOW * BLOCK)
+    files = open_files(store, shards)
+    epoch = read_epoch(files, shards, 0)
+    next(epoch)
+    ends = 200
+    while store.stats()["blocks_cached"] < 7 * PER_WINDOW and (ends := ends - 1):
+        pass
+    assert store.stats()["blocks_cached"] >= 7 * PER_WINDOW
+    epoch.close()
+
+
+def test_blocks_of_other_datasets_go_first(server, shards, make_store: MakeStore) -> None:
+    old = make_store()
+    other = server.put("other", random.Random(9).randbytes(SPLIT // 4))
+    RemoteFiles(old, [other], [old.look([other])[0].stamp], lambda _: np.arange(NUM_BLOCKS * 2 + 1) * BLOCK).read(
+        0, 0, SPLIT
+    )
+    old.close()
+    store = make_store(max_bytes=SPLIT + SPLIT // 100)
+    files = open_files(store, shards)
+    for _ in read_epoch(files, shards, 0):
+        pass
+    num_asked = len(server.headers)
+    for _ in read_epoch(files, shards, 1):
+        pass
+    assert len(server.headers) == num_asked
+
+
+def test_two_fetchers_share_a_cache_and_its_budget(server, shards, make_store: MakeStore, tmp_path) -> None:
+    stores = [make_store(max_bytes=SPLIT // 2, connections=4) for _ in range(2)]
+    readers = [open_files(store, shards) for store in stores]
+    for _ in zip(*(read_epoch(files, shards, 0) for files in readers), strict=True):
+        assert bytes_on_disk(tmp_path / "cache") <= SPLIT // 2
+    assert sum(server.sent.values()) <= 1.01 * SPLIT
+    fetched = [store.stats()["bytes_fetched"] for store in stores]
+    assert min(fetched) > 0.2 * SPLIT, fetched

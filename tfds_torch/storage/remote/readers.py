@@ -1,0 +1,146 @@
+"""Readers: which windows of their orders the processes of this fetcher read, and which blocks they still need."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.remote.block_job import BlockKey
+
+_MIB = 1 << 20
+
+
+@dataclass
+class Reader:
+    """One pass of one process over an order.
+
+    Attributes:
+        pid: the process.
+        total: bytes of all its objects.
+        objects: folders of all of them.
+        windows: number of a window that was announced and not dealt -> its blocks.
+        window_bytes: of the largest window so far.
+        block_bytes: of the largest block so far.
+    """
+
+    pid: int
+    total: int
+    objects: frozenset[str]
+    windows: dict[int, list[BlockKey]] = field(default_factory=dict)
+    window_bytes: int = 0
+    block_bytes: int = 0
+
+
+class Readers:
+    """The readers of one fetcher.
+
+    Args:
+        max_bytes: of the cache.
+        connections: blocks that may be in flight at a time.
+    """
+
+    def __init__(self, max_bytes: int, connections: int) -> None:
+        self.max_bytes, self._connections = max_bytes, connections
+        self._readers: dict[str, Reader] = {}
+        self._num_needed: dict[BlockKey, int] = {}
+        self.version = 0
+        """Another one after every change."""
+
+    def begin(self, name: str, pid: int, total: int, objects: Iterable[str]) -> None:
+        """Adds a reader."""
+        self.leave(name)
+        self._readers[name] = Reader(pid, total, frozenset(objects))
+        self.version += 1
+
+    def announce(self, name: str, window: int, blocks: Sequence[BlockKey]) -> None:
+        """Notes the next window of a reader."""
+        reader = self._readers.get(name)
+        if reader is None or window in reader.windows:
+            return
+        reader.windows[window] = list(blocks)
+        for key in blocks:
+            self._num_needed[key] = self._num_needed.get(key, 0) + 1
+        reader.window_bytes = max(reader.window_bytes, sum(stop - start for _, start, stop in blocks))
+        reader.block_bytes = max([reader.block_bytes, *(stop - start for _, start, stop in blocks)])
+        self.version += 1
+
+    def note_dealt(self, name: str, window: int) -> None:
+        """Notes that a reader has dealt a window and those before it."""
+        reader = self._readers.get(name)
+        if reader is not None:
+            for number in [one for one in reader.windows if one <= window]:
+                self._release(reader.windows.pop(number))
+            self.version += 1
+
+    def leave(self, name: str) -> None:
+        """Removes a reader."""
+        reader = self._readers.pop(name, None)
+        if reader is not None:
+            for blocks in reader.windows.values():
+                self._release(blocks)
+            self.version += 1
+
+    def leave_dead(self) -> None:
+        """Removes the readers whose process has ended."""
+        for name, reader in list(self._readers.items()):
+            if not psutil.pid_exists(reader.pid):
+                self.leave(name)
+
+    def is_needed(self, key: BlockKey) -> bool:
+        """Returns whether a window that is not dealt has a block."""
+        return key in self._num_needed
+
+    @property
+    def needed(self) -> Iterable[BlockKey]:
+        """All blocks that windows that are not dealt have."""
+        return self._num_needed.keys()
+
+    @property
+    def objects(self) -> set[str]:
+        """Folders of the objects that are being read."""
+        return set().union(*(reader.objects for reader in self._readers.values()))
+
+    @property
+    def kept_part(self) -> float:
+        """The part of all blocks that stays in the cache between epochs: what windows in work leave free."""
+        by_objects = {reader.objects: reader for reader in self._readers.values()}
+        total = sum(reader.total for reader in by_objects.values())
+        working = sum(self._working_bytes(reader) for reader in by_objects.values())
+        return 1.0 if total <= self.max_bytes else max(0.0, 0.97 * (self.max_bytes - working) / max(1, total))
+
+    def _working_bytes(self, reader: Reader) -> int:
+        return 2 * reader.window_bytes + self._connections * reader.block_bytes
+
+    def check(self, name: str) -> None:
+        """Checks that the cache holds two windows of a reader and what is in flight.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        reader = self._readers[name]
+        working = self._working_bytes(reader)
+        if self.max_bytes < min(working, reader.total):
+            raise ConfigError(
+                f"The cache is too small for this order: max_bytes={self.max_bytes} ({self.max_bytes // _MIB} MiB), "
+                f"and two windows of {reader.window_bytes} bytes with {self._connections} blocks of "
+                f"{reader.block_bytes} in flight are {working} ({-(-working // _MIB)} MiB). Raise max_bytes of "
+                f"RemoteOptions, or lower its connections, or shuffle_buffer or block_records of ReadOptions."
+            )
+
+    def _release(self, blocks: Iterable[BlockKey]) -> None:
+        for key in blocks:
+            left = self._num_needed.get(key, 0) - 1
+            if left > 0:
+                self._num_needed[key] = left
+            else:
+                self._num_needed.pop(key, None)
+
+
+def is_kept(key: BlockKey, part: float) -> bool:
+    """Returns whether a block belongs to the part that stays between epochs: the same one on every machine and day."""
+    folder, start, _ = key
+    name = os.path.basename(folder)
+    mixed = (int(name[:16], 16) ^ (start * 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    return (mixed >> 11) / (1 << 53) < part

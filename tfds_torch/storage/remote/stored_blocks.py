@@ -1,0 +1,95 @@
+"""The blocks that lie in a cache folder, found by a look at it; and their removal."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tfds_torch.storage.remote.block_job import BlockKey
+from tfds_torch.storage.remote.layout import PART, TRAILER, block_name, block_of_name, objects_folder
+
+
+@dataclass(frozen=True)
+class StoredBlock:
+    """A block in a cache folder.
+
+    Attributes:
+        key: its object's folder, start and stop.
+        num_bytes: that its file takes, or will take when it is whole.
+        fetched_at: time of its last change, seconds.
+        is_part: whether it is being fetched, or was by a process that died.
+    """
+
+    key: BlockKey
+    num_bytes: int
+    fetched_at: float
+    is_part: bool
+
+    @property
+    def path(self) -> str:
+        """Path of its file."""
+        folder, start, stop = self.key
+        return os.path.join(folder, block_name(start, stop) + (PART if self.is_part else ""))
+
+
+def stored_blocks(cache: str) -> Iterator[StoredBlock]:
+    """Yields the blocks of a cache folder; files that are not ours are left alone."""
+    for folder in _scan(objects_folder(cache)):
+        if not folder.is_dir(follow_symlinks=False):
+            continue
+        for entry in _scan(folder.path):
+            found = block_of_name(entry.name)
+            if found is None:
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                start, stop, is_part = found
+                size = stop - start + TRAILER.size
+                yield StoredBlock((folder.path, start, stop), size, status.st_mtime, is_part)
+
+
+def remove_block(block: StoredBlock) -> bool:
+    """Removes a block, also from the disk where readers have it open; returns whether it was there.
+
+    A part that a live process writes to stays.
+    """
+    try:
+        descriptor = os.open(block.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return False
+    try:
+        if block.is_part:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(block.path)
+        os.ftruncate(descriptor, 0)  # A reader that has it open sees by its size that it is gone.
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def remove_empty_folder(folder: str) -> None:
+    """Removes the folder of an object of which no block is left."""
+    with contextlib.suppress(OSError):
+        if [entry.name for entry in os.scandir(folder)] == ["object.json"]:
+            os.unlink(os.path.join(folder, "object.json"))
+            os.rmdir(folder)
+
+
+def _scan(folder: str) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
