@@ -1,0 +1,256 @@
+"""Processes that share a fetcher, and what is left when one of them is forked, killed or interrupted."""
+
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from storage.remote import reading_process
+from storage.remote.object_server import ObjectServer
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.remote.fetcher_process import MODULE
+from tfds_torch.storage.remote.files import RemoteFiles
+from tfds_torch.storage.remote.store import ObjectStore
+
+MakeStore = Callable[..., ObjectStore]
+BLOCK, SIZE, NUM_OBJECTS = 256 << 10, 4 << 20, 6
+CONTENT = random.Random(0).randbytes(20 << 20)
+
+
+def wait_until(is_true: Callable[[], bool], limit_s: float = 20.0) -> None:
+    ends_at = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def fetchers(of: int | None = None) -> list[psutil.Process]:
+    """The fetchers below a process, or all that were started from this test's process tree."""
+    found = []
+    for process in psutil.Process(of).children(recursive=True):
+        try:
+            if MODULE in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def files_of(store: ObjectStore, url: str) -> RemoteFiles:
+    return RemoteFiles(store, [url], [store.look([url])[0].stamp])
+
+
+def read_and_exit(store: ObjectStore, files: RemoteFiles) -> None:
+    assert files.read(0, 12 << 20, 1000) == CONTENT[12 << 20 : (12 << 20) + 1000]
+    assert store.stats()["requests"] > 0
+
+
+def read_in_copy(copied: bytes, url: str, stamp: Any) -> None:
+    store = pickle.loads(copied)
+    assert RemoteFiles(store, [url], [stamp]).read(0, 12 << 20, 1000) == CONTENT[12 << 20 : (12 << 20) + 1000]
+
+
+def test_a_forked_process_goes_on_with_the_same_fetcher(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    files = files_of(store, url)
+    assert files.read(0, 0, 10) == CONTENT[:10]
+    before = [one.pid for one in fetchers()]
+    children = [get_context("fork").Process(target=read_and_exit, args=(store, files)) for _ in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(20)
+        assert child.exitcode == 0
+    assert [one.pid for one in fetchers()] == before, "the end of a child is not the end of its parent's fetcher"
+    assert files.read(0, 17 << 20, 10) == CONTENT[17 << 20 : (17 << 20) + 10]
+
+
+def test_a_spawned_process_asks_the_same_fetcher_without_secrets(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store(storage_options={"token": "very-secret-token"})
+    stamp = store.look([url])[0].stamp
+    child = get_context("spawn").Process(target=read_in_copy, args=(pickle.dumps(store), url, stamp))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert {one["authorization"] for one in server.headers} == {"Bearer very-secret-token"}
+    assert len(fetchers()) == 1
+
+
+def test_a_killed_fetcher_is_replaced(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    files = files_of(store, url)
+    assert files.read(0, 0, 10) == CONTENT[:10]
+    fetchers()[0].kill()
+    assert files.read(0, 9 << 20, 10) == CONTENT[9 << 20 : (9 << 20) + 10]
+    assert len(fetchers()) == 1
+
+
+def test_a_copy_without_secrets_says_that_it_cannot_start_a_fetcher(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store(storage_options={"token": "very-secret-token"})
+    store.start()
+    copied = pickle.loads(pickle.dumps(store))
+    fetchers()[0].kill()
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match=r"this process cannot start one.*secrets are not handed on.*environment"):
+        copied.look([url])
+    assert time.monotonic() - begin < 1.0
+    assert store.look([url])[0].size == len(CONTENT)
+    assert copied.look([url])[0].size == len(CONTENT), "the owner's new fetcher answers it"
+
+
+def test_a_copy_without_secrets_starts_a_fetcher_of_its_own(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    store.start()
+    copied = pickle.loads(pickle.dumps(store))
+    fetchers()[0].kill()
+    assert copied.look([url])[0].size == len(CONTENT)
+    assert store.look([url])[0].size == len(CONTENT)
+    assert len(fetchers()) == 1
+    copied.close()
+
+
+@pytest.fixture
+def slow_server(server: ObjectServer) -> ObjectServer:
+    server.bytes_s = 4e6
+    for number in range(NUM_OBJECTS):
+        server.put(f"shard-{number}", reading_process.content_of(number, SIZE))
+    return server
+
+
+class Reading:
+    """Processes that read the same objects into one cache."""
+
+    def __init__(self, server: ObjectServer, cache: Path) -> None:
+        urls = [f"{server.root}/shard-{number}" for number in range(NUM_OBJECTS)]
+        self.setup: dict[str, Any] = {"cache": str(cache), "urls": urls, "block": BLOCK, "size": SIZE}
+        self.started: list[subprocess.Popen[str]] = []
+        tests = str(Path(__file__).parents[2])
+        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)])}
+
+    def start(self, seed: int, **how: Any) -> "subprocess.Popen[str]":
+        program = str(Path(reading_process.__file__))
+        process = subprocess.Popen(
+            [sys.executable, program, json.dumps(self.setup | {"seed": seed})],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+            **how,
+        )
+        self.started.append(process)
+        assert process.stdout.readline() == "started\n"
+        return process
+
+    def finish(self, process: "subprocess.Popen[str]") -> dict[str, float]:
+        line = process.stdout.readline()
+        assert process.wait(60) == 0
+        counts: dict[str, float] = json.loads(line)
+        return counts
+
+
+@pytest.fixture
+def reading(slow_server: ObjectServer, tmp_path: Path) -> Iterator[Reading]:
+    found = Reading(slow_server, tmp_path / "cache")
+    yield found
+    for process in found.started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def fetchers_of_cache(reading: Reading) -> list[int]:
+    """Fetchers whose socket or files lie where these readings do: also of parents that are gone."""
+    cache, found = reading.setup["cache"], []
+    for process in psutil.process_iter():
+        try:
+            if MODULE in process.cmdline() and any(one.path.startswith(cache) for one in process.open_files()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_ranks_of_a_machine_fetch_each_byte_once(reading: Reading, slow_server: ObjectServer) -> None:
+    counts = [reading.finish(process) for process in [reading.start(seed) for seed in range(4)]]
+    assert sum(slow_server.sent.values()) <= 1.01 * SIZE * NUM_OBJECTS
+    assert sum(one["bytes_fetched"] for one in counts) <= 1.01 * SIZE * NUM_OBJECTS
+    assert not fetchers_of_cache(reading)
+
+
+def test_a_fetcher_ends_with_a_killed_parent_and_another_takes_over(
+    reading: Reading, slow_server: ObjectServer
+) -> None:
+    killed, other = reading.start(0), reading.start(1)
+    wait_until(lambda: sum(slow_server.sent.values()) > SIZE)
+    killed.kill()
+    killed.wait()
+    reading.finish(other)
+    wait_until(lambda: not fetchers_of_cache(reading))
+    assert not list(Path(reading.setup["cache"]).glob("objects/*/*.part"))
+    # What was in flight is fetched again, what was finished is not.
+    assert sum(slow_server.sent.values()) <= SIZE * NUM_OBJECTS + 30 * BLOCK
+
+
+def test_ctrl_c_in_the_terminal_ends_the_parent_and_then_its_fetcher(
+    reading: Reading, slow_server: ObjectServer
+) -> None:
+    process = reading.start(0, start_new_session=True, stderr=subprocess.DEVNULL)
+    wait_until(lambda: sum(slow_server.sent.values()) > SIZE)
+    fetcher = fetchers(process.pid)[0]
+    assert os.getpgid(fetcher.pid) != os.getpgid(process.pid)
+    fetcher.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert fetcher.is_running(), "it leaves the signal to its parent"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(20) in (130, 1, -signal.SIGINT)
+    wait_until(lambda: not fetchers_of_cache(reading))
+
+
+def kill_some(reading: Reading, server: ObjectServer, num_kills: int, seed: int) -> None:
+    """Kills readers and fetchers while they fetch, and lets one reader finish."""
+    draw = random.Random(seed)
+    running = [reading.start(number) for number in range(3)]
+    for number in range(num_kills):
+        time.sleep(draw.uniform(0.0, 0.1))
+        victim = draw.choice(running)
+        below = fetchers(victim.pid) if victim.poll() is None else []
+        if below and draw.random() < 0.5:
+            below[0].kill()
+            continue
+        victim.kill()
+        victim.wait()
+        running.remove(victim)
+        running.append(reading.start(number + 3))
+    for process in running:
+        reading.finish(process)
+    wait_until(lambda: not fetchers_of_cache(reading))
+    num_sent = sum(server.sent.values())
+    reading.finish(reading.start(99))
+    assert sum(server.sent.values()) == num_sent, "the cache is whole"
+    assert num_sent <= SIZE * NUM_OBJECTS + (num_kills + 1) * 26 * BLOCK
+    assert not list(Path(reading.setup["cache"]).glob("objects/*/*.part"))
+
+
+def test_a_handful_of_kills_leaves_the_cache_whole(reading: Reading, slow_server: ObjectServer) -> None:
+    kill_some(reading, slow_server, 4, seed=0)
+
+
+@pytest.mark.campaign
+def test_forty_kills_leave_the_cache_whole(reading: Reading, slow_server: ObjectServer) -> None:
+    slow_server.bytes_s = 4e5
+    kill_some(reading, slow_server, 40, seed=1)
