@@ -1,0 +1,143 @@
+"""RemoteOptions and URLs: what they take, what they mean in obstore's words, and what they never show."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tfds_torch import RemoteOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.storage.remote import urls
+from tfds_torch.storage.remote.files import RemoteFiles
+from tfds_torch.storage.remote.storage_options import options_of_scheme
+from tfds_torch.storage.remote.store import ObjectStore
+
+MakeStore = Callable[..., ObjectStore]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_bytes": 0}, r"RemoteOptions: max_bytes=0 must be an integer >= 1\."),
+        ({"max_bytes": True}, r"RemoteOptions: max_bytes=True must be an integer >= 1\."),
+        ({"ahead_bytes": -1}, r"ahead_bytes=-1 must be an integer >= 1\."),
+        ({"connections": 1000}, r"connections=1000 must be an integer in 1\.\.256\."),
+        ({"timeout_s": 0}, r"timeout_s=0 must be a number of seconds > 0\."),
+        ({"cache_dir": 3}, r"cache_dir=3 must be a path, or None\."),
+        ({"storage_options": "anon"}, r"storage_options must be a mapping, not a str\."),
+        (
+            {"storage_options": {"acces_key_id": "x"}},
+            r"unknown storage option 'acces_key_id'.* Did you mean 'access_key_id'\?",
+        ),
+        ({"storage_options": {"endpoint_uri": "x"}}, r"Did you mean 'endpoint_url'\?"),
+    ],
+)
+def test_wrong_options_are_refused(arguments, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RemoteOptions(**arguments)
+
+
+def test_no_message_holds_the_value_of_a_storage_option() -> None:
+    with pytest.raises(ConfigError) as found:
+        RemoteOptions(storage_options={"secrets": "very-secret"})
+    assert "very-secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "given", "store", "client"),
+    [
+        ("s3", {"key": "k", "secret": "s"}, {"access_key_id": "k", "secret_access_key": "s"}, {}),
+        ("s3", {"token": "t"}, {"session_token": "t"}, {}),
+        ("s3", {"aws_access_key_id": "k", "AWS_REGION": "r"}, {"access_key_id": "k", "region": "r"}, {}),
+        ("s3", {"endpoint_url": "http://h:1"}, {"endpoint": "http://h:1"}, {"allow_http": True}),
+        ("s3", {"anon": True, "requester_pays": True}, {"skip_signature": True, "request_payer": True}, {}),
+        ("gs", {"token": "anon"}, {"skip_signature": True}, {}),
+        ("gs", {"token": "/key.json"}, {"service_account": "/key.json"}, {}),
+        ("gs", {"token": "ya29.x"}, {"bearer_token": "ya29.x"}, {}),
+        ("gs", {"endpoint_url": "http://h:1"}, {"base_url": "http://h:1"}, {"allow_http": True}),
+        ("az", {"account_name": "a", "key": "k"}, {"account_name": "a", "account_key": "k"}, {}),
+        ("https", {"token": "t"}, {}, {"default_headers": {"Authorization": "Bearer t"}}),
+        ("https", {"headers": {"X-A": "b"}}, {}, {"default_headers": {"X-A": "b"}}),
+        ("https", {"account_name": "a", "root_certificate": "pem"}, {}, {"root_certificate": "pem"}),
+    ],
+)  # fmt: skip
+def test_options_are_translated_for_each_scheme(scheme: str, given, store, client) -> None:
+    given = RemoteOptions(storage_options=given).storage_options
+    assert options_of_scheme(scheme, given) == (store, client)
+
+
+def test_urls_are_taken_apart_and_joined() -> None:
+    assert urls.is_object_url("s3://bucket/tfds")
+    assert not urls.is_object_url("/data/tfds")
+    assert not urls.is_object_url("hdfs://host/tfds")
+    assert not urls.is_object_url(Path("s3://bucket"))
+    assert urls.split("s3://bucket/a/b") == ("s3", "bucket", "a/b")
+    assert urls.join("s3://bucket/tfds/", "mnist", "3.0.1") == "s3://bucket/tfds/mnist/3.0.1"
+    assert urls.join("https://host/a?sig=1", "b") == "https://host/a/b?sig=1"
+    assert urls.without_secrets("https://me:secret@host/a?sig=secret#x") == "https://host/a"
+    with pytest.raises(ConfigError, match=r"'htps://host/a' is not the URL of an object.*Did you mean 'https'"):
+        urls.split("htps://host/a")
+    with pytest.raises(ConfigError, match=r"has no bucket: write s3://BUCKET/PATH"):
+        urls.split("s3:///a")
+
+
+SECRET = "very-secret-value-3141592653"
+
+
+def test_secrets_are_nowhere(server, tmp_path: Path, make_store: MakeStore, capfd) -> None:
+    url = server.put("shard", b"0123456789" * 1000)
+    options = {"token": SECRET, "secret": SECRET, "headers": {"X-Key": SECRET}}
+    store = make_store(storage_options=options)
+    files = RemoteFiles(store, [url], [store.look([url])[0].stamp])
+    server.faults["shard"] = ["503", "ok"]
+    assert files.read(0, 0, 10) == b"0123456789"
+    server.faults["other"] = ["403"]
+    with pytest.raises(Exception, match="403") as found:
+        store.look([f"{server.root}/other"])
+    assert any(SECRET in str(headers) for headers in server.headers), "the server got it"
+    shown = [repr(store.options), str(found.value), repr(store.__dict__), repr(files.__dict__), str(store.stats())]
+    shown += [str(pickle.dumps(one)) for one in (store, store.options)]
+    shown += [Path(f"/proc/{pid}/cmdline").read_text() for pid in os.listdir("/proc") if pid.isdigit() and is_ours(pid)]
+    store.close()
+    shown += list(capfd.readouterr())
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            shown.append(path.read_bytes().decode(errors="replace"))
+    assert len(shown) > 10
+    assert not [text for text in shown if SECRET in text]
+
+
+def is_ours(pid: str) -> bool:
+    try:
+        return "tfds_torch.storage.remote" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+def test_without_the_extra_there_is_one_error_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "obstore.py").write_text("raise ImportError('none here')")
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from tfds_torch import RemoteOptions
+from tfds_torch.storage.remote.store import ObjectStore
+try:
+    ObjectStore(RemoteOptions(cache_dir={str(tmp_path / "cache")!r})).look(["https://localhost/a"])
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout == (
+        "ConfigError Object stores are read by the package obstore, which is not installed: "
+        "pip install 'tfds_torch[remote]'.\n"
+    )
+
+
+def test_windows_is_one_error(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ConfigError, match="Object stores cannot be read on Windows"):
+        ObjectStore()

@@ -1,0 +1,20 @@
+"""The flags of `python -m tfds_torch.remote`."""
+
+import argparse
+from collections.abc import Sequence
+
+_DESCRIPTION = """Lists or removes what is cached of object stores (s3://, gs://, az://, https://). clear removes blocks
+of objects only, whatever else lies in the folder; what is being fetched at this moment stays, and processes that read
+go on. Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Returns the flags; a misuse that argparse sees ends the process with code 2."""
+    parser = argparse.ArgumentParser(prog="python -m tfds_torch.remote", description=_DESCRIPTION, allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list | clear")
+    for name, what in (("list", "what is cached"), ("clear", "remove what is cached")):
+        action = actions.add_parser(name, help=what, description=_DESCRIPTION, allow_abbrev=False)
+        action.add_argument("url", nargs="?", metavar="URL", help="only objects at or below it (all)")
+        action.add_argument("--cache-dir", metavar="F", help="the cache folder (the user's own)")
+        action.add_argument("--json", action="store_true", help="print JSON, for machines")
+    return parser.parse_args(arguments)

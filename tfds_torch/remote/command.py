@@ -1,0 +1,125 @@
+"""`python -m tfds_torch.remote list` and `clear`: what is cached of object stores, and removing it."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.remote.arguments import parse_arguments
+from tfds_torch.runtime.printable import printable
+from tfds_torch.runtime.terminal import PatientConsole, prepare_output
+from tfds_torch.storage.remote.cache_content import CachedObject, cached_objects, clear_cache
+from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.storage.remote.urls import split
+
+_WIDTH_OF_PIPES = 160
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs the command with the words that follow `tfds_torch.remote`, and returns its exit code."""
+    try:
+        flags = parse_arguments(argv)
+    except SystemExit as end:  # argparse has printed why.
+        return int(end.code or 0)
+    prepare_output()
+    errors, console = Console(stderr=True, emoji=False, highlight=False), _console()
+    try:
+        _ACTIONS[flags.action](flags, console)
+    except KeyboardInterrupt:
+        errors.print("Interrupted. What was removed is gone, all else is as it was.", soft_wrap=True)
+        return 130
+    except TfdsTorchError as error:
+        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
+        return 2 if isinstance(error, ConfigError) else 1
+    except OSError as error:
+        console.on_broken_pipe()  # Python would try it once more at its end.
+        errors.print(f"[bold red]error:[/] this cannot be done: {error.strerror}.", soft_wrap=True)
+        return 1
+    return 0
+
+
+def _list(flags: argparse.Namespace, console: Console) -> None:
+    folder = _folder(flags)
+    found = cached_objects(folder, flags.url)
+    if flags.json:
+        _print_json(console, {"folder": str(folder), "objects": [asdict(one) for one in found]})
+        return
+    if not found:
+        console.print(Text(f"Nothing{_below(flags)} is cached in {printable(str(folder))}."), soft_wrap=True)
+        return
+    console.print(Text(f"Objects cached in {printable(str(folder))}:"), soft_wrap=True)
+    console.print(_table(found))
+    console.print(f"{_count(found)}, {decimal(sum(one.num_bytes for one in found))}.", soft_wrap=True)
+
+
+def _clear(flags: argparse.Namespace, console: Console) -> None:
+    folder = _folder(flags)
+    removed = clear_cache(folder, flags.url)
+    kept = cached_objects(folder, flags.url)
+    if flags.json:
+        values = {"removed": [asdict(one) for one in removed], "kept": [asdict(one) for one in kept]}
+        _print_json(console, {"folder": str(folder), **values})
+        return
+    size, shown = decimal(sum(one.num_bytes for one in removed)), printable(str(folder))
+    report = (
+        f"Removed {_count(removed)} from {shown}: {size}." if removed else f"There was nothing to remove in {shown}."
+    )
+    console.print(Text(report), soft_wrap=True)
+    if kept:
+        console.print(Text(f"Blocks of {_count(kept)} are being fetched, and stay."), soft_wrap=True)
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace, Console], None]] = {"list": _list, "clear": _clear}
+
+
+def _table(found: Sequence[CachedObject]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    has_parts = any(one.num_parts for one in found)
+    table.add_column("object", overflow="fold")
+    for name in ("size", "cached", "blocks", *["in flight"] * has_parts, "fetched"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in found:
+        size = "?" if one.size is None else decimal(one.size)
+        fetched = time.strftime("%Y-%m-%d", time.localtime(one.fetched_at))
+        texts = [one.url or "?", size, decimal(one.num_bytes), f"{one.num_blocks:,}"]
+        texts += [*[f"{one.num_parts:,}"] * has_parts, fetched]
+        table.add_row(*(Text(printable(text)) for text in texts))
+    return table
+
+
+def _console() -> PatientConsole:
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    # A pipe has no width: whole lines are what it is read for.
+    return PatientConsole(emoji=False, highlight=False, width=None if is_terminal else _WIDTH_OF_PIPES)
+
+
+def _folder(flags: argparse.Namespace) -> Path:
+    """Returns the folder; the user's own need not be there, and one that is named must."""
+    if flags.url is not None:
+        split(flags.url)
+    folder = RemoteOptions(cache_dir=flags.cache_dir).folder
+    if flags.cache_dir is not None and not folder.exists():
+        raise ConfigError(f"There is no folder {printable(str(folder))}.")
+    return folder
+
+
+def _below(flags: argparse.Namespace) -> str:
+    return "" if flags.url is None else f" below {printable(flags.url)}"
+
+
+def _print_json(console: Console, values: dict[str, object]) -> None:
+    console.print(Text(json.dumps(values, indent=2)), soft_wrap=True)
+
+
+def _count(found: Sequence[CachedObject]) -> str:
+    return f"{len(found)} object{'s' * (len(found) != 1)}"
