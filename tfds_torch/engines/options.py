@@ -11,6 +11,9 @@ from tfds_torch.runtime.limits import usable_cores
 
 READ_MODES = ("auto", "index", "files", "examples")
 ON_ERROR = ("raise", "replace")
+BLOCKS_OF_SOURCE = "auto"
+"""`block_records`: of a size that suits where the files lie."""
+
 _MAX_THREADS = 8
 _MAX_SHUFFLE_BYTES = 2 * 2**30
 
@@ -41,9 +44,11 @@ class ReadOptions:
             as much as keeps its threads busy; what torch's loader holds ready (its prefetch_factor) comes on top.
         ram_budget_bytes: memory of a worker's shuffle buffer, bytes; a buffer that would be larger (by the dataset's
             mean example size) is made smaller. None means 2 GiB per rank.
-        block_records: mode `index` on disks where random reads are expensive: contiguous examples that are kept
-            together. Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the
-            whole world, rounded down to blocks, one at least). None: every example is shuffled among all of them.
+        block_records: mode `index` where random reads are expensive: contiguous examples that are kept together.
+            Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the whole world,
+            rounded down to blocks, one at least). None: every example is shuffled among all of them. `auto`: None for
+            local files, and blocks of about 8 MiB for object stores, so that each is fetched once an epoch; a parser's
+            `read` has the number.
         verify_checksums: mode `index`: whether the CRC32C of what is read is verified: of each record of TFRecord
             files, and of each value of `.beton` files (those of FFCV itself have none). Streams always verify.
         on_error: mode `index`: `raise` ends with an error at the first damaged example; `replace` lets the next one
@@ -65,7 +70,7 @@ class ReadOptions:
     shuffle_buffer: int = 8192
     prefetch_batches: int = 1
     ram_budget_bytes: int | None = None
-    block_records: int | None = None
+    block_records: int | str | None = BLOCKS_OF_SOURCE
     verify_checksums: bool = True
     on_error: str = "raise"
     max_replaced: int = 100
@@ -96,6 +101,8 @@ class ReadOptions:
         value = getattr(self, name)
         if value is None and name in ("num_threads", "ram_budget_bytes", "block_records"):
             return
+        if name == "block_records" and isinstance(value, str) and value == BLOCKS_OF_SOURCE:
+            return
         object.__setattr__(self, name, check_integer(f"ReadOptions: {name}", value, 1))
 
     def threads_of_worker(self, num_workers: int, num_local_ranks: int = 1) -> int:
@@ -111,7 +118,7 @@ class ReadOptions:
     @property
     def blocks(self) -> BlockShuffle | None:
         """The blocks of a shuffled order in mode `index`; None: there are none."""
-        if self.block_records is None:
+        if not isinstance(self.block_records, int):
             return None
         return BlockShuffle(self.block_records, max(1, self.shuffle_buffer // self.block_records))
 

@@ -45,7 +45,7 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
             f"on_error={options.on_error!r} replaces damaged examples by their neighbours, and the read mode is "
             f"{mode!r}: a stream cannot go on behind a damaged record. Use mode 'index', or on_error='raise'."
         )
-    if options.block_records is not None:
+    if options.blocks is not None:
         reason = "" if obstacle is None else f" ({obstacle}, so 'index' cannot be used)"
         raise ConfigError(
             f"block_records={options.block_records} sets how mode 'index' shuffles, and the read mode is "
@@ -61,7 +61,7 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
 
 def _of_streams(options: ReadOptions) -> tuple[str, ...]:
     """Returns the options that have an effect in the stream modes only."""
-    buffer = () if options.block_records is not None else ("shuffle_buffer",)
+    buffer = () if options.blocks is not None else ("shuffle_buffer",)
     return ("cycle_length", "read_buffer_bytes", "ram_budget_bytes", *buffer)
 
 

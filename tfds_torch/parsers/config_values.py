@@ -79,7 +79,7 @@ def checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> d
             wanted = " or ".join(filter(None, map(_describe, kinds)))
             raise ConfigError(f"{source}: {named} = {shown(given[key])} must be {wanted}.")
         least, most = _BOUNDS.get(key, (None, None))
-        numbers = value if isinstance(value, tuple) else (value,)
+        numbers = value if isinstance(value, tuple) else () if isinstance(value, str) else (value,)
         if least is not None and not all(least <= number <= most for number in numbers):
             raise ConfigError(f"{source}: {named} = {shown(given[key])} must be in {least}..{most}.")
     return values

@@ -140,7 +140,8 @@ def with_common_blocks(read: ReadOptions, members: Members) -> ReadOptions:
     Raises:
         ConfigError: the members' blocks differ.
     """
-    asked = {name: (parser.read.block_records, parser.read.blocks) for name, parser in members.items()}
+    blocks_of = {name: parser.read.blocks for name, parser in members.items()}
+    asked = {name: (None if one is None else one.block_records, one) for name, one in blocks_of.items()}
     (first, (block_records, blocks)), *others = asked.items()
     for name, one in others:
         if one != (block_records, blocks):
