@@ -36,6 +36,7 @@ class MadeSource:
     streams: Literal["records", "numbers"] | None = "numbers"
     has_shards: bool = False
     is_one_threaded: bool = False
+    block_records: int | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
     num_checks: int = 0
     lock: Any = field(default_factory=threading.Lock)

@@ -5,12 +5,13 @@ import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.options import BLOCKS_OF_SOURCE, ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg
@@ -64,7 +65,6 @@ class SplitDescription(ParserFields):
         image_key: str | None,
         target_key: str | tuple[str, ...] | None,
     ) -> None:
-        self._source = source
         self.split = split
         self.is_training = options.is_training
         self.shuffle = options.is_training if options.shuffle is None else options.shuffle
@@ -74,7 +74,7 @@ class SplitDescription(ParserFields):
         self.remainder = options.remainder
         self.preprocess = options.preprocess
         self.image_mode = options.image_mode
-        self.read = options.read
+        self._set_read(options.read, source)
         self._epoch_size = options.epoch_size
         self.image_key, self.target_key = image_key, target_key
         self._check_keys()
@@ -122,6 +122,14 @@ class SplitDescription(ParserFields):
     def _source_for(self, read: ReadOptions) -> Source:
         """Returns the source as other options read it."""
         return self._source
+
+    def _set_read(self, read: ReadOptions, source: Source) -> None:
+        """Sets how examples are read: in blocks, where the source is best read in some and the options leave it so."""
+        is_by_index = read.mode in ("auto", "index")
+        if is_by_index and read.block_records == BLOCKS_OF_SOURCE and source.block_records is not None:
+            read = replace(read, block_records=source.block_records)
+        self.read = read
+        self._source = source.in_blocks(None if read.blocks is None else read.blocks.block_records)
 
     # What is checked of the arguments.
 
@@ -345,8 +353,7 @@ class SplitDescription(ParserFields):
     def with_read(self: _Self, read: ReadOptions) -> _Self:
         """Returns this parser, reading the same examples in another way."""
         parser = copy.copy(self)
-        parser.read = read
-        parser._source = self._source_for(read)
+        parser._set_read(read, self._source_for(read))
         return parser
 
     def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:

@@ -152,6 +152,7 @@ class CachedSource:
 
     streams: Literal["records", "numbers"] | None = None
     is_one_threaded = False
+    block_records: int | None = None
 
     def __init__(
         self,
@@ -171,6 +172,10 @@ class CachedSource:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": None, "_reads_original": False, "_has_warned": False}
+
+    def in_blocks(self, block_records: int | None) -> "CachedSource":
+        """Returns this source: a cache reads in any order alike."""
+        return self
 
     def over(self, original: Source) -> "CachedSource":
         """Returns the same cache over the same examples, read in another way."""

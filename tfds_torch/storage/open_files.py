@@ -145,6 +145,10 @@ class OpenFiles:
         except OSError as error:
             return str(error.strerror)
 
+    def discard(self, file: int, offset: int) -> bool:
+        """Returns False: a local file holds what it holds."""
+        return False
+
     def close(self) -> None:
         """Closes every file; reading afterwards is an error."""
         with self._lock:
@@ -236,6 +240,14 @@ class MappedFile:
             raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {state[2]}")
         return state
 
+    def part(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Returns bytes start..stop-1, in mapped memory."""
+        return self.memory[start:stop]
+
+    def gathered(self, starts: NDArray[np.int64], num_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Returns memory that holds pieces of one size, and where in it each begins: the file as it is."""
+        return self.memory, starts
+
     def read(self, start: int, size: int) -> bytes:
         """Returns bytes of the file, fewer where it was cut: no signal ends the process."""
         try:
@@ -246,6 +258,10 @@ class MappedFile:
     def advise(self, start: int, size: int) -> None:
         """Asks the system to read bytes of the file ahead, and does not wait for them."""
         _advise(self._descriptor, start, size)
+
+    def discard(self, start: int, stop: int) -> bool:
+        """Returns False: a local file holds what it holds."""
+        return False
 
     def find(self, content: bytes, start: int, stop: int) -> int:
         """Returns where content first begins among bytes start..stop-1; -1: nowhere."""

@@ -14,10 +14,11 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
 from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, is_local, not_found, such_as
 
@@ -50,6 +51,7 @@ class InstructionTable:
         self._file = np.array([number[item.path] for item in instructions], np.int64)
         self._first = np.array([item.first_index for item in instructions], np.int64)
         self._skip = np.array([item.skip for item in instructions], np.int64)
+        self._take = np.array([item.take for item in instructions], np.int64)
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -63,6 +65,23 @@ class InstructionTable:
                 f"{self.dataset}: {remote} is not a file of this machine, and examples can be read by their index "
                 f"from local files only. Copy the dataset to a local folder."
             )
+
+    def block_bounds(self, file: int, block_records: int) -> Int64Array:
+        """Returns the records of a file at which blocks of neighbouring examples begin, and those after them.
+
+        Args:
+            file: its position.
+            block_records: examples of a block; blocks are counted from example 0 of the split.
+
+        Returns:
+            int64 [k], ascending, each once.
+        """
+        bounds = []
+        for item in np.flatnonzero(self._file == file).tolist():
+            first, skip, take = int(self._first[item]), int(self._skip[item]), int(self._take[item])
+            inner = np.arange(first + -first % block_records, first + take, block_records, dtype=np.int64)
+            bounds += [np.array([skip, skip + take], np.int64), inner - first + skip]
+        return unique(np.concatenate([np.empty(0, np.int64), *bounds])).values
 
     def find(self, index: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Returns int64 [n] positions in `files` and int64 [n] record numbers in these files.
@@ -88,8 +107,8 @@ class RecordReader(Protocol):
     """Reads records of shard files by the examples' index; used by several threads, and after a fork."""
 
     @property
-    def stamps(self) -> tuple[Stamp, ...]:
-        """Size in bytes and modification time in ns of each file, as it was when the reader was opened."""
+    def stamps(self) -> Sequence[Stamp]:
+        """Size in bytes and version of each file, as it was when the reader was opened."""
 
     def read(self, index: Int64Array) -> list[bytes]:
         """Returns encoded examples in the order asked."""
@@ -106,6 +125,9 @@ class RecordReader(Protocol):
             n parts, shorter ones where an example ends earlier.
         """
 
+    def discard(self, index: Int64Array) -> bool:
+        """Takes a damaged example, int64 [1], out of a cache, once; returns whether it may be read another way now."""
+
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples ahead, where it can; returns at once."""
 
@@ -117,7 +139,7 @@ class RecordReader(Protocol):
 
 
 class RecordSource(ABC):
-    """A `Source` of shard files; examples of remote files can only be streamed.
+    """A `Source` of shard files.
 
     Args:
         name: `name/config:version`.
@@ -126,6 +148,7 @@ class RecordSource(ABC):
         mean_example_bytes: size of an encoded example.
         empty_files: shards of the split that hold no example by `dataset_info.json`.
         verify_checksums: whether the data of records is compared with its checksum, where that costs extra.
+        files: where the files lie. Examples of URLs among local files can only be streamed.
     """
 
     has_shards = True
@@ -141,13 +164,15 @@ class RecordSource(ABC):
         mean_example_bytes: int,
         empty_files: Sequence[str] = (),
         verify_checksums: bool = True,
+        files: ShardFiles = LOCAL,
     ) -> None:
-        self.name, self.specs = name, specs
+        self.name, self.specs, self.files = name, specs, files
         self.instructions = tuple(map(_with_absolute_path, instructions))
         self.mean_example_bytes = mean_example_bytes
         self.verify_checksums = verify_checksums
         self.empty_files = tuple(map(_absolute, empty_files))
         self.table = InstructionTable(self.instructions, name)
+        self._blocks_of_order: int | None = None
         self._examples = ExampleReader(specs)
         self._reader: RecordReader | None = None
         self._seen_empty: dict[str, Stamp] = {}
@@ -196,20 +221,37 @@ class RecordSource(ABC):
         return other
 
     @property
+    def block_records(self) -> int | None:
+        """Neighbouring examples that are best read together; see `Source`."""
+        return self.files.block_records(self.mean_example_bytes)
+
+    def in_blocks(self, block_records: int | None) -> "RecordSource":
+        """Returns this source, read in an order of such blocks; see `Source`."""
+        if self.files.are_local or block_records == self._blocks_of_order:
+            return self
+        other = copy.copy(self)
+        other._blocks_of_order, other._lock = block_records, ProcessLock()
+        return other
+
+    @property
+    def fetched_records(self) -> int:
+        """Neighbouring examples that are fetched together, where files are far away."""
+        return self._blocks_of_order or self.block_records or 1
+
+    @property
     def identity(self) -> object:
         """Names of the files, and which of how many records are read."""
-        return [(os.path.basename(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
+        return [(file_name(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
 
     @property
     def stamps(self) -> Sequence[Stamp]:
         """Size and time of each file."""
-        return [stamp_of(shard_status(path)) for path in self.table.files]
+        return list(self.files.stamps(self.table.files))
 
     @property
     def obstacle(self) -> str | None:
-        """Why examples cannot be read by number: a file is remote."""
-        remote = next((path for path in self.table.files if not is_local(path)), None)
-        return None if remote is None else f"{remote} is remote"
+        """Why examples cannot be read by number: a file is remote, and no store of it was opened."""
+        return self.files.obstacle(self.table.files)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
         """Compares local files with what the dataset promises; see `Source`."""
@@ -219,7 +261,8 @@ class RecordSource(ABC):
             self._check_streamed(dict(zip(self.table.files, self.table.num_in_file, strict=True)), set(streamed))
         elif self.obstacle is None:
             with self._lock:
-                if self._reader is not None and self._reader.stamps != tuple(self.stamps):
+                # Objects are compared with their stamps whenever some of them is fetched.
+                if self._reader and self.files.are_local and self._reader.stamps != tuple(self.stamps):
                     self._reader = None  # Threads that still read with it go on; the files are closed with it.
                 if self._reader is None:
                     self._reader = self._open()
@@ -240,6 +283,10 @@ class RecordSource(ABC):
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
         """Returns parts of encoded examples in the order asked, which the caller compares; see RecordReader."""
         return self._opened().read_parts(index, start, stop)
+
+    def discard(self, index: Int64Array) -> bool:
+        """Takes a damaged example, int64 [1], out of a cache, once; returns whether it may be read another way now."""
+        return self._opened().discard(index)
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns the same of records that were read elsewhere; see `Source`."""
@@ -288,7 +335,7 @@ class RecordSource(ABC):
             else ". Its checksum was not verified (verify_checksums=False): it was written that way, or is damaged."
         )
         return CorruptRecordError(
-            f"{path}: record {record} (index {index}, id {os.path.basename(path)}__{record}) of {self.name} cannot be "
+            f"{path}: record {record} (index {index}, id {file_name(path)}__{record}) of {self.name} cannot be "
             f"decoded{cause} {reason}"
         )
 
@@ -323,13 +370,13 @@ class RecordSource(ABC):
 
     @cached_property
     def _file_names(self) -> list[str]:
-        return [os.path.basename(path) for path in self.table.files]
+        return [file_name(path) for path in self.table.files]
 
     @cached_property
     def _instructions_of(self) -> dict[str, list[FileInstruction]]:
         found: dict[str, list[FileInstruction]] = {}
         for item in self.instructions:
-            found.setdefault(os.path.basename(item.path), []).append(item)
+            found.setdefault(file_name(item.path), []).append(item)
         return found
 
 

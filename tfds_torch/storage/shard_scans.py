@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from tfds_torch.errors import ShardError
 from tfds_torch.storage.open_files import Stamp, difference, stamp_of
@@ -22,6 +22,35 @@ _BAR_PERIOD_S = 0.1
 
 _Found = TypeVar("_Found")
 Advance = Callable[[int], object]
+
+
+class ShardFile(Protocol):
+    """A shard that is scanned: a `FileIO`, or what reads an object in the same way."""
+
+    def seek(self, offset: int, /) -> int:
+        """Goes on at an offset in bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Returns the next bytes, fewer where the file ends."""
+
+
+class RemoteShardFile(ShardFile, Protocol):
+    """A shard that is no file of this machine."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+
+def size_of(file: ShardFile) -> int:
+    """Returns the bytes of a shard."""
+    return os.fstat(file.fileno()).st_size if isinstance(file, FileIO) else cast(RemoteShardFile, file).size
+
+
+def expect_jumps(file: ShardFile) -> None:
+    """Tells the system that little of a shard will be read, so that it reads nothing ahead."""
+    if isinstance(file, FileIO) and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
 
 class _StoppedError(Exception):

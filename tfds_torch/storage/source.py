@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ def is_local(path: str) -> bool:
 
 
 Int64Array = NDArray[np.int64]
+_Self = TypeVar("_Self")
 
 Columns = Mapping[str, Any]
 """Stored field -> its n values: an array [n, ...] where they are of one size, else a sequence of n."""
@@ -148,11 +149,18 @@ class Source(Protocol):
         """Whether a file holds many examples, so that whole files can be dealt to pipelines."""
 
     @property
+    def block_records(self) -> int | None:
+        """Neighbouring examples that are best read together, where files are far away; None: any order is as good."""
+
+    @property
     def is_one_threaded(self) -> bool:
         """Whether a process may read with one thread only: the one that asks for the examples."""
 
     def __len__(self) -> int:
         """Number of examples."""
+
+    def in_blocks(self, block_records: int | None) -> "Source":
+        """Returns this source, read by an order in such blocks (None: without): far files are fetched in these."""
 
     def check(self, streamed: Collection[str] | None = None) -> None:
         """Compares local files with what the dataset promises; those that were checked before only by their stamps.
@@ -233,6 +241,11 @@ class ReadByNumber:
     is_one_threaded = False
     streams: Literal["records", "numbers"] | None = None
     obstacle: str | None = None
+    block_records: int | None = None
+
+    def in_blocks(self: _Self, block_records: int | None) -> _Self:
+        """Returns this source, which reads in any order alike."""
+        return self
 
     def parse(self: Source, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
         """Raises ConfigError: there are no records that could be read elsewhere."""

@@ -68,6 +68,10 @@ class ArrayRecordFilesReader:
         bounds = zip(back.tolist(), start.tolist(), stop.tolist(), strict=True)
         return [examples[place][first:last] for place, first, last in bounds]
 
+    def discard(self, index: Int64Array) -> bool:
+        """Returns False: a local file holds what it holds."""
+        return False
+
     def advise(self, index: Int64Array) -> None:
         """Does nothing: only the package knows where its records lie."""
 

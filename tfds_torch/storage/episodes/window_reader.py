@@ -101,10 +101,13 @@ class WindowReader:
         }
         asked = {key: self._units_of(key, episode, step) for key in dict.fromkeys(fields) if key not in own}
         units, example = _all_units(asked, episode)
-        try:
-            found, back = read_units(self.episodes, self.index, example, units)
-        except BadUnitError as error:
-            raise self._bad_unit(error, asked, index) from None
+        while True:
+            try:
+                found, back = read_units(self.episodes, self.index, example, units)
+                break
+            except BadUnitError as error:
+                if not self.episodes.discard(example[error.position : error.position + 1]):
+                    raise self._bad_unit(error, asked, index) from None
         stop = 0
         for key, one in asked.items():
             start, stop = stop, stop + one.units.size

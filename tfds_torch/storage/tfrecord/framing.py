@@ -10,8 +10,6 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from io import FileIO
-from pathlib import Path
 
 import google_crc32c
 import numpy as np
@@ -19,7 +17,8 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import Stamp
-from tfds_torch.storage.shard_scans import Advance, open_shard
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles
+from tfds_torch.storage.shard_scans import Advance, ShardFile, expect_jumps, size_of
 
 
 class TfrecordWriter:
@@ -57,14 +56,18 @@ def count_records(path: str | os.PathLike[str]) -> int:
 
 
 def scan_offsets(
-    path: str | os.PathLike[str], advance: Advance | None = None, stamp: Stamp | None = None
+    path: str | os.PathLike[str],
+    advance: Advance | None = None,
+    stamp: Stamp | None = None,
+    files: ShardFiles = LOCAL,
 ) -> Int64Array:
     """Finds every record of a file from the headers, whose checksums are verified.
 
     Args:
-        path: a local TFRecord file.
+        path: a TFRecord file.
         advance: called with the offset in bytes that the scan has reached, many times.
         stamp: as `open_shard` takes it.
+        files: where it lies.
 
     Returns:
         int64 [number of records + 1]: offset of every record's header, and the file's size.
@@ -73,28 +76,32 @@ def scan_offsets(
         ShardError: there is no such file, it is not a regular one or not the one of the stamp, or it cannot be read.
         CorruptRecordError: the file ends inside a record, or a length does not have its checksum.
     """
-    path = Path(path)
-    with open_shard(path, stamp) as file:
+    path = os.fspath(path)
+    with files.scan(path, stamp) as file:
         return _scan(path, file, advance)
 
 
 def read_records(
-    path: str | os.PathLike[str], advance: Advance | None = None, stamp: Stamp | None = None
+    path: str | os.PathLike[str],
+    advance: Advance | None = None,
+    stamp: Stamp | None = None,
+    files: ShardFiles = LOCAL,
 ) -> Iterator[bytes]:
-    """Yields the data of every record of a local file, with both checksums verified.
+    """Yields the data of every record of a file, with both checksums verified.
 
     Args:
-        path: a local TFRecord file.
+        path: a TFRecord file.
         advance: called with the offset in bytes that was reached, after every record.
         stamp: as `open_shard` takes it.
+        files: where it lies.
 
     Raises:
         ShardError: there is no such file, it is not a regular one or not the one of the stamp, or it cannot be read.
         CorruptRecordError: the file ends inside a record, or a length or a record does not have its checksum.
     """
-    path = Path(path)
-    with open_shard(path, stamp) as file:
-        size = os.fstat(file.fileno()).st_size
+    path = os.fspath(path)
+    with files.scan(path, stamp) as file:
+        size = size_of(file)
         offset, number, header = 0, 0, file.read(HEADER_SIZE)
         while offset < size:
             end = _record_end(path, header, 0, offset, number, size)
@@ -102,7 +109,7 @@ def read_records(
             # The next header comes with the footer: one call less for each record.
             data, behind = file.read(length), file.read(FOOTER_SIZE + HEADER_SIZE)
             if len(data) + len(behind) < length + FOOTER_SIZE:
-                raise _cut(path, offset, number, os.fstat(file.fileno()).st_size)
+                raise _cut(path, offset, number, size_of(file))
             if behind[:FOOTER_SIZE] != checksum(data):
                 raise CorruptRecordError(
                     f"{path}: record {number} at offset {offset} ({length} bytes) does not have its checksum: the "
@@ -132,10 +139,9 @@ def _masked_crc32c(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _scan(path: Path, file: FileIO, advance: Advance | None) -> Int64Array:
-    size = os.fstat(file.fileno()).st_size
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+def _scan(path: str, file: ShardFile, advance: Advance | None) -> Int64Array:
+    size = size_of(file)
+    expect_jumps(file)
     offsets = array("q")
     offset, record_bytes = 0, _LARGE_RECORD_BYTES  # The first header alone says which way to begin.
     while offset < size:
@@ -156,7 +162,7 @@ def _scan(path: Path, file: FileIO, advance: Advance | None) -> Int64Array:
     return np.frombuffer(offsets, np.int64)
 
 
-def _record_end(path: Path, window: bytes, position: int, offset: int, number: int, size: int) -> int:
+def _record_end(path: str, window: bytes, position: int, offset: int, number: int, size: int) -> int:
     """Returns the offset after a record whose header is at `position` of a window."""
     if len(window) - position < HEADER_SIZE:
         raise _cut(path, offset, number, min(size, offset + len(window) - position))
@@ -172,7 +178,7 @@ def _record_end(path: Path, window: bytes, position: int, offset: int, number: i
     return end
 
 
-def _cut(path: Path, offset: int, number: int, size: int) -> CorruptRecordError:
+def _cut(path: str, offset: int, number: int, size: int) -> CorruptRecordError:
     return CorruptRecordError(
         f"{path}: the file ends at byte {size}, inside record {number}, which begins at offset {offset}: it was cut. "
         f"Prepare the dataset again."

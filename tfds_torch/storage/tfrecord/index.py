@@ -7,8 +7,9 @@ Its content is int64 offsets: for each shard those of its records and the shard'
 import json
 import logging
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
+from tfds_torch.storage.shard_files import LOCAL, RangeReader
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 
@@ -44,6 +46,31 @@ class Located:
     place: Int64Array
 
 
+class TfrecordIndex(Protocol):
+    """File, offset and length of every example of a split by its number."""
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Paths or URLs."""
+
+    @property
+    def stamps(self) -> Sequence[Stamp]:
+        """Size in bytes and version of each file."""
+
+    @property
+    def dataset(self) -> str:
+        """What the files belong to, for messages."""
+
+    def open_files(self) -> RangeReader:
+        """Returns a reader of the files as they were indexed."""
+
+    def locate(self, index: Int64Array) -> Located:
+        """Returns where examples, int64 [n], lie, in the order asked."""
+
+    def look_again(self, file: int) -> "TfrecordIndex | None":
+        """Returns an index that was built again where a file is not the indexed one; None: the index is right."""
+
+
 class RecordIndex:
     """File, offset and length of every example of a split by global index; read-only, and shared by all processes.
 
@@ -56,9 +83,7 @@ class RecordIndex:
     def __init__(self, table: InstructionTable, stamps: tuple[Stamp, ...], offsets: Int64Array) -> None:
         self.files, self.stamps, self.dataset = table.files, stamps, table.dataset
         self._table, self._offsets = table, offsets
-        # In the offsets every file has one entry more than records: its size.
-        counts = np.array(table.num_in_file, np.int64)
-        self._first_place = np.cumsum(counts + 1) - (counts + 1)
+        self._first_place = first_places(table)
 
     @classmethod
     def open(cls, table: InstructionTable) -> "RecordIndex":
@@ -73,6 +98,10 @@ class RecordIndex:
         stamps = tuple(stamp_of(shard_status(path)) for path in table.files)
         cache = offsets_cache(table.dataset, table.files, stamps, table.num_in_file)
         return cls(table, stamps, cache.open() if table.files else np.empty(0, np.int64))
+
+    def open_files(self) -> RangeReader:
+        """Returns a reader of the files as they were indexed."""
+        return LOCAL.open(self.files, self.stamps)
 
     def __len__(self) -> int:
         """Number of examples of the split."""
@@ -110,16 +139,26 @@ class RecordIndex:
         return RecordIndex(self._table, self.stamps, offsets)
 
 
+def first_places(table: InstructionTable) -> Int64Array:
+    """Returns the place of each file's first record, int64: every file has one entry more than records, its size."""
+    counts = np.array(table.num_in_file, np.int64)
+    return np.cumsum(counts + 1) - (counts + 1)
+
+
 def offsets_cache(
-    dataset: str, paths: Sequence[str], stamps: Sequence[Stamp], counts: Sequence[int]
+    dataset: str,
+    paths: Sequence[str],
+    stamps: Sequence[Stamp],
+    counts: Sequence[int],
+    build: Callable[[], Int64Array] | None = None,
 ) -> IndexCache[Int64Array]:
-    """Returns the index file of shards; see `find_records` for the arguments."""
+    """Returns the index file of shards; see `find_records`, which makes it where `build` is None, for the arguments."""
     shards = [[path, *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
     return IndexCache(
         index_path(dataset, paths),
         dataset,
         table=json.dumps({"dataset": dataset, "shards": shards}).encode(),
-        build=lambda: find_records(paths, stamps, counts, dataset),
+        build=build or (lambda: find_records(paths, stamps, counts, dataset)),
         encode=_encode,
         decode=lambda content, start: _decode(content, start, stamps, counts),
     )

@@ -3,14 +3,16 @@
 One read for each range of neighbours; every record is compared with its checksums.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
-from tfds_torch.storage.open_files import OpenFiles, ProcessLock, ReadRanges, Stamp
+from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.record_source import RecordReader, RecordSource
+from tfds_torch.storage.shard_files import RangeReader, discard_range
 from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.source import is_local
 from tfds_torch.storage.tfrecord.framing import (
@@ -22,7 +24,8 @@ from tfds_torch.storage.tfrecord.framing import (
     read_records,
     record_header,
 )
-from tfds_torch.storage.tfrecord.index import Located, RecordIndex
+from tfds_torch.storage.tfrecord.index import Located, RecordIndex, TfrecordIndex
+from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 _GAP_BYTES = 4096  # Between parts of examples: reading them costs less than another call.
@@ -31,14 +34,21 @@ _GAP_BYTES = 4096  # Between parts of examples: reading them costs less than ano
 class TfrecordSource(RecordSource):
     """Examples of TFRecord files. Opening them builds their index, once for all processes of the machine."""
 
-    streams = "records"
+    @property
+    def streams(self) -> Literal["records", "numbers"] | None:  # type: ignore[override]
+        """What tf.data can stream: the records of files that tensorflow opens."""
+        return "records" if self.files.are_streamed(self.table.files) else None
 
     def _open(self) -> RecordReader:
-        return TfrecordReader(RecordIndex.open(self.table), verify_checksums=self.verify_checksums)
+        if self.files.are_local:
+            index: TfrecordIndex = RecordIndex.open(self.table)
+        else:
+            index = RemoteRecordIndex(self.table, self.files, self.fetched_records)
+        return TfrecordReader(index, verify_checksums=self.verify_checksums)
 
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[bytes]:
-        """Yields all records of a local file; see RecordSource."""
-        return read_records(path, advance, stamp)
+        """Yields all records of a file; see RecordSource."""
+        return read_records(path, advance, stamp, self.files)
 
     def _count_records(self, path: str) -> int:
         return count_records(path)
@@ -61,17 +71,17 @@ class TfrecordReader:
         verify_checksums: whether the data is compared with its CRC32C; the length always is.
     """
 
-    def __init__(self, index: RecordIndex, *, verify_checksums: bool = True) -> None:
+    def __init__(self, index: TfrecordIndex, *, verify_checksums: bool = True) -> None:
         self.index = index
         self.num_read = 0
         self._verify = verify_checksums
-        self._files = OpenFiles(index.files, index.stamps)
+        self._files: RangeReader = index.open_files()
         self._lock = ProcessLock()
         self._scanned: set[int] = set()  # Files that were looked at again.
 
     @property
-    def stamps(self) -> tuple[Stamp, ...]:
-        """Size in bytes and modification time in ns of each file, when it was indexed."""
+    def stamps(self) -> Sequence[Stamp]:
+        """Size in bytes and version of each file, when it was indexed."""
         return self.index.stamps
 
     def read(self, index: Int64Array) -> list[bytes]:
@@ -89,7 +99,7 @@ class TfrecordReader:
             try:
                 return self._read(used, index)
             except _BadRecordError as error:
-                if not self._renew_index(used, error.file):
+                if not (self.discard(np.array([error.example])) or self._renew_index(used, error.file)):
                     raise self._corrupt(used, error) from None
 
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
@@ -106,6 +116,12 @@ class TfrecordReader:
             for number in range(begin, end):
                 parts[places[number]] = content[ranges.start[number] - offset : ranges.end[number] - offset]
         return parts
+
+    def discard(self, index: Int64Array) -> bool:
+        """Takes a damaged example, int64 [1], out of a cache; see RecordReader."""
+        located = self.index.locate(index)
+        begin = int(located.offset[0])
+        return discard_range(self._files, int(located.file[0]), begin, begin + int(located.length[0]) + FRAME_SIZE)
 
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples, int64 [n], ahead; returns at once."""
@@ -138,7 +154,7 @@ class TfrecordReader:
         order = np.lexsort((first, located.file))
         return order, ReadRanges(located.file[order], first[order], last[order], _GAP_BYTES)
 
-    def _read(self, used: RecordIndex, index: Int64Array) -> list[bytes]:
+    def _read(self, used: TfrecordIndex, index: Int64Array) -> list[bytes]:
         located = used.locate(index)
         _, first, back = unique(located.place)
         found: list[bytes] = []
@@ -169,7 +185,7 @@ class TfrecordReader:
             return b"", f"its {length} bytes do not have their checksum: the file is corrupt"
         return data, ""
 
-    def _renew_index(self, used: RecordIndex, file: int) -> bool:
+    def _renew_index(self, used: TfrecordIndex, file: int) -> bool:
         """Looks again at a file with a bad record; returns whether there is another index now than the used one."""
         with self._lock:
             if self.index is not used:  # Another thread was here first.
@@ -189,7 +205,7 @@ class TfrecordReader:
     def _name(self, example: int) -> str:
         return f"example {example} of {self.index.dataset}"
 
-    def _corrupt(self, used: RecordIndex, bad: "_BadRecordError") -> CorruptRecordError:
+    def _corrupt(self, used: TfrecordIndex, bad: "_BadRecordError") -> CorruptRecordError:
         located = used.locate(np.array([bad.example], np.int64))
         changed = self._files.changed(bad.file)
         since = f" The file changed since it was indexed: {changed}." if changed else ""

@@ -1,0 +1,211 @@
+"""ObjectFiles: shards that are objects of a store."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.storage.open_files import FileState, ProcessLock, ReadRanges, Stamp
+from tfds_torch.storage.remote.files import RemoteFiles
+from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.urls import is_object_url
+from tfds_torch.storage.shard_errors import PREPARE_AGAIN
+from tfds_torch.storage.shard_files import Cuts, RangeReader, discard_range
+
+_BLOCK_BYTES = 8 << 20
+_READ_BY_TENSORFLOW = "gs://"
+
+
+class ObjectFiles:
+    """Where shards lie that are objects; see ShardFiles. Copies share their store.
+
+    Args:
+        store: fetches them.
+        full: URL as it is shown -> as it is asked for, where that has a signature or the like.
+    """
+
+    are_local = False
+
+    def __init__(self, store: ObjectStore, full: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.store, self._full = store, dict(full)
+
+    def obstacle(self, paths: Sequence[str]) -> str | None:
+        """Returns why parts of files cannot be read: one is not an object."""
+        other = next((path for path in paths if not is_object_url(path)), None)
+        return None if other is None else f"{other} is not an object of a store"
+
+    def stamps(self, paths: Sequence[str]) -> "ObjectStamps":
+        """Returns size and hash of the ETag of each object; they are asked for when they are first needed."""
+        return ObjectStamps(self.store, self._asked(paths))
+
+    def open(
+        self,
+        paths: Sequence[str],
+        stamps: Sequence[Stamp],
+        cuts: Cuts | None = None,
+        remedy: str = PREPARE_AGAIN,
+        *,
+        has_checksums: bool = False,
+    ) -> RemoteFiles:
+        """Returns a reader of objects, which are fetched in blocks; see ShardFiles."""
+        return RemoteFiles(self.store, self._asked(paths), stamps, cuts, verifies=not has_checksums)
+
+    @contextmanager
+    def scan(self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN) -> Iterator["ObjectFile"]:
+        """Opens an object; all of it is fetched, some blocks at a time."""
+        if stamp is None:
+            (stamp,) = self.stamps([path])
+        reader = self.open([path], [stamp], remedy=remedy)
+        try:
+            reader.advise_ranges(lambda: _range(0, stamp[0]))
+            yield ObjectFile(reader, stamp[0])
+        finally:
+            reader.close()
+
+    def map(self, path: str, stamp: Stamp) -> "MappedObject":
+        """Returns an object of which parts are read as if it were mapped."""
+        return MappedObject(self.open([path], [stamp]), stamp)
+
+    def are_streamed(self, paths: Sequence[str]) -> bool:
+        """Returns whether all are of Google Cloud Storage, which tensorflow reads by itself."""
+        return all(path.startswith(_READ_BY_TENSORFLOW) for path in paths)
+
+    def block_records(self, mean_example_bytes: int) -> int:
+        """Returns how many examples make about 8 MiB."""
+        return max(1, round(_BLOCK_BYTES / max(1, mean_example_bytes)))
+
+    def _asked(self, paths: Sequence[str]) -> Sequence[str]:
+        return [self._full.get(path, path) for path in paths] if self._full else paths
+
+
+class ObjectFile:
+    """An object that is read like a file.
+
+    Attributes:
+        size: its bytes.
+    """
+
+    def __init__(self, reader: RangeReader, size: int) -> None:
+        self._reader, self._place, self.size = reader, 0, size
+
+    def seek(self, offset: int, /) -> int:
+        """Goes on at an offset in bytes."""
+        self._place = offset
+        return offset
+
+    def read(self, size: int, /) -> bytes:
+        """Returns the next bytes, fewer where the object ends."""
+        content = self._reader.read(0, self._place, min(size, self.size - self._place))
+        self._place += len(content)
+        return content
+
+
+class MappedObject:
+    """An object that is read as if it were mapped; parts that were asked for stay in memory. See MappedFile."""
+
+    def __init__(self, reader: RangeReader, stamp: Stamp) -> None:
+        self._reader, self._stamp = reader, stamp
+        self._parts: dict[tuple[int, int], NDArray[np.uint8]] = {}
+
+    def check(self) -> FileState:
+        """Returns the object's only state: when it changes, its blocks cannot be fetched any more."""
+        return self._stamp
+
+    def part(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Returns bytes start..stop-1."""
+        found = self._parts.get((start, stop))
+        if found is None:
+            found = self._parts[start, stop] = np.frombuffer(self.read(start, stop - start), np.uint8)
+        return found
+
+    def gathered(self, starts: NDArray[np.int64], num_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Returns a copy of pieces of one size, one behind the other, and where each begins."""
+        pieces = b"".join(self.read(start, num_bytes) for start in starts.tolist())
+        return np.frombuffer(pieces, np.uint8), np.arange(len(starts), dtype=np.int64) * num_bytes
+
+    def read(self, start: int, size: int) -> bytes:
+        """Returns bytes of the object, fewer where it ends."""
+        return self._reader.read(0, start, size)
+
+    def advise(self, start: int, size: int) -> None:
+        """Has the blocks of bytes fetched ahead."""
+        self._reader.advise_ranges(lambda: _range(start, start + size))
+
+    def discard(self, start: int, stop: int) -> bool:
+        """Has the blocks of damaged bytes fetched again, once."""
+        self._parts.clear()
+        return discard_range(self._reader, 0, start, stop)
+
+    def find(self, content: bytes, start: int, stop: int) -> int:
+        """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
+        for (first, last), part in self._parts.items():
+            if first <= start and stop <= last:
+                place = part.tobytes().find(content, start - first, stop - first)
+                return place if place < 0 else first + place
+        return self.read(start, stop - start).find(content) + start if start < stop else -1
+
+    def give_back(self) -> None:
+        """Does nothing: what was asked for as a part is used again."""
+
+
+class ObjectStamps(Sequence[Stamp]):
+    """Size and hash of the ETag of each object; what one was found to be stays so.
+
+    Args:
+        store: where the objects lie.
+        urls: of the objects.
+    """
+
+    def __init__(self, store: ObjectStore, urls: Sequence[str]) -> None:
+        self._store, self._urls = store, urls
+        self._found: dict[int, Stamp] = {}
+        self._lock = ProcessLock()
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    @overload
+    def __getitem__(self, place: int) -> Stamp: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Stamp]: ...
+
+    def __getitem__(self, place: int | slice) -> Stamp | Sequence[Stamp]:
+        places = range(len(self._urls))[place]
+        if isinstance(places, range):
+            self.look(places)
+            return [self._found[one] for one in places]
+        self.look([places])
+        return self._found[places]
+
+    def __iter__(self) -> Iterator[Stamp]:
+        return iter(self[:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stamps, (self._store, self._urls, self._found)
+
+    def look(self, places: Iterable[int]) -> None:
+        """Asks for objects by their places, side by side, where nothing is known of them yet.
+
+        Raises:
+            ShardError: an object is missing, or may not be read.
+        """
+        with self._lock:
+            unknown = [place for place in places if place not in self._found]
+            if unknown:
+                infos = self._store.look([self._urls[place] for place in unknown])
+                self._found |= {place: info.stamp for place, info in zip(unknown, infos, strict=True)}
+
+
+def _stamps(store: ObjectStore, urls: Sequence[str], found: dict[int, Stamp]) -> ObjectStamps:
+    stamps = ObjectStamps(store, urls)
+    stamps._found.update(found)
+    return stamps
+
+
+def _range(start: int, stop: int) -> ReadRanges:
+    """Returns bytes start..stop-1 of the first file."""
+    return ReadRanges(np.array([0], np.int64), np.array([start], np.int64), np.array([stop], np.int64))

@@ -1,0 +1,179 @@
+"""ShardFiles: where the files of a source lie; what is different between this machine and an object store is here."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles, ReadRanges, Stamp, stamp_of
+from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status
+from tfds_torch.storage.shard_scans import ShardFile, open_shard
+from tfds_torch.storage.source import is_local
+
+Cuts = Callable[[int], Int64Array]
+"""Position of a file -> int64 [k + 1]: where its blocks begin, which are fetched as wholes; 0 first, its size last."""
+
+
+class RangeReader(Protocol):
+    """Reads any part of any of some files, which are named by their positions; see OpenFiles."""
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        """Returns these bytes of a file; fewer only where the file ends."""
+
+    def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
+        """Asks for ranges that will be read soon; returns at once."""
+
+    def changed(self, file: int) -> str | None:
+        """Returns how a file differs from its stamp, as a clause, or None."""
+
+    def discard(self, file: int, offset: int) -> bool:
+        """Takes the damaged block of an offset out of a cache, once; returns whether others may be read now."""
+
+    def close(self) -> None:
+        """Closes every file; reading afterwards is an error."""
+
+
+class Mapped(Protocol):
+    """A file that is read in place, or as if it were; see MappedFile."""
+
+    def check(self) -> FileState:
+        """Returns the state of the file; another one than before means that it was written to."""
+
+    def part(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Returns bytes start..stop-1; fewer where the file ends."""
+
+    def gathered(self, starts: Int64Array, num_bytes: int) -> tuple[NDArray[np.uint8], Int64Array]:
+        """Returns memory, uint8, that holds pieces of one size, and where in it each begins.
+
+        Args:
+            starts: int64 [n], where each begins in the file.
+            num_bytes: of each.
+        """
+
+    def read(self, start: int, size: int) -> bytes:
+        """Returns bytes of the file, fewer where it was cut."""
+
+    def advise(self, start: int, size: int) -> None:
+        """Asks for bytes that will be read soon, and does not wait for them."""
+
+    def discard(self, start: int, stop: int) -> bool:
+        """Takes damaged bytes out of a cache, once; returns whether others may be read now."""
+
+    def find(self, content: bytes, start: int, stop: int) -> int:
+        """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
+
+    def give_back(self) -> None:
+        """Lets the system take back the memory of what was read so far."""
+
+
+class ShardFiles(Protocol):
+    """Where files lie. It can be pickled."""
+
+    @property
+    def are_local(self) -> bool:
+        """Whether the files are of this machine's file system."""
+
+    def obstacle(self, paths: Sequence[str]) -> str | None:
+        """Returns why parts of files cannot be read, as a clause; None: they can."""
+
+    def stamps(self, paths: Sequence[str]) -> Sequence[Stamp]:
+        """Returns size and version of each file; a version is the modification time in ns, or a hash of the ETag.
+
+        Raises:
+            ShardError: a file is missing, or cannot be looked at.
+        """
+
+    def open(
+        self,
+        paths: Sequence[str],
+        stamps: Sequence[Stamp],
+        cuts: Cuts | None = None,
+        remedy: str = PREPARE_AGAIN,
+        *,
+        has_checksums: bool = False,
+    ) -> RangeReader:
+        """Returns a reader of files that must have these stamps.
+
+        Args:
+            paths: the files.
+            stamps: size and version of each.
+            cuts: of files far away: their blocks; None: blocks of one size.
+            remedy: what to do about a file that is not there, a sentence.
+            has_checksums: whether the caller compares what it reads with checksums of its own.
+        """
+
+    def scan(
+        self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN
+    ) -> AbstractContextManager[ShardFile]:
+        """Opens a file that is read from its begin to its end; see `open_shard`."""
+
+    def map(self, path: str, stamp: Stamp) -> Mapped:
+        """Returns a file that must have a stamp, to be read in place."""
+
+    def are_streamed(self, paths: Sequence[str]) -> bool:
+        """Whether tensorflow may be able to stream the files."""
+
+    def block_records(self, mean_example_bytes: int) -> int | None:
+        """Returns how many neighbouring examples are best read together; None: any order is as good."""
+
+
+class LocalFiles:
+    """Files of this machine. A URL among them is one that only tensorflow may be able to read."""
+
+    are_local = True
+
+    def obstacle(self, paths: Sequence[str]) -> str | None:
+        """Returns why parts of files cannot be read: one is remote."""
+        remote = next((path for path in paths if not is_local(path)), None)
+        return None if remote is None else f"{remote} is remote"
+
+    def stamps(self, paths: Sequence[str]) -> tuple[Stamp, ...]:
+        """Returns size and modification time of each file."""
+        return tuple(stamp_of(shard_status(path)) for path in paths)
+
+    def open(
+        self,
+        paths: Sequence[str],
+        stamps: Sequence[Stamp],
+        cuts: Cuts | None = None,
+        remedy: str = PREPARE_AGAIN,
+        *,
+        has_checksums: bool = False,
+    ) -> OpenFiles:
+        """Returns a reader of files; see ShardFiles."""
+        return OpenFiles(paths, stamps, remedy=remedy)
+
+    def scan(
+        self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN
+    ) -> AbstractContextManager[ShardFile]:
+        """Opens a file; see `open_shard`."""
+        return open_shard(path, stamp, remedy)
+
+    def map(self, path: str, stamp: Stamp) -> MappedFile:
+        """Returns a mapped file."""
+        return MappedFile(path, stamp)
+
+    def are_streamed(self, paths: Sequence[str]) -> bool:
+        """Returns True."""
+        return True
+
+    def block_records(self, mean_example_bytes: int) -> None:
+        """Returns None: random reads are as good."""
+
+
+LOCAL = LocalFiles()
+
+
+def file_name(path: str) -> str:
+    """Returns the name of a file by its path or URL, without what a URL has behind it."""
+    return os.path.basename(path if is_local(path) else path.partition("?")[0].partition("#")[0])
+
+
+def discard_range(files: RangeReader, file: int, start: int, stop: int) -> bool:
+    """Takes the damaged blocks of bytes start..stop-1 out of a cache; see `RangeReader.discard`."""
+    begin = files.discard(file, start)
+    return files.discard(file, max(start, stop - 1)) or begin

@@ -1,0 +1,105 @@
+"""Where the records of TFRecord objects lie: shard by shard, each when a record of it is first needed."""
+
+import logging
+
+import numpy as np
+
+from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.storage.open_files import ProcessLock, Stamp
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.shard_errors import wrong_count
+from tfds_torch.storage.shard_files import RangeReader, ShardFiles
+from tfds_torch.storage.shard_scans import Advance, scan_shards
+from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
+from tfds_torch.storage.tfrecord.index import Located, first_places, offsets_cache
+
+_logger = logging.getLogger(__name__)
+
+
+class RemoteRecordIndex:
+    """The index of a split whose shards are objects.
+
+    The offsets of a shard come from its index file in the user's cache folder; where there is none, the shard is
+    fetched, its headers are read, and the file is written. Threads may share it; a forked process goes on with it.
+
+    Args:
+        table: instructions of one split expression, by URLs.
+        files: where the shards lie.
+        block_records: neighbouring examples that are fetched together.
+    """
+
+    def __init__(self, table: InstructionTable, files: ShardFiles, block_records: int) -> None:
+        self.files, self.dataset = table.files, table.dataset
+        self.stamps = files.stamps(table.files)
+        self._table, self._store, self._block_records = table, files, block_records
+        self._first_place = first_places(table)
+        # Pages of what no shard has filled take no memory.
+        self._offsets = np.empty(sum(table.num_in_file) + len(table.files), np.int64)
+        self._is_known = np.zeros(len(table.files), np.bool_)
+        self._lock = ProcessLock()
+
+    def __len__(self) -> int:
+        """Number of examples of the split."""
+        return len(self._table)
+
+    def open_files(self) -> RangeReader:
+        """Returns a reader of the shards, in blocks of the order."""
+        return self._store.open(self.files, self.stamps, self.cuts, has_checksums=True)
+
+    def locate(self, index: Int64Array) -> Located:
+        """Returns where examples, int64 [n], lie, in the order asked; shards that are unknown yet are looked at.
+
+        Raises:
+            ShardError: a shard is missing, cannot be read, or does not hold what `dataset_info.json` promises.
+            CorruptRecordError: a shard ends inside a record, or a length does not have its checksum.
+        """
+        file, record = self._table.find(index)
+        is_known = self._is_known[file]
+        if not is_known.all():
+            self._look_at(unique(file[~is_known]).values)
+        place = self._first_place[file] + record
+        offset = self._offsets[place]
+        return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
+
+    def look_again(self, file: int) -> None:
+        """Returns None: a shard that was exchanged has another ETag, and is not read."""
+
+    def cuts(self, file: int) -> Int64Array:
+        """Returns the offsets at which the blocks of a shard begin, 0 first, its size last."""
+        if not self._is_known[file]:
+            self._look_at(np.array([file], np.int64))
+        offsets = self._offsets_of(file)
+        bounds = offsets[self._table.block_bounds(file, self._block_records)]
+        return unique(np.concatenate([bounds, offsets[[0, -1]]])).values
+
+    def _offsets_of(self, file: int) -> Int64Array:
+        first = int(self._first_place[file])
+        return self._offsets[first : first + self._table.num_in_file[file] + 1]
+
+    def _look_at(self, files: Int64Array) -> None:
+        """Fills in the offsets of shards."""
+        with self._lock:
+            missing = [file for file in files.tolist() if not self._is_known[file]]
+            if not missing:
+                return
+            stamps = {file: self.stamps[file] for file in missing}
+
+            def look(place: int, advance: Advance) -> Int64Array:
+                return self._look_at_one(missing[place], stamps[missing[place]], advance)
+
+            for file, offsets in zip(
+                missing, scan_shards(look, [size for size, _ in stamps.values()], self.dataset), strict=True
+            ):
+                self._offsets_of(file)[:] = offsets
+                self._is_known[file] = True
+
+    def _look_at_one(self, file: int, stamp: Stamp, advance: Advance) -> Int64Array:
+        url, count = self.files[file], self._table.num_in_file[file]
+
+        def build() -> Int64Array:
+            offsets = scan_offsets(url, advance, stamp, self._store)
+            if len(offsets) - 1 != count:
+                raise wrong_count(url, len(offsets) - 1, count, self.dataset)
+            return offsets
+
+        return offsets_cache(self.dataset, [url], [stamp], [count], build).open()
