@@ -136,7 +136,7 @@ def test_flags_of_a_tfds_dataset_are_wrong_usage(
         ("{a-0.tar,a-9.tar}", "a-9.tar'. Did you mean"),
         ("B.TAR", "B.TAR'."),
         ("B.tar.GZ", "B.tar.GZ'."),
-        ("s3://bucket/a.tar", "is not a file of this machine"),
+        ("hf://bucket/a.tar", "is neither a file of this machine nor a URL"),
     ],
 )
 @pytest.mark.usefixtures("urls", "beton")

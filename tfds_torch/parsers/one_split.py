@@ -8,6 +8,7 @@ from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.web_dataset_fields import DEFAULT_EXTENSIONS
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.storage.remote.urls import is_object_url
 from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
 
 _BETON, _TAR = ".beton", ".tar"
@@ -43,6 +44,8 @@ def open_one_split(name: str, **arguments: Any) -> ParserBeton | ParserWebDatase
 
 
 def _open_beton(name: str, arguments: dict[str, Any]) -> ParserBeton:
+    if is_object_url(name):
+        return ParserBeton(name, **arguments)
     path = Path(name)
     _check_is_there(path)
     return ParserBeton(path, **arguments)
@@ -51,7 +54,7 @@ def _open_beton(name: str, arguments: dict[str, Any]) -> ParserBeton:
 def _open_tars(name: str, arguments: dict[str, Any]) -> ParserWebDataset:
     paths = shard_paths(name)
     try:
-        look_at(paths)
+        look_at([path for path in paths if not is_object_url(path)])
     except ShardError as error:  # A mistyped path is not a broken promise.
         raise DatasetNotFoundError(str(error)) from None
     keys = {"image": arguments.pop("image_key"), "label": arguments.pop("target_key")}

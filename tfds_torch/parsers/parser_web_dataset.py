@@ -12,6 +12,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
+from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.parsers.web_dataset_fields import (
     DEFAULT_EXTENSIONS,
     SPECS,
@@ -32,7 +33,9 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.source import source_type
+from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.storage.source import is_local, source_type
+from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
 SPLIT = "all"
@@ -52,7 +55,8 @@ class ParserWebDataset(ParserBase):
     hold the same key, all ids are `<tar>/<key>`.
 
     Args:
-        urls: paths of tars on this machine: one text, with braces as in "train-{000..099}.tar"; or a list of paths.
+        urls: paths or URLs of tars: one text, with braces as in "https://host/train-{000..099}.tar"; or a list of them.
+            See docs/remote-files.md about URLs (s3, gs, az, https, http).
         fields: name -> extension, or several with ";" between: a sample's first one is taken; or a sequence of names,
             each of which is an extension, or `image` or `label`. The last part of an extension says how it is decoded:
             `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a text, `json` and `npy` as such; all
@@ -74,6 +78,7 @@ class ParserWebDataset(ParserBase):
         decoders: extension, with or without a leading dot, -> a function that makes a value of a member's bytes, in the
             place of what is done with it otherwise: {".msgpack": msgpack.unpackb}. Of several the longest one that an
             extension ends with is taken. What it raises is a CorruptRecordError with the example's key.
+        remote: of URLs: how objects are fetched, and where they are cached. None: RemoteOptions().
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
@@ -101,6 +106,7 @@ class ParserWebDataset(ParserBase):
         epoch_size: int | None = None,
         decode: Mapping[str, bool] | None = None,
         decoders: Mapping[str, Decoder] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
@@ -109,7 +115,8 @@ class ParserWebDataset(ParserBase):
         self._names = check_class_names(class_names)
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS
         fields = name_fields(fields)
-        tars: WebDatasetSource = source_type("webdataset")(urls, fields)
+        paths, files = open_files(shard_paths(urls), remote, read)
+        tars: WebDatasetSource = source_type("webdataset")(paths, fields, files)
         self._decoders = check_decoders(decoders, tars.index.extensions)
         self._kinds = {name: kind_of(name, found, self._decoders) for name, found in tars.alternatives.items()}
         image_key, target_key = (name if name in fields else None for name in ("image", "label"))
@@ -122,8 +129,8 @@ class ParserWebDataset(ParserBase):
 
     @property
     def paths(self) -> list[Path]:
-        """The tars."""
-        return [Path(path) for path in self._tars.paths]
+        """The tars; URLs are texts."""
+        return [Path(path) if is_local(path) else cast(Path, path) for path in self._tars.paths]
 
     @property
     def extensions(self) -> dict[str, tuple[str, ...]]:

@@ -7,9 +7,10 @@ import numpy as np
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array, unique
-from tfds_torch.storage.open_files import OpenFiles, ReadRanges, Stamp
+from tfds_torch.storage.open_files import ReadRanges
+from tfds_torch.storage.shard_files import RangeReader, discard_range
 from tfds_torch.storage.webdataset.tar_index import TarIndex
-from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, TAR_REMEDY
+from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES
 
 _GAP_BYTES = 4096  # What lies between is read as well: the system reads pages.
 
@@ -23,9 +24,8 @@ class TarReader:
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
     """
 
-    def __init__(self, index: TarIndex, paths: Sequence[str], stamps: Sequence[Stamp]) -> None:
-        self._index, self._paths = index, paths
-        self._files = OpenFiles(paths, stamps, remedy=TAR_REMEDY)
+    def __init__(self, index: TarIndex, paths: Sequence[str], files: RangeReader) -> None:
+        self._index, self._paths, self._files = index, paths, files
         # Members of a tar are consecutive: which tar a member is in follows from its number.
         self._first_member = index.first[np.cumsum([0, *index.counts])[:-1]]
 
@@ -35,14 +35,14 @@ class TarReader:
         ranges, header_crc = self._ranges_of(distinct), self._index.header_crc[distinct].tolist()
         found = list[bytes]()
         for start, stop in ranges.bounds:
-            tar, begin = ranges.file[start], ranges.start[start]
-            content = self._files.read(tar, begin, ranges.end[stop - 1] - begin)
-            for number in range(start, stop):
-                header, end = ranges.start[number] - begin, ranges.end[number] - begin
-                block = content[header : header + BLOCK_BYTES]
-                if end > len(content) or google_crc32c.value(block) != header_crc[number]:
-                    raise self._corrupt(tar, ranges.start[number])
-                found.append(content[header + BLOCK_BYTES : end])
+            own = header_crc[start:stop]
+            try:
+                found += self._read_range(ranges, start, stop, own)
+            except CorruptRecordError:
+                begin = ranges.start[start]
+                if not discard_range(self._files, ranges.file[start], begin, ranges.end[stop - 1]):
+                    raise
+                found += self._read_range(ranges, start, stop, own)
         return [found[place] for place in back.tolist()]
 
     def advise(self, members: Int64Array) -> None:
@@ -52,6 +52,19 @@ class TarReader:
     def close(self) -> None:
         """Closes the tars; may be called twice."""
         self._files.close()
+
+    def _read_range(self, ranges: ReadRanges, start: int, stop: int, header_crc: Sequence[int]) -> list[bytes]:
+        """Returns the contents of neighbours, whose headers have these CRCs."""
+        tar, begin = ranges.file[start], ranges.start[start]
+        content = self._files.read(tar, begin, ranges.end[stop - 1] - begin)
+        found = list[bytes]()
+        for number, crc in zip(range(start, stop), header_crc, strict=True):
+            header, end = ranges.start[number] - begin, ranges.end[number] - begin
+            block = content[header : header + BLOCK_BYTES]
+            if end > len(content) or google_crc32c.value(block) != crc:
+                raise self._corrupt(tar, ranges.start[number])
+            found.append(content[header + BLOCK_BYTES : end])
+        return found
 
     def _ranges_of(self, members: Int64Array) -> ReadRanges:
         """Returns distinct members, each with its header."""

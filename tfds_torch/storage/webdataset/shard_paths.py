@@ -10,6 +10,7 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp, stamp_of
+from tfds_torch.storage.remote.urls import SCHEMES, is_object_url
 from tfds_torch.storage.shard_errors import shard_status, unreadable
 from tfds_torch.storage.webdataset.tar_members import TAR_REMEDY
 
@@ -22,15 +23,15 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def shard_paths(urls: object) -> tuple[str, ...]:
-    """Returns the absolute paths of tars, in the order of their samples.
+    """Returns the absolute paths of tars, or their URLs, in the order of their samples.
 
     Args:
         urls: one text, in which braces are expanded as a shell does: `train-{000..099}.tar`, `{train,val}.tar`; or a
-            path, or a sequence of paths, which are taken as they are. `~` is the home folder; a leading `file:` is left
-            out.
+            path or URL, or a sequence of these, which are taken as they are. `~` is the home folder; a leading `file:`
+            is left out.
 
     Raises:
-        ConfigError: it is none of these, is empty, names a tar twice or on another machine, or its braces are not
+        ConfigError: it is none of these, is empty, names a tar twice, is of no scheme that is read, or braces are not
             closed.
     """
     if isinstance(urls, str):
@@ -141,11 +142,13 @@ def _range(match: "re.Match[str]") -> Iterator[str]:
 
 
 def _local(url: str) -> str:
+    if is_object_url(url):
+        return url
     path = url.removeprefix("file://").removeprefix("file:")
     if "://" in path or path.startswith("pipe:"):
         raise ConfigError(
-            f"urls: {quoted(url)} is not a file of this machine, and samples can be read by number from local tars "
-            f"only. Copy the tars to a local folder, or mount the bucket as one."
+            f"urls: {quoted(url)} is neither a file of this machine nor a URL of {', '.join(SCHEMES)}, from which "
+            f"samples are read by number. Copy the tars to a local folder, or mount the bucket as one."
         )
     if "\0" in path:
         raise ConfigError(f"urls: {quoted(url)} is not a path: it holds a null character.")

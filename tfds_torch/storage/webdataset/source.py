@@ -1,5 +1,6 @@
 """WebDatasetSource: the samples of WebDataset's tars as a Source."""
 
+import copy
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.open_files import ProcessLock
+from tfds_torch.storage.open_files import ProcessLock, Stamp
+from tfds_torch.storage.shard_files import LOCAL, RangeReader, ShardFiles
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
 from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, text_of
+from tfds_torch.storage.webdataset.tar_members import TAR_REMEDY
 
 _logger = logging.getLogger(__name__)
 
@@ -30,8 +33,9 @@ class WebDatasetSource(ReadByNumber):
     them all.
 
     Args:
-        urls: paths of the tars, as `shard_paths` takes them.
+        urls: paths or URLs of the tars, as `shard_paths` takes them.
         fields: name -> extension, or several with ";" between, of which a sample's first one is taken.
+        files: where they lie.
 
     Raises:
         ConfigError: urls that name no tar, or no such field.
@@ -39,10 +43,11 @@ class WebDatasetSource(ReadByNumber):
         CorruptRecordError: a tar was cut, or a file is not a tar.
     """
 
-    def __init__(self, urls: object, fields: Mapping[str, str]) -> None:
-        self.paths = shard_paths(urls)
+    def __init__(self, urls: object, fields: Mapping[str, str], files: ShardFiles = LOCAL) -> None:
+        self.paths, self.files = shard_paths(urls), files
+        self._blocks_of_order: int | None = None
         self.alternatives = {name: _alternatives(name, extensions) for name, extensions in fields.items()}
-        self._stamps = look_at(self.paths)
+        self._stamps = self._look()
         self._index: TarIndex | None = None
         self._members: dict[str, Int64Array] = {}
         self._reader: TarReader | None = None
@@ -83,7 +88,7 @@ class WebDatasetSource(ReadByNumber):
     @property
     def stamps(self) -> object:
         """Size and time of each tar."""
-        return look_at(self.paths)
+        return self._look()
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -104,6 +109,19 @@ class WebDatasetSource(ReadByNumber):
         """Mean size of a sample, all its members and their headers included."""
         return sum(size for size, _ in self._stamps) // max(1, len(self))
 
+    @property
+    def block_records(self) -> int | None:  # type: ignore[override]
+        """Neighbouring samples that are best read together; see `Source`."""
+        return self.files.block_records(self.mean_example_bytes)
+
+    def in_blocks(self, block_records: int | None) -> "WebDatasetSource":
+        """Returns this source, read in an order of such blocks; see `Source`."""
+        if self.files.are_local or block_records == self._blocks_of_order:
+            return self
+        other = copy.copy(self)
+        other._blocks_of_order, other._reader, other._lock = block_records, None, ProcessLock()
+        return other
+
     def __len__(self) -> int:
         return len(self.index)
 
@@ -122,7 +140,8 @@ class WebDatasetSource(ReadByNumber):
 
     def check(self, streamed: Collection[str] | None = None) -> None:
         """Compares the tars with their sizes and times, and opens them; see `Source`."""
-        stamps = look_at(self.paths)
+        # Objects are compared with their stamps whenever some of them is fetched.
+        stamps = look_at(self.paths) if self.files.are_local else self._stamps
         if stamps != self._stamps:
             was, self._stamps = self._stamps, stamps
             try:
@@ -203,11 +222,23 @@ class WebDatasetSource(ReadByNumber):
         index, reader = self.index, self._reader
         if reader is None:
             with self._lock:
-                reader = self._reader = self._reader or TarReader(index, self.paths, self._stamps)
+                reader = self._reader = self._reader or TarReader(index, self.paths, self._open_files())
         return reader
 
+    def _open_files(self) -> RangeReader:
+        return self.files.open(self.paths, self._stamps, self._cuts, remedy=TAR_REMEDY)
+
+    def _cuts(self, tar: int) -> Int64Array:
+        """Returns the offsets at which the blocks of a tar begin, 0 first, its size last."""
+        block_records = self._blocks_of_order or self.block_records or 1
+        starts = self.index.block_starts(self._starts[tar], self._starts[tar + 1], block_records)
+        return unique(np.concatenate([starts, np.array([0, self._stamps[tar][0]], np.int64)])).values
+
+    def _look(self) -> tuple[Stamp, ...]:
+        return look_at(self.paths) if self.files.are_local else tuple(self.files.stamps(self.paths))
+
     def _open_index(self) -> TarIndex:
-        index = open_index(self.paths, self._stamps, self.name)
+        index = open_index(self.paths, self._stamps, self.name, self.files)
         if index.digest != self.__dict__.get("_digest", index.digest):
             raise ShardError(
                 f"{self.name} changed while it was in use: the tars hold other samples now. Start again with files "
@@ -288,10 +319,11 @@ class WebDatasetSource(ReadByNumber):
     @cached_property
     def _tar_names(self) -> list[str]:
         """The tars' paths below the folder of them all."""
-        folder = os.path.dirname(self.paths[0])
-        if len(self.paths) > 1:
-            folder = os.path.commonpath([os.path.dirname(path) for path in self.paths])
-        return [os.path.relpath(path, folder) for path in self.paths]
+        paths = [path.partition("://")[2] or path for path in self.paths]
+        folder = os.path.dirname(paths[0])
+        if len(paths) > 1:
+            folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+        return [os.path.relpath(path, folder) for path in paths]
 
 
 def _alternatives(name: str, extensions: object) -> tuple[str, ...]:

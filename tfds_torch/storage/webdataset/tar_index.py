@@ -23,6 +23,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_path
 from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, find_members
 
@@ -90,6 +91,17 @@ class TarIndex:
         starts = np.where(index > 0, self.key_stops[index - 1], 0).tolist()
         return [self.keys[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
 
+    def block_starts(self, start: int, stop: int, block_records: int) -> Int64Array:
+        """Returns the offsets in a tar at which blocks of neighbouring samples begin, int64 [k].
+
+        Args:
+            start: first sample of the tar.
+            stop: the sample behind its last one.
+            block_records: samples of a block; blocks are counted from sample 0 of all tars.
+        """
+        samples = np.arange(start + -start % block_records, stop, block_records, dtype=np.int64)
+        return self.offset[self.first[samples]] - BLOCK_BYTES
+
     def find_key(self, key: bytes, start: int, stop: int) -> int | None:
         """Returns the number of the sample with a key, of those from start to stop - 1; None: there is none."""
         ends = self.key_stops[start:stop]
@@ -109,13 +121,14 @@ class TarIndex:
         return rows
 
 
-def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarIndex:
+def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str, files: ShardFiles = LOCAL) -> TarIndex:
     """Maps the index of these tars, or builds it; of processes that start together one builds.
 
     Args:
-        paths: absolute, of the tars.
-        stamps: size and modification time of each.
+        paths: absolute, of the tars, or their URLs.
+        stamps: size and version of each.
         name: one name for them all, for messages.
+        files: where they lie.
 
     Raises:
         ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;
@@ -126,7 +139,7 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarI
     sizes = [size for size, _ in stamps]
 
     def scan(place: int, advance: Advance) -> TarIndex:
-        return scan_tar(paths[place], advance, stamps[place])
+        return scan_tar(paths[place], advance, stamps[place], files)
 
     return IndexCache(
         index_path(_FORMAT, paths),
@@ -138,14 +151,16 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str) -> TarI
     ).open()
 
 
-def scan_tar(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> TarIndex:
+def scan_tar(
+    path: str, advance: Advance | None = None, stamp: Stamp | None = None, files: ShardFiles = LOCAL
+) -> TarIndex:
     """Returns the index of one tar; see `find_members` for the arguments and errors."""
     first, stops, offsets, sizes = array("q"), array("q"), array("q"), array("q")
     crcs, extensions, keys = array("I"), array("H"), bytearray()
     numbers: dict[bytes, int] = {}
     current, held = b"", set[int]()
     num_skipped, skipped = 0, list[str]()
-    for member in find_members(path, advance, stamp):
+    for member in find_members(path, advance, stamp, files):
         if _OF_THE_TAR.match(member.name):
             continue
         found = _split_name(member.name)

@@ -5,11 +5,9 @@ sign, a damaged extended header) is an error here. The forms `v7`, `ustar`, GNU 
 Source: POSIX.1-2017, pax; GNU tar's manual, "Basic Tar Format".
 """
 
-import os
 import re
 import tarfile
 from collections.abc import Iterator
-from io import FileIO
 from typing import NamedTuple, NoReturn
 
 import google_crc32c
@@ -17,7 +15,8 @@ import google_crc32c
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp
-from tfds_torch.storage.shard_scans import Advance, open_shard
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles
+from tfds_torch.storage.shard_scans import Advance, ShardFile, expect_jumps, size_of
 
 BLOCK_BYTES = tarfile.BLOCKSIZE
 TAR_REMEDY = "Give the path of a tar that is there, or make or copy it again."
@@ -81,33 +80,35 @@ class Member(NamedTuple):
     header_crc: int
 
 
-def find_members(path: str, advance: Advance | None = None, stamp: Stamp | None = None) -> Iterator[Member]:
+def find_members(
+    path: str, advance: Advance | None = None, stamp: Stamp | None = None, files: ShardFiles = LOCAL
+) -> Iterator[Member]:
     """Yields the plain files of a tar, in their order; folders are passed over.
 
     Args:
-        path: a local tar that is not compressed.
+        path: a tar that is not compressed.
         advance: called with the offset in bytes that the scan has reached, many times.
         stamp: as `open_shard` takes it.
+        files: where it lies.
 
     Raises:
         ShardError: the file is missing, compressed, cannot be read or is not the one of the stamp, or holds a link, a
             sparse file, a device, or a name that leaves its folder.
         CorruptRecordError: it is not a tar, was cut, or has more behind its end.
     """
-    with open_shard(path, stamp, TAR_REMEDY) as file:
+    with files.scan(path, stamp, TAR_REMEDY) as file:
         yield from _Scan(path, file, advance).members()
 
 
 class _Scan:
     """One pass over a tar."""
 
-    def __init__(self, path: str, file: FileIO, advance: Advance | None) -> None:
+    def __init__(self, path: str, file: ShardFile, advance: Advance | None) -> None:
         self._path, self._file, self._advance = path, file, advance
-        self._size = os.fstat(file.fileno()).st_size
+        self._size = size_of(file)
         self._window, self._window_at = b"", 0
         self._member_bytes = _LARGE_MEMBER_BYTES  # A running mean. The first header alone says which way to begin.
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        expect_jumps(file)
 
     def members(self) -> Iterator[Member]:
         offset = 0

@@ -1,0 +1,78 @@
+"""The object store of a parser whose files have URLs."""
+
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.urls import is_object_url, without_secrets
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles
+
+_STREAM_MODES = ("files", "examples")
+_LONGEST_URL = 8192
+
+
+def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: ReadOptions) -> ObjectStore | None:
+    """Returns the store of a parser's files; None: they are local, or tensorflow is to stream them.
+
+    Args:
+        paths: the paths and URLs that the parser was given.
+        remote: how objects are fetched; None: the defaults.
+        read: how examples are read.
+
+    Raises:
+        ConfigError: a store is needed, and obstore is not installed or a mode was asked for that streams files of
+            schemes which tensorflow does not open.
+    """
+    if remote is not None and not isinstance(remote, RemoteOptions):
+        raise ConfigError(f"remote={quoted(remote)} must be RemoteOptions, such as RemoteOptions(max_bytes=10**11).")
+    url = next((path for path in paths if is_object_url(path)), None)
+    if not isinstance(url, str):
+        return None
+    if len(url) > _LONGEST_URL:
+        raise ConfigError(f"{quoted(url)} has {len(url):,} characters, and {_LONGEST_URL:,} is the most of a URL.")
+    is_opened_by_tensorflow = url.startswith("gs://")
+    if read.mode in _STREAM_MODES:
+        if is_opened_by_tensorflow:
+            return None
+        raise ConfigError(
+            f"{without_secrets(url)}: read mode {read.mode!r} streams files by tensorflow, which opens no URLs of this "
+            f"scheme. Use mode 'index' or 'auto'."
+        )
+    if importlib.util.find_spec("obstore") is None:
+        if is_opened_by_tensorflow and read.mode == "auto" and remote is None:
+            return None
+        raise ConfigError(
+            f"{without_secrets(url)} is read through obstore, which is not installed. Install it with "
+            f"`pip install 'tfds_torch[remote]'`."
+        )
+    return ObjectStore(remote)
+
+
+def open_files(
+    paths: Sequence[str], remote: RemoteOptions | None, read: ReadOptions
+) -> tuple[tuple[str, ...], ShardFiles]:
+    """Returns the paths or URLs of a parser's files as messages may have them, and where they lie.
+
+    What a URL has behind its path, such as a signature, is left to the files.
+
+    Raises:
+        ConfigError: some files are local and others are not, or two URLs differ in what is behind their paths alone;
+            or as `open_store` raises it.
+    """
+    store = open_store(paths, remote, read)
+    if store is None:
+        return tuple(paths), LOCAL
+    local = next((path for path in paths if not is_object_url(path)), None)
+    if local is not None:
+        raise ConfigError(f"{quoted(local)} is a file of this machine, and others are URLs: give one kind.")
+    shown = tuple(map(without_secrets, paths))
+    twice, number = Counter(shown).most_common(1)[0]
+    if number > 1:
+        raise ConfigError(f"{twice} is named {number} times: each of its samples would come so many times.")
+    return shown, ObjectFiles(store, {name: url for name, url in zip(shown, paths, strict=True) if name != url})
