@@ -165,7 +165,9 @@ def test_parser_map_style_has_the_designed_parameters() -> None:
     keyword_only, of_beton = (
         defaults(parser, KEYWORD_ONLY) for parser in (tfds_torch.ParserMapStyle, tfds_torch.ParserBeton)
     )
-    assert keyword_only == {"version": None} | {name: of_beton[name] for name in of_beton if name != "handlers"}
+    assert keyword_only == {"version": None} | {
+        name: of_beton[name] for name in of_beton if name not in ("handlers", "remote")
+    }
 
 
 def test_parser_mixture_has_the_designed_parameters() -> None:
@@ -204,7 +206,7 @@ def test_the_rest_of_parser_tfds_is_keyword_only() -> None:
     assert {name: keyword_only.get(name, "absent") for name in expected} == expected
     assert set(keyword_only) - set(expected) <= {
         *("cache", "read", "preprocess", "class_map", "epoch_size", "decode", "decoders", "windows", "fields"),
-        "transform",
+        *("transform", "remote"),
     }
     assert keyword_only["read"] in (None, tfds_torch.ReadOptions())
     kinds = {p.kind for p in inspect.signature(tfds_torch.ParserTfds).parameters.values()}

@@ -15,6 +15,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
@@ -22,7 +23,8 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, BetonInt, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
-from tfds_torch.storage.source import FieldSpec, Source, source_type
+from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.storage.source import FieldSpec, Source, is_local, source_type
 
 SPLIT = "all"
 """The split of a `.beton` file, for messages and states: it holds one."""
@@ -39,7 +41,7 @@ class ParserBeton(ParserBase):
     are stored as pixels of one size, and arrays, are compared when they are first read, anything else at every read.
 
     Args:
-        path: path of the file.
+        path: path of the file, or its URL (s3, gs, az, https, http; see docs/remote-files.md).
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
@@ -55,6 +57,7 @@ class ParserBeton(ParserBase):
         epoch_size: as in ParserTfds.
         decode: as in ParserTfds.
         handlers: field -> its `BetonCustom`, for fields of a type of their own.
+        remote: of a URL: how it is fetched, and where it is cached. None: RemoteOptions().
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
@@ -83,12 +86,14 @@ class ParserBeton(ParserBase):
         epoch_size: int | None = None,
         decode: Mapping[str, bool] | None = None,
         handlers: Mapping[str, BetonField] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         options = ParserOptions(
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
             *(preprocess, image_mode, class_map, read, epoch_size, decode),
         )
-        file = source_type("beton")(path, handlers, verify_checksums=read.verify_checksums)
+        (shown,), files = open_files([os.fspath(path)], remote, read)
+        file = source_type("beton")(shown, handlers, verify_checksums=read.verify_checksums, files=files)
         super().__init__(file, SPLIT, options, image_key, target_key)
         self.read_mode(World())
 
@@ -101,8 +106,9 @@ class ParserBeton(ParserBase):
 
     @property
     def path(self) -> Path:
-        """The file."""
-        return Path(self._file.head.path)
+        """The file; a URL is a text."""
+        path = self._file.head.path
+        return Path(path) if is_local(path) else cast(Path, path)
 
     @property
     def element_spec(self) -> ElementSpec:

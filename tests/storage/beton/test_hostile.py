@@ -246,7 +246,7 @@ def test_the_memory_of_checking_pointers_grows_by_a_few_bytes_for_each(
                 writer.add((b"a", b"b" * (n % 5)))
         reader = BetonReader(read_head(str(path)))
         tracemalloc.start()
-        allocations.check_allocations(reader.head, reader.rows, reader.memory)
+        allocations.check_allocations(reader.head, reader.rows, reader.mapped)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 4 * 8000  # Two payloads each; as int64, one column of the table has 16 times 8,000.

@@ -14,6 +14,7 @@ from tfds_torch.storage.beton.format import ALLOCATION, JPEG, RAW
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import HEAD_MAGIC
+from tfds_torch.storage.shard_files import Mapped
 
 _SLICE = 1 << 15
 """Rows that are checked at a time: what is computed of them stays in the processor's cache."""
@@ -41,7 +42,7 @@ class PayloadSizes:
         return np.full(len(index), sizes, np.int64) if isinstance(sizes, int) else sizes[index].astype(np.int64)
 
 
-def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uint8]) -> PayloadSizes:
+def check_allocations(head: Head, rows: NDArray[np.void], mapped: Mapped) -> PayloadSizes:
     """Compares every pointer of the samples with the allocation table, and the table with the file.
 
     Beyond a byte for every payload, and four where only the table holds its size, memory does not grow with the file;
@@ -50,12 +51,12 @@ def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uin
     Args:
         head: the head of the file.
         rows: [n], the rows of the samples.
-        memory: uint8, the whole file.
+        mapped: the whole file.
 
     Raises:
         CorruptRecordError: a pointer, size or count makes no sense.
     """
-    table, members = _table_of(head, memory), head.layout.row_type.names or ()
+    table, members = _table_of(head, mapped), head.layout.row_type.names or ()
     payloads = [
         _Payloads(head, name, field, rows[member])
         for (name, field), member in zip(head.fields.items(), members, strict=True)
@@ -69,7 +70,7 @@ def check_allocations(head: Head, rows: NDArray[np.void], memory: NDArray[np.uin
             is_free &= ~one.claim(allocations, is_free)
         unclaimed += allocations.pointers[is_free][:1].tolist()
     order.check(table)
-    _check_end(head, memory, order.end)
+    _check_end(head, mapped, order.end)
     size_of = {one.name: one.sizes() for one in payloads}
     if unclaimed and not _has_custom(head):
         raise damaged(head.path, f"no sample has the payload at {unclaimed[0]}")
@@ -88,7 +89,7 @@ def _has_custom(head: Head) -> bool:
     return any(isinstance(field, BetonCustom) for field in head.fields.values())
 
 
-def _table_of(head: Head, memory: NDArray[np.uint8]) -> NDArray[np.void]:
+def _table_of(head: Head, mapped: Mapped) -> NDArray[np.void]:
     num_samples = head.layout.num_samples
     expected = num_samples * sum(
         field.pointer_at is not None and not isinstance(field, BetonCustom) for field in head.fields.values()
@@ -98,7 +99,8 @@ def _table_of(head: Head, memory: NDArray[np.uint8]) -> NDArray[np.void]:
             head.path,
             f"its allocation table has {head.num_allocations} rows, and {num_samples} samples have {expected} payloads",
         )
-    return memory[head.table_at :].view(ALLOCATION)
+    table: NDArray[np.void] = mapped.part(head.table_at, head.stamp[0]).view(ALLOCATION)
+    return table
 
 
 def _slices_of(head: Head, table: NDArray[np.void]) -> Iterator[_Allocations]:
@@ -235,10 +237,10 @@ def _pointers(column: NDArray[Any], field: BetonField) -> NDArray[np.uint64]:
     return column if names is None or field.pointer_at is None else column[names[field.pointer_at]]
 
 
-def _check_end(head: Head, memory: NDArray[np.uint8], payloads_end: int) -> None:
+def _check_end(head: Head, mapped: Mapped, payloads_end: int) -> None:
     """Raises CorruptRecordError where a manifest begins behind the pages, and was not found from the table."""
     layout = head.layout
     num_pages = -(-max(0, payloads_end - layout.pages_at) // layout.page_size)
     at = layout.pages_end(num_pages)
-    if head.manifest is None and memory[at : at + len(HEAD_MAGIC)].tobytes() == HEAD_MAGIC:
+    if head.manifest is None and mapped.read(at, len(HEAD_MAGIC)) == HEAD_MAGIC:
         raise damaged(head.path, "the tail of its manifest is missing")

@@ -1,9 +1,7 @@
 """The head of a file: its header, the descriptors of its fields, and its manifest. Little is read for it."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -27,8 +25,8 @@ from tfds_torch.storage.beton.format import (
 )
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import HEAD_MAGIC, PAGES, TAIL_BYTES, Manifest, Tail, read_facts, read_tail
-from tfds_torch.storage.open_files import Stamp, stamp_of
-from tfds_torch.storage.shard_errors import shard_status, unreadable
+from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.shard_files import LOCAL, Mapped, RangeReader, ShardFiles
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,11 @@ class Head:
     layout: Layout
     table_at: int
     manifest: Manifest | None
+    files: ShardFiles = LOCAL
+
+    def map(self) -> Mapped:
+        """Returns the file, to be read in place."""
+        return self.files.map(self.path, self.stamp)
 
     @property
     def num_allocations(self) -> int:
@@ -82,20 +85,25 @@ def encode_head(fields: Mapping[str, BetonField], layout: Layout, table_at: int)
     return header.tobytes() + descriptors.tobytes()
 
 
-def read_head(path: str, handlers: Mapping[str, BetonField] | None = None) -> Head:
+def read_head(path: str, handlers: Mapping[str, BetonField] | None = None, files: ShardFiles = LOCAL) -> Head:
     """Reads the head of a file; of a hostile one no more than its own size is read.
+
+    Args:
+        path: the file.
+        handlers: as BetonSource takes them.
+        files: where it lies.
 
     Raises:
         ShardError: it is missing, or cannot be read.
         CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
         ConfigError: a custom field has no handler, or there is no field for a handler.
     """
-    shard_status(path)
+    (stamp,) = files.stamps([path])
+    reader = files.open([path], [stamp])
     try:
-        with open(path, "rb") as file:
-            return _HeadReader(path, file, dict(handlers or {})).read()
-    except OSError as error:
-        raise unreadable(path, error) from error
+        return _HeadReader(path, stamp, reader, dict(handlers or {}), files).read()
+    finally:
+        reader.close()
 
 
 def damaged(path: str, what: str) -> CorruptRecordError:
@@ -104,9 +112,10 @@ def damaged(path: str, what: str) -> CorruptRecordError:
 
 
 class _HeadReader:
-    def __init__(self, path: str, file: BinaryIO, handlers: dict[str, BetonField]) -> None:
-        self._path, self._file, self._handlers = path, file, handlers
-        self._stamp = stamp_of(os.fstat(file.fileno()))
+    def __init__(
+        self, path: str, stamp: Stamp, reader: RangeReader, handlers: dict[str, BetonField], files: ShardFiles
+    ) -> None:
+        self._path, self._stamp, self._reader, self._handlers, self._files = path, stamp, reader, handlers, files
 
     def read(self) -> Head:
         head = self._bytes(0, HEADER.itemsize, "its header")
@@ -139,7 +148,7 @@ class _HeadReader:
         manifest = None
         if tail is not None:
             manifest = self._manifest(tail, table_at, layout, num_samples * len(payload_fields(fields)))
-        return Head(self._path, self._stamp, fields, layout, table_at, manifest)
+        return Head(self._path, self._stamp, fields, layout, table_at, manifest, self._files)
 
     def _tail(self, table_at: int) -> Tail | None:
         if not TAIL_BYTES <= table_at <= self._stamp[0]:
@@ -207,8 +216,7 @@ class _HeadReader:
     def _bytes(self, offset: int, size: int, what: str) -> bytes:
         if offset < 0 or size < 0 or offset + size > self._stamp[0]:
             raise self._damaged(f"it ends at {self._stamp[0]} bytes, inside {what}")
-        self._file.seek(offset)
-        data = self._file.read(size)
+        data = self._reader.read(0, offset, size)
         if len(data) < size:
             raise self._damaged(f"it ends inside {what}")
         return data

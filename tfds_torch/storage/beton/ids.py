@@ -1,14 +1,12 @@
 """The ids of the samples of a `.beton` file."""
 
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.manifest import is_whole
-from tfds_torch.storage.open_files import MappedFile
+from tfds_torch.storage.shard_files import file_name
 
 _LONGEST_NUMBER = 18  # Digits.
 
@@ -18,16 +16,17 @@ class BetonIds:
 
     def __init__(self, head: Head) -> None:
         self._num_samples = head.layout.num_samples
-        self._prefix = f"{os.path.basename(head.path)}__"
+        self._prefix = f"{file_name(head.path)}__"
         self._stops: NDArray[np.uint64] | None = None
         manifest = head.manifest
         if manifest is None or manifest.facts.ids is None or not self._num_samples:
             return
-        self._head, self._map = head, MappedFile(head.path, head.stamp)
+        self._head, self._map = head, head.map()
         self._state = self._map.check()
         self._compare()
         self._at, num_bytes = manifest.ids_at, manifest.facts.ids[0]
-        self._stops = self._map.memory[manifest.id_stops_at : manifest.ids_at].view("<u8")
+        self._text = self._map.part(self._at, self._at + num_bytes)
+        self._stops = self._map.part(manifest.id_stops_at, manifest.ids_at).view("<u8")
         if int(self._stops[-1]) != num_bytes or (self._stops[1:] < self._stops[:-1]).any():
             raise damaged(head.path, "the places where its ids end are not in order")
 
@@ -44,7 +43,7 @@ class BetonIds:
         if manifest is None:
             return
         for part, at in ((manifest.facts.id_stops, manifest.id_stops_at), (manifest.facts.ids, manifest.ids_at)):
-            if part is not None and not is_whole(part, self._map.memory[at : at + part[0]]):
+            if part is not None and not is_whole(part, self._map.part(at, at + part[0])):
                 raise damaged(self._head.path, "its ids do not have their checksum")
 
     def names(self, index: Int64Array) -> list[str]:
@@ -55,7 +54,7 @@ class BetonIds:
         stops = self._stops[index].tolist()
         starts = np.where(index > 0, self._stops[index - 1], 0).tolist()
         return [
-            self._map.memory[self._at + start : self._at + stop].tobytes().decode("utf-8", "surrogateescape")
+            self._text[start:stop].tobytes().decode("utf-8", "surrogateescape")
             for start, stop in zip(starts, stops, strict=True)
         ]
 

@@ -15,7 +15,8 @@ from tfds_torch.storage.beton.fields import payload_fields
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
-from tfds_torch.storage.open_files import FileState, MappedFile
+from tfds_torch.storage.open_files import FileState
+from tfds_torch.storage.shard_files import Mapped
 
 
 class Compared:
@@ -68,7 +69,7 @@ class PayloadChecks:
         """
 
 
-def payload_checks(head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
+def payload_checks(head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
     """Returns the checks that the file's manifest allows; see `Compared` for what is not compared again."""
     if head.manifest is None:
         return PayloadChecks()
@@ -78,10 +79,10 @@ def payload_checks(head: Head, mapped: MappedFile, sizes: PayloadSizes, compared
 class OwnChecksums(PayloadChecks):
     """Each payload has a checksum of its own: manifests of version 2."""
 
-    def __init__(self, head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> None:
+    def __init__(self, head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> None:
         self._head, self._mapped, self._sizes = head, mapped, sizes
         num_samples, names = head.layout.num_samples, payload_fields(head.fields)
-        expected = checksums_of(head, mapped.memory).reshape(len(names), num_samples)
+        expected = checksums_of(head, mapped).reshape(len(names), num_samples)
         flags = compared.flags.reshape(len(names), num_samples)
         self._expected = dict(zip(names, expected, strict=True))
         self._is_compared = dict(zip(names, flags, strict=True))
@@ -113,9 +114,9 @@ class OwnChecksums(PayloadChecks):
 class PageChecksums(PayloadChecks):
     """Each page has a checksum, which is compared when a value of the page is first read: manifests of version 1."""
 
-    def __init__(self, head: Head, mapped: MappedFile, sizes: PayloadSizes, compared: Compared) -> None:
+    def __init__(self, head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> None:
         self._head, self._mapped, self._sizes = head, mapped, sizes
-        self._expected, self._is_compared = checksums_of(head, mapped.memory), compared.flags
+        self._expected, self._is_compared = checksums_of(head, mapped), compared.flags
 
     def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:  # noqa: D102
         self.compare_mapped(name, index)
@@ -129,20 +130,24 @@ class PageChecksums(PayloadChecks):
             if self._is_compared[page]:
                 continue
             start = layout.pages_at + page * layout.page_size
-            if checksum_of_array(self._mapped.memory[start : start + layout.page_size]) != self._expected[page]:
+            if checksum_of_array(self._page(start, start + layout.page_size)) != self._expected[page]:
                 sample = index[has_bytes & (pages == page)][:1]
                 what = f"lie on page {page}, at {start}, which does not have its checksum"
                 raise _damaged_payload(self._head, self._sizes, name, sample, what)
             self._is_compared[page] = True
 
+    def _page(self, start: int, stop: int) -> NDArray[np.uint8]:
+        memory, (at,) = self._mapped.gathered(np.array([start], np.int64), stop - start)
+        return memory[at : at + stop - start]
 
-def checksums_of(head: Head, memory: NDArray[np.uint8]) -> NDArray[np.uint32]:
+
+def checksums_of(head: Head, mapped: Mapped) -> NDArray[np.uint32]:
     """Returns the checksums of a file that has them, uint32 [n], of its payloads or pages."""
     manifest = head.manifest
     if manifest is None:
         return np.empty(0, np.uint32)
     stop = manifest.checksums_at + manifest.facts.checksums[0]
-    return memory[manifest.checksums_at : stop].view("<u4")
+    return mapped.part(manifest.checksums_at, stop).view("<u4")
 
 
 def _damaged_payload(head: Head, sizes: PayloadSizes, name: str, sample: Int64Array, what: str) -> CorruptRecordError:

@@ -1,11 +1,12 @@
 """BetonReader: the values of samples by number, out of a mapped file whose pointers were checked before."""
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import ExampleNotFoundError
+from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.beton.allocations import check_allocations
 from tfds_torch.storage.beton.fields import BetonArray, BetonCustom, BetonField, BetonJson
@@ -14,7 +15,7 @@ from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import is_whole
 from tfds_torch.storage.beton.payload_checks import Compared, PayloadChecks, checksums_of, payload_checks
-from tfds_torch.storage.open_files import FileState, MappedFile
+from tfds_torch.storage.open_files import FileState
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 
@@ -38,8 +39,7 @@ class BetonReader:
 
     def __init__(self, head: Head, *, verify_checksums: bool = True, compared: Compared | None = None) -> None:
         self.head = head
-        self._mapped = MappedFile(head.path, head.stamp)
-        self.memory: NDArray[np.uint8] = self._mapped.memory
+        self.mapped = self._mapped = head.map()
         self._verify = verify_checksums
         self._members = dict(zip(head.fields, head.layout.row_type.names or (), strict=True))
         self._check(self._mapped.check(), compared)
@@ -47,18 +47,18 @@ class BetonReader:
     def _check(self, state: FileState, compared: Compared | None) -> None:
         """Checks the parts of the file, in a state of it; what was compared in another one is forgotten."""
         head, layout = self.head, self.head.layout
-        rows = self.memory[layout.metadata_at : layout.metadata_end]
-        table = self.memory[head.table_at :]
+        rows = self._mapped.part(layout.metadata_at, layout.metadata_end)
+        table = self._mapped.part(head.table_at, head.stamp[0])
         if head.manifest is not None:
             for part, content, what in (
                 (head.manifest.facts.metadata, rows, "metadata"),
                 (head.manifest.facts.table, table, "allocation table"),
-                (head.manifest.facts.checksums, checksums_of(head, self.memory).view(np.uint8), "list of checksums"),
+                (head.manifest.facts.checksums, checksums_of(head, self._mapped).view(np.uint8), "list of checksums"),
             ):
                 if not is_whole(part, content):
                     raise damaged(head.path, f"its {what} does not have its checksum")
         self.rows: NDArray[np.void] = rows.view(layout.row_type)
-        self._sizes = check_allocations(head, self.rows, self.memory)
+        self._sizes = check_allocations(head, self.rows, self._mapped)
         self._raw_shapes = {name: self._raw_shape(name) for name in head.fields}
         if compared is None or compared.state != state:
             compared = Compared.nothing(head, state)
@@ -84,6 +84,14 @@ class BetonReader:
         """
         self._check_file()
         self.check_index(index)
+        try:
+            return self._read(name, index)
+        except CorruptRecordError:
+            if not self._discard(name, index):
+                raise
+            return self._read(name, index)
+
+    def _read(self, name: str, index: Int64Array) -> Any:
         field, member = self.head.fields[name], self.rows[self._members[name]]
         if isinstance(field, BetonCustom):
             return field.decode(member[index], self._payloads(name, field, index))
@@ -96,6 +104,13 @@ class BetonReader:
             return self._images(name, index)
         payloads = self._payloads(name, field, index) or []
         return [payload.removesuffix(b"\0") for payload in payloads] if isinstance(field, BetonJson) else payloads
+
+    def _discard(self, name: str, index: Int64Array) -> bool:
+        """Takes damaged payloads out of a cache, once; returns whether others may be read now."""
+        pointers, sizes = self._sizes.pointers(name, index), self._sizes.sizes(name, index)
+        starts, stops = pointers.tolist(), (pointers + sizes).tolist()
+        found = [self._mapped.discard(start, stop) for start, stop in zip(starts, stops, strict=True)]
+        return any(found)
 
     def check_index(self, index: Int64Array) -> None:
         """Raises ExampleNotFoundError where int64 [n] has a number that is not a sample's."""
@@ -129,7 +144,8 @@ class BetonReader:
         """Returns a copy of the rows of all samples, [n] of the layout's row_type, held against their checksum."""
         self._check_file()
         layout, manifest = self.head.layout, self.head.manifest
-        content = self.memory[layout.metadata_at : layout.metadata_end].copy()  # With what lies between its members.
+        rows_and_gaps = self._mapped.part(layout.metadata_at, layout.metadata_end)
+        content = rows_and_gaps.copy()
         if manifest is not None and not is_whole(manifest.facts.metadata, content):
             raise damaged(self.head.path, "its metadata does not have its checksum")
         rows: NDArray[np.void] = content.view(layout.row_type)
@@ -155,7 +171,8 @@ class BetonReader:
         return payloads
 
     def _arrays(self, field: BetonArray, pointers: Int64Array) -> NDArray[Any]:
-        flat = StoredPixels(self.memory, pointers, (1, 1, field.num_bytes), check=self._mapped.check).copy()
+        memory, starts = self._mapped.gathered(pointers, field.num_bytes)
+        flat = StoredPixels(memory, starts, (1, 1, field.num_bytes), check=self._mapped.check).copy()
         arrays: NDArray[Any] = flat.reshape(len(pointers), field.num_bytes).view(field.dtype)
         return arrays.reshape(len(pointers), *field.shape)
 
@@ -164,7 +181,7 @@ class BetonReader:
         pointers = self._sizes.pointers(name, index)
         if shape is not None:
             self._checks.compare_mapped(name, index)
-            return StoredPixels(self.memory, pointers, shape, self._mapped.check)
+            return StoredPixels(*self._mapped.gathered(pointers, math.prod(shape)), shape, self._mapped.check)
         rows = self.rows[self._members[name]][index]
         found: list[Any] = []
         payloads = self._payloads(name, self.head.fields[name], index) or []

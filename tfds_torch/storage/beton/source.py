@@ -19,6 +19,7 @@ from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.open_files import FileState, ProcessLock, stamp_of, state_of
 from tfds_torch.storage.shard_errors import shard_status
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
 
 
@@ -32,6 +33,7 @@ class BetonSource(ReadByNumber):
         path: the file.
         handlers: field -> its type, for those of a type of their own (255).
         verify_checksums: whether values are compared with their checksums; files of FFCV itself have none.
+        files: where it lies.
 
     Raises:
         ShardError: the file is missing, or cannot be read.
@@ -45,13 +47,15 @@ class BetonSource(ReadByNumber):
         handlers: Mapping[str, BetonField] | None = None,
         *,
         verify_checksums: bool = True,
+        files: ShardFiles = LOCAL,
     ) -> None:
-        self._path = os.path.abspath(path)
-        self._handlers = dict(handlers or {})
+        self._path = os.path.abspath(path) if files.are_local else os.fspath(path)
+        self._handlers, self.files = dict(handlers or {}), files
         self.verify_checksums = verify_checksums
-        state = state_of(shard_status(self._path))  # First: what is written to later is another state.
-        self.head = read_head(self._path, self._handlers)
-        self._compared = Compared.nothing(self.head, state)  # Here, so that forked workers share it.
+        # First: what is written to later is another state.
+        state = state_of(shard_status(self._path)) if files.are_local else None
+        self.head = read_head(self._path, self._handlers, files)
+        self._compared = Compared.nothing(self.head, state or self.head.stamp)  # Here, so that forked workers share it.
         self._reader: BetonReader | None = None
         self._read_last: tuple[str, ...] = ()  # Labels alone must not bring the images into memory.
         self._lock = ProcessLock()
@@ -64,7 +68,7 @@ class BetonSource(ReadByNumber):
     def name(self) -> str:
         """Name of the dataset, if the file has it; else the file's."""
         found = "" if self.head.manifest is None else self.head.manifest.facts.name
-        return found or os.path.basename(self._path)
+        return found or file_name(self._path)
 
     @cached_property
     def identity(self) -> object:
@@ -81,7 +85,7 @@ class BetonSource(ReadByNumber):
     @property
     def stamps(self) -> object:
         """Size and time of the file."""
-        return stamp_of(shard_status(self._path))
+        return self.files.stamps([self._path])[0]
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -103,6 +107,11 @@ class BetonSource(ReadByNumber):
         """Mean size of a sample, its part of the last page's rest included."""
         return (self.head.table_at - self.head.layout.metadata_at) // max(1, len(self))
 
+    @property
+    def block_records(self) -> int | None:  # type: ignore[override]
+        """Neighbouring samples that are best read together; see `Source`."""
+        return self.files.block_records(self.mean_example_bytes)
+
     def __len__(self) -> int:
         return self.head.layout.num_samples
 
@@ -110,11 +119,13 @@ class BetonSource(ReadByNumber):
         """Returns a source of the same file that compares what it reads with its checksums, or does not."""
         if verify_checksums == self.verify_checksums:
             return self
-        return BetonSource(self._path, self._handlers, verify_checksums=verify_checksums)
+        return BetonSource(self._path, self._handlers, verify_checksums=verify_checksums, files=self.files)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
         """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`."""
-        if self._reader is not None and stamp_of(shard_status(self._path)) != self.head.stamp:
+        # Objects are compared with their stamps whenever some of them is fetched.
+        is_open = self._reader is not None and self.files.are_local
+        if is_open and stamp_of(shard_status(self._path)) != self.head.stamp:
             self._reopen()
         _ = self.reader
 

@@ -78,10 +78,10 @@ def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None 
 
 def _check_pages(head: Head, reader: BetonReader) -> None:
     """Compares whole pages, and what lies before them: manifests of version 1."""
-    expected = checksums_of(head, reader.memory)
+    expected = checksums_of(head, reader.mapped)
     for page, crc in enumerate(expected.tolist()):
         start = head.layout.pages_at + page * head.layout.page_size
-        if checksum_of_array(reader.memory[start : start + head.layout.page_size]) != crc:
+        if checksum_of_array(reader.mapped.part(start, start + head.layout.page_size)) != crc:
             raise damaged(head.path, f"page {page}, at {start}, does not have its checksum")
     _check_zeros(head, reader, head.layout.metadata_end, head.layout.pages_at if len(expected) else 0)
 
@@ -92,7 +92,7 @@ def _check_payloads(head: Head, reader: BetonReader) -> None:
     for name in payload_fields(head.fields):
         for start in range(0, head.layout.num_samples, _SAMPLES_AT_A_TIME):
             reader.compare(name, np.arange(start, min(start + _SAMPLES_AT_A_TIME, head.layout.num_samples)))
-    table = reader.memory[head.table_at :].view(ALLOCATION)
+    table = reader.mapped.part(head.table_at, head.stamp[0]).view(ALLOCATION)
     table = table[np.argsort(table["pointer"], kind="stable")]
     starts = np.append(table["pointer"].astype(np.int64), head.manifest.at)
     stops = np.insert((table["pointer"] + table["size"]).astype(np.int64), 0, head.layout.metadata_end)
@@ -102,7 +102,7 @@ def _check_payloads(head: Head, reader: BetonReader) -> None:
 
 def _check_zeros(head: Head, reader: BetonReader, start: int, stop: int) -> None:
     """Raises CorruptRecordError where the bytes start..stop-1, which belong to nothing, are not zero."""
-    if reader.memory[start:stop].any():
+    if reader.mapped.part(start, stop).any():
         raise damaged(head.path, f"there is something between {start} and {stop}, where nothing belongs")
 
 
