@@ -11,6 +11,8 @@ from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.shard_names import BadTemplateError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted, shortened
+from tfds_torch.storage.remote.urls import join
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 from tfds_torch.storage.source import FieldSpec, FileInstruction, Source, source_type
 
 
@@ -26,6 +28,8 @@ class TfdsDataset:
         splits: TFDS's `SplitDict`.
         file_format: how examples are stored, a name of the registry of `storage/source.py`.
         listing: the listing of an image folder; None: it is not an image folder.
+        files: where the shards lie.
+        mirror: what the paths of the splits begin with in the place of `directory`; None: with `directory`.
     """
 
     name: str
@@ -35,6 +39,8 @@ class TfdsDataset:
     splits: Any
     file_format: str
     listing: Any = None
+    files: ShardFiles = LOCAL
+    mirror: str | None = None
 
     @property
     def mean_example_bytes(self) -> int:
@@ -64,6 +70,7 @@ class TfdsDataset:
             mean_example_bytes=self.mean_example_bytes,
             empty_files=empty_files,
             verify_checksums=verify_checksums,
+            files=self.files,
         )
 
     def _instructions(self, split: str) -> tuple[tuple[FileInstruction, ...], tuple[str, ...]]:
@@ -85,10 +92,16 @@ class TfdsDataset:
         for item in found:
             if item.take:
                 instructions.append(
-                    FileInstruction(item.filename, item.skip, item.take, first_index, item.examples_in_shard)
+                    FileInstruction(
+                        self._path(item.filename), item.skip, item.take, first_index, item.examples_in_shard
+                    )
                 )
             first_index += item.take
         return tuple(instructions), tuple(self._empty_files(names))
+
+    def _path(self, path: str) -> str:
+        """Returns the path or URL of a shard."""
+        return path if self.mirror is None else join(self.directory, path[len(self.mirror) :])
 
     def _check_slices(self, split: str) -> list[str]:
         """Returns the names of the splits of an expression.
@@ -111,7 +124,7 @@ class TfdsDataset:
             return []
         infos = [self.splits[name] for name in dict.fromkeys(split_names)]
         return [
-            path
+            self._path(path)
             for info in infos
             for path, length in zip(info.filepaths, info.shard_lengths, strict=True)
             if not length

@@ -18,32 +18,42 @@ from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
 from tfds_torch.parsers.tfds.features_json import find_version_dir
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
+from tfds_torch.parsers.tfds.remote_metadata import describe_remote, fetch_prepared, find_version_url, has_dataset
 from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
+from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.urls import SCHEMES, is_object_url, without_secrets
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 from tfds_torch.storage.source import is_local, source_type
 
 _logger = logging.getLogger(__name__)
 
-_READ_SCHEME = "gs"
-"""Google Cloud Storage, which tensorflow reads by itself."""
-
 _scheme_of = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://").match
 _COPY_COMMANDS = {
-    "s3": "aws s3 sync {url} <a local folder>",
-    "az": "az storage blob download-batch --source <container> --destination <a local folder>",
     "abfs": "az storage blob download-batch --source <container> --destination <a local folder>",
     "hf": "hf download <repository> --repo-type dataset --local-dir <a local folder>",
     "hdfs": "hdfs dfs -get {url} <a local folder>",
-    "http": "wget --recursive --no-parent --no-host-directories {url}",
-    "https": "wget --recursive --no-parent --no-host-directories {url}",
 }
 """Scheme -> the usual command that copies a folder from there."""
 
 
-def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[str], *, download: bool) -> TfdsDataset:
+def open_dataset(
+    root: str | os.PathLike[str] | None,
+    name: str | os.PathLike[str],
+    *,
+    download: bool,
+    store: ObjectStore | None = None,
+) -> TfdsDataset:
     """Returns a prepared dataset; no dataset code is imported, and no tensorflow.
+
+    Args:
+        root: as ParserTfds takes it.
+        name: as ParserTfds takes it.
+        download: whether to prepare what is not there.
+        store: where a root or name that is a URL lies; None: tensorflow reads it.
 
     Raises:
         ConfigError: the name has not the form of one, or the dataset is stored in a format that is not read.
@@ -54,7 +64,9 @@ def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[st
     _check_url("name", os.fspath(name))
     if root is not None:
         _check_url("root", os.fspath(root))
-    if _is_version_directory(name):
+    if store is not None and is_object_url(os.fspath(name)):
+        return _fetch_dataset(store, os.fspath(name), os.fspath(name))
+    if store is None and _is_version_directory(name):
         return _dataset_in(name, name)
     try:
         parsed, arguments = tfds.core.naming.parse_builder_name_kwargs(os.fspath(name))
@@ -65,6 +77,8 @@ def open_dataset(root: str | os.PathLike[str] | None, name: str | os.PathLike[st
             f"The dataset name {quoted(os.fspath(name))} does not have the form name, name/config, name:version or "
             f"name/config:version, and it is not a directory with a dataset_info.json.{hint}"
         ) from None
+    if store is not None and root is not None:
+        return _open_remote(store, os.fspath(root), os.fspath(name), str(parsed), arguments, download=download)
     root = None if root is None else _absolute(root)
     if root is not None and _is_version_directory(root):
         return _dataset_at(root, os.fspath(name), str(parsed), arguments)
@@ -88,14 +102,46 @@ def registered_names() -> list[str]:
     return list(tfds.list_builders(with_community_datasets=False))
 
 
+def _open_remote(
+    store: ObjectStore, root: str, name: str, parsed_name: str, arguments: dict[str, Any], *, download: bool
+) -> TfdsDataset:
+    where = without_secrets(root)
+    if download:
+        raise ConfigError(f"download=True prepares a dataset on this machine, and the root is {where}: leave it out.")
+    if has_dataset(store, root):
+        dataset, prepared = _fetch_both(store, root, root)
+        _check_is(prepared, where, name, parsed_name, arguments)
+        return dataset
+    if parsed_name == image_folder.NAME:
+        raise ConfigError(f"{image_folder.NAME}: the root {where} is remote, and only local folders can be listed.")
+    found = _guard(lambda: find_version_url(store, root, parsed_name, arguments), name, where)
+    if found is None:
+        raise DatasetNotFoundError(describe_remote(store, root, parsed_name, arguments))
+    return _fetch_dataset(store, found, name)
+
+
+def _fetch_dataset(store: ObjectStore, url: str, asked: str) -> TfdsDataset:
+    return _fetch_both(store, url, asked)[0]
+
+
+def _fetch_both(store: ObjectStore, url: str, asked: str) -> tuple[TfdsDataset, Prepared]:
+    prepared, mirror = _guard(lambda: fetch_prepared(store, url), asked, without_secrets(url))
+    return _dataset_of(prepared, url.rstrip("/"), ObjectFiles(store), mirror), prepared
+
+
 def _dataset_at(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> TfdsDataset:
     prepared: Prepared = _guard(lambda: read_prepared(root), root, root)
+    _check_is(prepared, root, name, parsed_name, arguments)
+    return _dataset_of(prepared, root)
+
+
+def _check_is(prepared: Prepared, root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> None:
+    """Raises DatasetNotFoundError where a root is the version directory of another dataset than the one asked for."""
     found = {"config": prepared.config_name, "version": prepared.version}
     if parsed_name != prepared.name or any(found.get(key) != value for key, value in arguments.items()):
         raise DatasetNotFoundError(
             f"The root {root} is the version directory of {prepared.full_name}, which is not {quoted(name)}."
         )
-    return _dataset_of(prepared, root)
 
 
 def _find_prepared(root: str | None, name: str, arguments: dict[str, Any]) -> TfdsDataset | None:
@@ -111,7 +157,9 @@ def _dataset_in(version_dir: str | os.PathLike[str], asked: str | os.PathLike[st
     return _dataset_of(_guard(lambda: read_prepared(directory), asked, directory), directory)
 
 
-def _dataset_of(prepared: Prepared, directory: str) -> TfdsDataset:
+def _dataset_of(
+    prepared: Prepared, directory: str, files: ShardFiles = LOCAL, mirror: str | None = None
+) -> TfdsDataset:
     name, file_format = prepared.full_name, prepared.file_format
     features = plain_features(prepared.features)
     try:
@@ -122,7 +170,8 @@ def _dataset_of(prepared: Prepared, directory: str) -> TfdsDataset:
         source_type(file_format)
     except ConfigError as error:
         raise ConfigError(f"{name} in {directory}: {error}") from None
-    return TfdsDataset(name, directory, features, stored_specs(prepared.features), prepared.splits, file_format)
+    specs = stored_specs(prepared.features)
+    return TfdsDataset(name, directory, features, specs, prepared.splits, file_format, files=files, mirror=mirror)
 
 
 def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str]) -> Any:
@@ -189,18 +238,18 @@ def _is_version_directory(path: str | os.PathLike[str]) -> bool:
 def _check_url(argument: str, path: str) -> None:
     """Raises ConfigError for a URL that no dataset is opened from, before anything asks a network."""
     found = _scheme_of(path)
-    if found is None or found[1] == _READ_SCHEME:
+    if found is None or found[1] in SCHEMES:
         return
     scheme, given = found[1].lower(), f"{argument}={quoted(path)}"
     if scheme == "file":
         raise ConfigError(f"{given} is a URL of a local folder: give its path, without 'file://'.")
-    if scheme == _READ_SCHEME:
-        raise ConfigError(f"{given}: write {_READ_SCHEME}:// in small letters.")
+    if scheme in SCHEMES:
+        raise ConfigError(f"{given}: write {scheme}:// in small letters.")
     command = _COPY_COMMANDS.get(scheme)
     url = quoted(path)[1:-1]
     how = f", for example with: {command.format(url=url)}" if command else ""
     raise ConfigError(
-        f"{given}: a dataset is read from local folders and from {_READ_SCHEME}:// URLs, not from {scheme}:// ones. "
-        f"Copy it to this machine{how}; or mount it as a local folder. Then give the local path. See "
+        f"{given}: a dataset is read from local folders and from URLs of {', '.join(SCHEMES)}, not from {scheme}:// "
+        f"ones. Copy it to this machine{how}; or mount it as a local folder. Then give the local path. See "
         f"docs/remote-files.md."
     )

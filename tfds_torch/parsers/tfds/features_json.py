@@ -47,9 +47,19 @@ def read_features(version_dir: str | os.PathLike[str]) -> Any:
         features = feature_lib.FeatureConnector.from_json(declared)
     else:
         features = feature_lib.FeatureConnector.from_proto(json_format.ParseDict(declared, feature_pb2.Feature()))
+    load_class_names(features, version_dir)
+    return features
+
+
+def load_class_names(features: Any, version_dir: str | os.PathLike[str]) -> None:
+    """Gives features the names of their classes, as far as files of a version directory have them.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is too large to be one of names.
+    """
     _check_class_names(version_dir)
     features.load_metadata(os.fspath(version_dir), feature_name=None)
-    return features
 
 
 def find_version_dir(name: str, data_dir: str | os.PathLike[str] | None, **arguments: Any) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from tfds_torch.parsers.cache.opening import open_cached
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.remote_store import open_store
 from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
@@ -43,6 +44,7 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.record_source import RecordSource
+from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.source import FieldSpec, Source, is_local
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ class ParserTfds(ParserBase):
     Parsers can be pickled, and may be used from several processes.
 
     Args:
-        root: TFDS data directory, or the version directory of one dataset; None: TFDS's default data directory. For
+        root: TFDS data directory, or the version directory of one dataset, as a path or a URL (s3, gs, az, https, http;
+            see docs/remote-files.md); None: TFDS's default data directory. For
             `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .jpeg, .png); or
             `<label>/<image>.jpg`, which is the split `train`.
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
@@ -106,6 +109,7 @@ class ParserTfds(ParserBase):
             or `L`. None: images are decoded in every epoch.
         decoders: as in `tfds.load`, {"image": tfds.decode.SkipDecoding()}: the same as `decode`. SkipDecoding() alone
             stands for all features that are single images; other decoders are refused.
+        remote: of a URL: how objects are fetched, and where they are cached. None: RemoteOptions().
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
@@ -144,6 +148,7 @@ class ParserTfds(ParserBase):
         windows: Windows | None = None,
         fields: Mapping[str, str] | None = None,
         transform: WindowTransform | Sequence[WindowTransform] | None = None,
+        remote: RemoteOptions | None = None,
     ) -> None:
         of_image, cameras = divide_preprocess(preprocess, has_windows=windows is not None)
         options = ParserOptions(
@@ -154,7 +159,8 @@ class ParserTfds(ParserBase):
         from tfds_torch.parsers.tfds.dataset import split_expression
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
 
-        dataset = open_dataset(root, name, download=download)
+        store = open_store((root, name), remote, read)
+        dataset = open_dataset(root, name, download=download, store=store)
         split = split_expression(split, dataset.splits, dataset.name)
         source = dataset.source(split, verify_checksums=read.verify_checksums)
         self._directory, self._features, self.cache = dataset.directory, dataset.features, cache
@@ -183,8 +189,10 @@ class ParserTfds(ParserBase):
         return {} if self._of_windows is None else self._of_windows.preprocesses
 
     @staticmethod
-    def split_names(root: str | os.PathLike[str] | None, name: str | os.PathLike[str]) -> list[str]:
-        """Returns the splits of a prepared dataset.
+    def split_names(
+        root: str | os.PathLike[str] | None, name: str | os.PathLike[str], remote: RemoteOptions | None = None
+    ) -> list[str]:
+        """Returns the splits of a prepared dataset; arguments are those of the parser.
 
         Raises:
             ConfigError: the name has no valid form.
@@ -192,13 +200,16 @@ class ParserTfds(ParserBase):
         """
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
 
-        return list(open_dataset(root, name, download=False).splits)
+        store = open_store((root, name), remote, ReadOptions())
+        return list(open_dataset(root, name, download=False, store=store).splits)
 
     @property
     def data_dir(self) -> Path:
-        """The version directory that holds the shards and `dataset_info.json`."""
+        """The version directory that holds the shards and `dataset_info.json`; of http(s):// its URL as a text."""
         if is_local(self._directory):
             return Path(self._directory)
+        if self._directory.startswith("http"):
+            return cast(Path, self._directory)
         import tensorflow_datasets as tfds
 
         path: Path = tfds.core.Path(self._directory)
@@ -246,7 +257,7 @@ class ParserTfds(ParserBase):
 
     @property
     def _folder(self) -> str:
-        return str(self.data_dir)
+        return str(self._directory)
 
     def _file_names(self) -> list[str]:
         found = next(filter(None, (find_feature(self._features, key) for key in _FILENAME_KEYS)), None)

@@ -1,0 +1,148 @@
+"""The metadata of prepared datasets in object stores: found by URL, fetched, and read like that of a local one.
+
+A version directory is found by its `dataset_info.json`. Folders are listed only where a name leaves something open.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import constants
+from tensorflow_datasets.core.features import feature as feature_lib
+
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.tfds.dataset_names import nearest_names
+from tfds_torch.parsers.tfds.features_json import load_class_names
+from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
+from tfds_torch.runtime.printable import quoted, shortened
+from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.urls import LISTED_SCHEMES, join, split, without_secrets
+
+_INFO, _FEATURES = constants.DATASET_INFO_FILENAME, feature_lib.make_config_path("").name
+_DEFAULT_CONFIG = (".config", constants.METADATA_FILENAME)
+_SIDE_BY_SIDE = 8
+_MOST_LISTED = 20
+
+
+def has_dataset(store: ObjectStore, url: str) -> bool:
+    """Returns whether a URL is that of a version directory."""
+    return store.read_small(join(url, _INFO)) is not None
+
+
+def fetch_prepared(store: ObjectStore, url: str) -> tuple[Prepared, str]:
+    """Fetches and reads the metadata of a version directory.
+
+    Returns:
+        The metadata, and the folder that the paths of its shards begin with in the place of the URL.
+
+    Raises:
+        ShardError: an object may not be read, or its store does not answer.
+        DatasetNotFoundError: there is no `dataset_info.json`.
+        ValueError: a file is damaged, or holds a value that cannot be.
+    """
+    with TemporaryDirectory(prefix="tfds_torch-") as name:
+        folder = Path(name)
+        if _INFO not in _fetch(store, url, [_INFO, _FEATURES], folder):
+            raise DatasetNotFoundError(f"There is no dataset at {without_secrets(url)}: it has no {_INFO}.")
+        prepared = read_prepared(folder)
+        if _fetch(store, url, list(_files_of(prepared.features, None)), folder):
+            load_class_names(prepared.features, folder)
+    return prepared, name
+
+
+def find_version_url(store: ObjectStore, root: str, name: str, arguments: Mapping[str, Any]) -> str | None:
+    """Returns the URL of a dataset's version directory below a root; None: there is none.
+
+    As TFDS does locally, it takes the default config where none is named, and the highest version.
+
+    Args:
+        store: where it lies.
+        root: URL of a TFDS data directory.
+        name: name of the dataset.
+        arguments: `config` and `version`, as far as they were named; a version may have stars.
+
+    Raises:
+        ConfigError: a plain web server, which lists nothing, and no whole version.
+    """
+    config, version = arguments.get("config"), arguments.get("version")
+    version = None if version is None else str(version)
+    above = join(root, name)
+    is_whole = version is not None and tfds.core.Version.is_valid(version) and "*" not in version
+    if is_whole and has_dataset(store, exact := join(above, *([config] if config else []), str(version))):
+        return exact
+    if not is_whole and split(root)[0] not in LISTED_SCHEMES:
+        raise ConfigError(
+            f"{quoted(name)} under {without_secrets(root)}: a web server lists no folders, so that the version "
+            f"must be named: {quoted(f'{name}:1.0.0')} or {quoted(f'{name}/config:1.0.0')}, or the URL of the version "
+            f"directory as root."
+        )
+    if config is None:
+        config = _default_config(store, above)
+        if is_whole:
+            found = None if config is None else join(above, config, str(version))
+            return found if found is not None and has_dataset(store, found) else None
+    below = above if config is None else join(above, config)
+    if split(root)[0] not in LISTED_SCHEMES:
+        return None
+    versions = sorted(tfds.core.Version(one) for one in store.folders(below) if tfds.core.Version.is_valid(one))
+    fitting = [one for one in versions if version is None or one.match(version)]
+    return join(below, str(fitting[-1])) if fitting else None
+
+
+def describe_remote(store: ObjectStore, root: str, name: str, arguments: Mapping[str, Any]) -> str:
+    """Returns the message for a dataset that was not found: what was asked, what is there, what to do."""
+    asked = f"{name}{''.join(f'/{arguments[key]}' if key == 'config' else '' for key in arguments)}"
+    asked += f":{arguments['version']}" if arguments.get("version") else ""
+    problem = f"There is no dataset {quoted(asked)} under {without_secrets(root)}."
+    if split(root)[0] not in LISTED_SCHEMES:
+        return f"{problem} There is no {without_secrets(join(root, name))}/.../{_INFO}: check the name and the version."
+    there = [one for one in store.folders(root) if not one.startswith(".")]
+    if name in there:
+        below = [one for one in store.folders(join(root, name)) if not one.startswith(".")]
+        return f"{problem} Configs and versions of {quoted(name)} there: {_listed(below)}."
+    near = nearest_names(name, there)
+    hint = f" The nearest names are: {', '.join(near)}." if near else ""
+    found = f" Prepared there: {_listed(there)}." if there else " Nothing is there."
+    return problem + hint + found
+
+
+def _fetch(store: ObjectStore, url: str, names: Sequence[str], folder: Path) -> set[str]:
+    """Writes small objects below a URL into a folder; returns the names of those that are there."""
+    if not names:
+        return set()
+    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(names)), "tfds_torch-metadata") as threads:
+        contents = list(threads.map(lambda name: store.read_small(join(url, name)), names))
+    there = {name: content for name, content in zip(names, contents, strict=True) if content is not None}
+    for name, content in there.items():
+        (folder / name).write_bytes(content)
+    return set(there)
+
+
+def _files_of(feature: Any, name: str | None) -> Iterator[str]:
+    """Yields the names of the files that features keep their class names in."""
+    if isinstance(feature, tfds.features.Sequence):
+        yield from _files_of(feature.feature, name)
+    elif isinstance(feature, tfds.features.FeaturesDict):
+        for child, one in feature.items():
+            yield from _files_of(one, feature_lib.convert_feature_name_to_filename(child, name))
+    elif isinstance(feature, tfds.features.ClassLabel | tfds.features.LabeledImage):
+        yield tfds.features.ClassLabel.get_names_filepath("", name).name
+
+
+def _default_config(store: ObjectStore, dataset: str) -> str | None:
+    content = store.read_small(join(dataset, *_DEFAULT_CONFIG))
+    try:
+        declared = json.loads(content or b"{}")
+    except ValueError:
+        return None
+    found = declared.get("default_config_name") if isinstance(declared, dict) else None
+    return found if isinstance(found, str) and found else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} others" if len(names) > _MOST_LISTED else ""
+    return ", ".join(map(shortened, names[:_MOST_LISTED])) + more if names else "none"
