@@ -159,7 +159,9 @@ class FileServer:
         found = {"cpu_s": usage.ru_utime + usage.ru_stime, "requests": [asdict(served) for served in self.ledger]}
         return Answer(200, {"Content-Type": "application/json"}, json.dumps(found).encode())
 
-    async def respond(self, request: Request, served: Served, writer: asyncio.StreamWriter) -> None:
+    async def respond(
+        self, request: Request, served: Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answers a request for a file."""
         await self.send(request, self.find(request), served, writer)
 
@@ -192,7 +194,7 @@ class FileServer:
     async def send(self, request: Request, answer: Answer, served: Served, writer: asyncio.StreamWriter) -> None:
         """Sends an answer at the pace of its connection and the link."""
         served.status = answer.status
-        self.begin(answer, writer)
+        writer.write(self.head(answer))
         if request.method == "HEAD":
             await writer.drain()
         elif answer.file is None:
@@ -203,13 +205,14 @@ class FileServer:
             await self._send_file(answer, served, writer)
         served.is_over = True
 
-    def begin(self, answer: Answer, writer: asyncio.StreamWriter) -> None:
-        """Writes the status and the headers of an answer."""
+    @staticmethod
+    def head(answer: Answer) -> bytes:
+        """Returns the status and the headers of an answer."""
         length = len(answer.body) if answer.file is None else answer.length
         headers = {"Content-Length": str(length), **answer.headers}
         lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
+        return "\r\n".join([*lines, "", ""]).encode()
 
     async def _send_file(self, answer: Answer, served: Served, writer: asyncio.StreamWriter) -> None:
         loop, connection = asyncio.get_running_loop(), Pace(self.limits.connection_bytes_per_s)
@@ -231,8 +234,7 @@ class FileServer:
             while (request := await _read(reader, number)) is not None:
                 came_at = time.monotonic()
                 if (answer := self.control(request)) is not None:
-                    self.begin(answer, writer)
-                    writer.write(answer.body)
+                    writer.write(self.head(answer) + answer.body)
                     await writer.drain()
                     continue
                 asked = request.headers.get("range"), request.headers.get("if-match")
@@ -240,7 +242,7 @@ class FileServer:
                 self.ledger.append(served)
                 if self.limits.latency_s:
                     await asyncio.sleep(self.limits.latency_s)
-                await self.respond(request, served, writer)
+                await self.respond(request, served, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):  # The client has gone.
             pass
         finally:

@@ -113,14 +113,7 @@ class ServedFolder(ServerAddress):
         path = os.pathsep.join([*map(str, self.path), os.environ.get("PYTHONPATH", "")])
         self.process = ServerProcess(command, listener=listener, environ={"PYTHONPATH": path})
         super().__init__(f"{'https' if certificate else 'http'}://127.0.0.1:{self.process.port}")
-        try:
-            self.forget()  # It answers: its start is not in anybody's time.
-        except BaseException:
-            try:
-                self.process.check(wait_s=_TIMEOUT_S)
-            finally:
-                self.process.end()
-            raise
+        self.process.begin(self.forget)
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -70,10 +70,11 @@ class ServerProcess:
         self.port = port if listener is None else int(listener.getsockname()[1])
         self._name = " ".join(command)
         inherited = "" if listener is None else str(listener.fileno())
+        self._owner = os.getpid()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
         # Fixed command, no shell: the guard, in front of the server.
         self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", "-S", __file__, str(os.getpid()), inherited, *command],
+            [sys.executable, "-I", "-S", __file__, str(self._owner), inherited, *command],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
@@ -98,8 +99,11 @@ class ServerProcess:
         self.end()
 
     def end(self) -> None:
-        """Kills the server and everything that it has started; does nothing when that was done already."""
-        if self._log.closed:
+        """Kills the server and everything that it has started; does nothing when that was done already.
+
+        Nor does it in a process that was forked from the one that started the server.
+        """
+        if self._log.closed or os.getpid() != self._owner:
             return
         try:
             os.killpg(self.pid, signal.SIGKILL)
@@ -109,6 +113,25 @@ class ServerProcess:
             self._process.stdin.close()
         self._process.wait(_GRACE_S)
         self._log.close()
+
+    def begin(self, ask: Callable[[], object]) -> None:
+        """Waits until the server answers a first request, so that its start is in nobody's time.
+
+        Args:
+            ask: sends a request and waits for the answer.
+
+        Raises:
+            ServerError: it has ended instead.
+        """
+        try:
+            ask()
+        except BaseException as error:
+            try:
+                if isinstance(error, OSError):
+                    self.check(wait_s=START_S)
+            finally:
+                self.end()
+            raise
 
     def log(self) -> str:
         """Returns what the server has printed so far."""
