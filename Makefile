@@ -5,6 +5,7 @@ INSTALLED_CORE := $(VENV)/.installed-core
 INSTALLED := $(VENV)/.installed
 INSTALLED_BEAM := $(VENV)/.installed-beam
 INSTALLED_BENCH := $(VENV)/.installed-bench
+INSTALLED_MOTO := $(VENV)/.installed-moto
 INSTALLED_SLIM := $(VENV)/.installed-slim
 # What keeps the promises of read mode `index`; allowed_skips.txt names the tests among them that need tensorflow.
 SLIM_TESTS ?= tests/demo/test_preparation.py tests/parsers/test_index_mode.py tests/plan/test_resume.py \
@@ -50,16 +51,24 @@ $(INSTALLED_BEAM): $(INSTALLED)
 		|| { rm -rf $(VENV)/beam; echo "Apache Beam cannot be installed: its tests are skipped (to try again: rm $@)"; }
 	@touch $@
 
+$(INSTALLED_MOTO): $(INSTALLED) requirements/moto.txt
+	@echo "Installing moto, the tests' server of s3://, into $(VENV)/moto"
+	@$(BIN)/python -m venv $(VENV)/moto
+	@timeout 300 $(VENV)/moto/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 20 \
+		-r requirements/moto.txt \
+		|| { rm -rf $(VENV)/moto; echo "moto cannot be installed: its tests are skipped (to try again: rm $@)"; }
+	@touch $@
+
 demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every promise
 	@$(BIN)/python -m tfds_torch.check
 
-test: $(INSTALLED) ## the quick tests
+test: $(INSTALLED_MOTO) ## the quick tests
 	@$(BIN)/python -m pytest -m "not slow and not campaign" $(IN_TWO)
 
-test-slow: $(INSTALLED_BEAM) ## the rest of the tests
+test-slow: $(INSTALLED_BEAM) $(INSTALLED_MOTO) ## the rest of the tests
 	@$(BIN)/python -m pytest -m "slow and not campaign" $(IN_TWO)
 
-test-all: $(INSTALLED_BEAM) ## both, one after the other in one run: they share what they build
+test-all: $(INSTALLED_BEAM) $(INSTALLED_MOTO) ## both, one after the other in one run: they share what they build
 	@$(BIN)/python -m pytest -m "not campaign" $(IN_TWO)
 
 # What they read is built with tensorflow, by the other environment.
