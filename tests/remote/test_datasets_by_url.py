@@ -1,0 +1,241 @@
+"""ParserTfds over URLs gives what it gives of a local copy, and says what is not there."""
+
+import json
+import pickle
+import shutil
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import RunPython
+from servers.faulty_server import FaultyFolder
+from servers.gcs_server import GCSServer
+from servers.s3_server import S3Server
+from tfds_fixtures import Datasets, write_numbered
+from torch.utils.data import DataLoader
+
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.images.preprocess import TrainPreprocess
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.world import World
+from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loader import create_loader
+
+Serve = Callable[[Path | str], str]
+BLOCKS = ReadOptions(block_records=4, shuffle_buffer=8)
+TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4, "preprocess": TrainPreprocess(size=8)}
+FIELDS = ("image", "label", "valid", "index", "id")
+
+
+def rows(batches: Any) -> list[Any]:
+    """Returns the values of batches, for comparison."""
+    return [[value.tolist() if hasattr(value, "tolist") else list(value) for value in batch] for batch in batches]
+
+
+def of_batch(batch: Batch) -> list[Any]:
+    return [np.asarray(batch.image).tolist(), np.asarray(batch.label).tolist(), batch.index.tolist(), list(batch.id)]
+
+
+def read_epochs(parser: ParserBase, world: World = World(), start_batch: int = 0) -> list[Any]:
+    """Returns two epochs of a parser's batches, the first one from a batch on."""
+    fields = ("image", "label", "id")
+    epochs = [parser.batches(world, epoch, 0 if epoch else start_batch, fields=fields) for epoch in range(2)]
+    return [[of_batch(batch) for batch in batches] for batches in epochs]
+
+
+# What comes is what comes of a local copy.
+
+
+@pytest.mark.parametrize("read", [BLOCKS, ReadOptions(), ReadOptions(block_records=None)], ids=str)
+@pytest.mark.parametrize("split", ["train", "train[3:30]+train[35:]"])
+def test_batches_are_those_of_a_local_copy(serve: Serve, numbered_root: str, split: str, read: ReadOptions) -> None:
+    far = ParserTfds(serve(numbered_root), "numbered:1.0.0", split, read=read, **TRAINING)
+    assert far.read_mode(World()) == "index"
+    near = ParserTfds(numbered_root, "numbered", split, read=far.read, **TRAINING)
+    assert far.fingerprint == near.fingerprint
+    assert far.num_examples == near.num_examples
+    assert far.element_spec == near.element_spec
+    assert far.class_names == near.class_names
+    assert read_epochs(far) == read_epochs(near)
+    world = World(1, 2, 1, 2)
+    assert read_epochs(far, world, 1) == read_epochs(near, world, 1)
+    assert np.array_equal(far[5].image, near[5].image)
+    assert far.ids(np.arange(3)) == near.ids(np.arange(3))
+
+
+def test_blocks_are_the_default_and_none_is_the_order_of_a_local_copy(serve: Serve, numbered_root: str) -> None:
+    url = serve(numbered_root)
+    far = ParserTfds(url, "numbered:1.0.0", **TRAINING)
+    assert far.read.block_records == round(2**23 / far.mean_example_bytes)
+    assert far.read.blocks is not None
+    whole = far.with_read(ReadOptions(block_records=None))
+    near = ParserTfds(numbered_root, "numbered", **TRAINING)
+    assert near.read.blocks is None
+    assert read_epochs(whole) == read_epochs(near)
+
+
+@pytest.mark.parametrize("start", [None, "fork", "spawn"])
+def test_loaders_deliver_the_same_with_and_without_workers(serve: Serve, numbered_root: str, start: str | None) -> None:
+    options = {} if start is None else {"num_workers": 2, "multiprocessing_context": start}
+
+    def read(root: str) -> list[Any]:
+        parser = ParserTfds(root, "numbered:1.0.0", read=BLOCKS, **TRAINING)
+        with create_loader(ImageDataset(parser, fields=FIELDS), **options) as loader:  # type: ignore[arg-type]
+            return [rows(loader) for _ in range(2)]
+
+    far = read(serve(numbered_root))
+    assert far == read(numbered_root)
+    assert far[0] != far[1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_plain_dataloader_delivers_the_same(serve: Serve, numbered_root: str, num_workers: int) -> None:
+    def read(root: str) -> list[Any]:
+        dataset = ImageDataset(ParserTfds(root, "numbered:1.0.0", read=BLOCKS, **TRAINING), fields=FIELDS)
+        return rows(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+
+    assert read(serve(numbered_root)) == read(numbered_root)
+
+
+def test_states_go_from_the_bucket_to_a_local_copy_and_back(serve: Serve, numbered_root: str) -> None:
+    roots = {"far": serve(numbered_root), "near": numbered_root}
+
+    def make(where: str, num_workers: int) -> Any:
+        parser = ParserTfds(roots[where], "numbered:1.0.0", read=BLOCKS, **TRAINING)
+        return create_loader(ImageDataset(parser, fields=("label", "index")), num_workers=num_workers)
+
+    with make("near", 0) as loader:
+        whole = rows(loader)
+    state: str | None = None
+    found: list[Any] = []
+    for where, num_workers, stop in (("far", 0, 3), ("near", 2, 6), ("far", 2, len(whole))):
+        with make(where, num_workers) as loader:
+            if state is not None:
+                loader.load_state_dict(json.loads(state))
+            batches = iter(loader)
+            found += rows(next(batches) for _ in range(stop - len(found)))
+            state = json.dumps(loader.state_dict())
+            assert "http" not in state
+    assert found == whole
+
+
+def test_a_pickled_parser_reads_on(serve: Serve, numbered_root: str) -> None:
+    far = ParserTfds(serve(numbered_root), "numbered:1.0.0", read=BLOCKS, **TRAINING)
+    expected = read_epochs(far)
+    assert read_epochs(pickle.loads(pickle.dumps(far))) == expected
+
+
+def test_no_process_loads_tensorflow(serve: Serve, numbered_root: str, run_python: RunPython, tmp_path: Path) -> None:
+    code = f"""
+        import sys
+        from tfds_torch import ImageDataset, ParserTfds, create_loader
+
+        def is_loaded(image):
+            return int("tensorflow" in sys.modules)
+
+        if __name__ == "__main__":
+            parser = ParserTfds({serve(numbered_root)!r}, "numbered:1.0.0", is_training=True, batch_size=4)
+            for num_workers in (0, 2):
+                dataset = ImageDataset(parser, transform=is_loaded)
+                with create_loader(dataset, num_workers=num_workers, multiprocessing_context=None) as loader:
+                    print([int(images.sum()) for images, labels in loader].count(0))
+            print("tensorflow" in sys.modules, "obstore" in sys.modules)
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(code))
+    done = run_python(str(tmp_path / "script.py"))
+    assert done.stdout.split() == ["11", "11", "False", "False"], done.stderr
+
+
+# Where a dataset lies.
+
+
+def test_buckets_are_listed_for_the_highest_version(s3_server: S3Server, datasets: Datasets, own_cache: Path) -> None:
+    url = s3_server.fill(datasets.root, "listed", "tfds")
+    far = ParserTfds(url, "sentences")
+    assert far.dataset_name == ParserTfds(datasets.root, "sentences").dataset_name == "sentences:1.0.0"
+    assert ParserTfds(url, "sentences:0.*.*").dataset_name == "sentences:0.9.0"
+    assert str(far.data_dir) == f"{url}/sentences/1.0.0"
+    assert ParserTfds.split_names(url, "sentences") == ParserTfds.split_names(datasets.root, "sentences")
+    by_version = ParserTfds(f"{url}/shapes/1.0.0", "shapes")
+    assert by_version.fingerprint == ParserTfds(url, "shapes").fingerprint
+    assert ParserTfds(None, f"{url}/shapes/1.0.0").class_names == by_version.class_names
+    with pytest.raises(
+        DatasetNotFoundError, match=r"no dataset 'shape' under s3://listed/tfds\. The nearest names are: s"
+    ):
+        ParserTfds(url, "shape")
+    with pytest.raises(
+        DatasetNotFoundError, match=r"'sentences:3\.0\.0' under .* versions of 'sentences' there: 0\.9\.0"
+    ):
+        ParserTfds(url, "sentences:3.0.0")
+    with pytest.raises(DatasetNotFoundError, match=r"is the version directory of shapes:1\.0\.0, which is not 'tiny'"):
+        ParserTfds(f"{url}/shapes/1.0.0", "tiny")
+
+
+def test_google_cloud_storage_is_read_by_index(gcs_server: GCSServer, numbered_root: str, own_cache: Path) -> None:
+    url = gcs_server.fill(Path(numbered_root), "numbers")
+    remote = RemoteOptions(storage_options={"allow_http": True})
+    far = ParserTfds(url, "numbered:1.0.0", read=BLOCKS, remote=remote, **TRAINING)
+    assert far.read_mode(World()) == "index"
+    assert read_epochs(far) == read_epochs(ParserTfds(numbered_root, "numbered", read=BLOCKS, **TRAINING))
+
+
+def test_a_web_server_needs_the_version(serve: Serve, numbered_root: str) -> None:
+    url = serve(numbered_root)
+    with pytest.raises(ConfigError, match=r"a web server lists no folders, so that the version must be named"):
+        ParserTfds(url, "numbered")
+    with pytest.raises(DatasetNotFoundError, match=r"There is no dataset 'numbers:1\.0\.0' under .*check the name"):
+        ParserTfds(url, "numbers:1.0.0")
+
+
+def test_metadata_is_read_again_for_every_parser(serve: Serve, faulty_server: FaultyFolder, tmp_path: Path) -> None:
+    write_numbered(tmp_path / "first", {"train": [3, 4]})
+    write_numbered(tmp_path / "second", {"train": [3, 5]})
+    url = serve(tmp_path / "first")
+    assert ParserTfds(url, "numbered:1.0.0").num_examples == 7
+    there = faulty_server.folder / "bucket" / "first"
+    shutil.rmtree(there)
+    shutil.copytree(tmp_path / "second", there)
+    parser = ParserTfds(url, "numbered:1.0.0", batch_size=8)
+    assert [batch.index.tolist() for batch in parser.batches(fields=("label",))] == [list(range(8))]
+
+
+def test_damaged_metadata_is_named(serve: Serve, faulty_server: FaultyFolder, numbered_root: str) -> None:
+    url = serve(numbered_root)
+    (path,) = faulty_server.folder.rglob("numbered/1.0.0/dataset_info.json")
+    path.write_text("{")
+    with pytest.raises(DatasetNotFoundError, match=r"numbered/1\.0\.0 cannot be opened: its dataset_info.json"):
+        ParserTfds(url, "numbered:1.0.0")
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("mode", ["files", "examples"])
+def test_tensorflow_streams_none_of_these_schemes(mode: str) -> None:
+    for root in ("s3://bucket/tfds", "https://host/tfds", "az://container/tfds"):
+        with pytest.raises(ConfigError, match="streams files by tensorflow, which opens no URLs of this scheme"):
+            ParserTfds(root, "numbered:1.0.0", read=ReadOptions(mode=mode))
+
+
+def test_what_is_of_this_machine_alone_is_refused(serve: Serve, numbered_root: str) -> None:
+    url = serve(numbered_root)
+    with pytest.raises(ConfigError, match="download=True prepares a dataset on this machine, and the root is http"):
+        ParserTfds(url, "numbered:1.0.0", download=True)
+    with pytest.raises(ConfigError, match=r"image_folder: the root http.* is remote, and only local folders"):
+        ParserTfds(url, "image_folder")
+    with pytest.raises(ConfigError, match=r"remote=3 must be RemoteOptions"):
+        ParserTfds(url, "numbered:1.0.0", remote=3)  # type: ignore[arg-type]
+
+
+def test_options_of_a_store_are_taken(serve: Serve, numbered_root: str, tmp_path: Path) -> None:
+    remote = RemoteOptions(cache_dir=tmp_path / "given")
+    parser = ParserTfds(serve(numbered_root), "numbered:1.0.0", batch_size=50, remote=remote)
+    assert [len(batch) for batch in parser.batches(fields=("label",))] == [41]
+    assert (tmp_path / "given").is_dir()
