@@ -25,6 +25,9 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.storage.tfrecord.framing import FRAME_SIZE
+from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
+from tfds_torch.storage.tfrecord.source import TfrecordSource
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import create_loader
 
@@ -151,6 +154,32 @@ def test_no_process_loads_tensorflow(serve: Serve, numbered_root: str, run_pytho
     (tmp_path / "script.py").write_text(textwrap.dedent(code))
     done = run_python(str(tmp_path / "script.py"))
     assert done.stdout.split() == ["11", "11", "False", "False"], done.stderr
+
+
+@pytest.mark.parametrize("split", ["train", "train[3:30]+train[35:]", "train[20:]+train[5:9]"])
+def test_windows_of_an_order_name_the_blocks_of_their_examples(serve: Serve, numbered_root: str, split: str) -> None:
+    source = ParserTfds(serve(numbered_root), "numbered:1.0.0", split, read=BLOCKS, **TRAINING).source
+    assert isinstance(source, TfrecordSource)
+    index = RemoteRecordIndex(source.table, source.files, 4)
+    num_bytes = 0
+    for start in range(0, len(source), 4):
+        located = index.locate(np.arange(start, min(start + 4, len(source))))
+        ends = located.offset + located.length + FRAME_SIZE
+        blocks = list(source.table.blocks_of(start, min(start + 4, len(source)), 4))
+        spans = [(file, *index.cuts(file)[number : number + 2].tolist()) for file, number in blocks]
+        for file, begin, end in zip(located.file.tolist(), located.offset.tolist(), ends.tolist(), strict=True):
+            assert any(file == one and first <= begin and end <= last for one, first, last in spans)
+        num_bytes += sum(last - first for _, first, last in spans)
+    located = index.locate(np.arange(len(source)))
+    assert num_bytes == int((located.length + FRAME_SIZE).sum()), "a block has bytes of other blocks"
+    source.follow([(np.array([0, 20]), np.array([4, 24])), (np.array([4]), np.array([8]))])
+    assert source.read(np.arange(8), ["label"])["label"].tolist() == [source_label(split, n) for n in range(8)]
+
+
+def source_label(split: str, number: int) -> int:
+    """Returns the label of an example of one of the splits above."""
+    first = {"train": 0, "train[3:30]+train[35:]": 3, "train[20:]+train[5:9]": 20}[split]
+    return first + number
 
 
 # Where a dataset lies.

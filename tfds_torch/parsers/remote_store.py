@@ -1,7 +1,6 @@
 """The object store of a parser whose files have URLs."""
 
 import importlib.util
-from collections import Counter
 from collections.abc import Sequence
 
 from tfds_torch.engines.options import ReadOptions
@@ -37,6 +36,12 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
     if len(url) > _LONGEST_URL:
         raise ConfigError(f"{quoted(url)} has {len(url):,} characters, and {_LONGEST_URL:,} is the most of a URL.")
     is_opened_by_tensorflow = url.startswith("gs://")
+    secret = next((path for path in paths if is_object_url(path) and without_secrets(str(path)) != path), None)
+    if secret is not None:
+        raise ConfigError(
+            f"{without_secrets(str(secret))} has a query, a user name or a password, which names and messages would "
+            f"show. Pass what it is signed with as RemoteOptions(storage_options=...), or in the environment."
+        )
     if read.mode in _STREAM_MODES:
         if is_opened_by_tensorflow:
             return None
@@ -57,13 +62,10 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
 def open_files(
     paths: Sequence[str], remote: RemoteOptions | None, read: ReadOptions
 ) -> tuple[tuple[str, ...], ShardFiles]:
-    """Returns the paths or URLs of a parser's files as messages may have them, and where they lie.
-
-    What a URL has behind its path, such as a signature, is left to the files.
+    """Returns the paths or URLs of a parser's files, and where they lie.
 
     Raises:
-        ConfigError: some files are local and others are not, or two URLs differ in what is behind their paths alone;
-            or as `open_store` raises it.
+        ConfigError: some files are local and others are not; or as `open_store` raises it.
     """
     store = open_store(paths, remote, read)
     if store is None:
@@ -71,8 +73,4 @@ def open_files(
     local = next((path for path in paths if not is_object_url(path)), None)
     if local is not None:
         raise ConfigError(f"{quoted(local)} is a file of this machine, and others are URLs: give one kind.")
-    shown = tuple(map(without_secrets, paths))
-    twice, number = Counter(shown).most_common(1)[0]
-    if number > 1:
-        raise ConfigError(f"{twice} is named {number} times: each of its samples would come so many times.")
-    return shown, ObjectFiles(store, {name: url for name, url in zip(shown, paths, strict=True) if name != url})
+    return tuple(paths), ObjectFiles(store)

@@ -17,7 +17,7 @@ from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.shard_errors import unreadable
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, Source
+from tfds_torch.storage.source import Columns, ExampleRanges, FieldSpec, FileInstruction, Source
 from tfds_torch.storage.stored_pixels import Gather, Pixels, StoredPixels, gather_with_numpy
 
 _logger = logging.getLogger(__name__)
@@ -176,6 +176,9 @@ class CachedSource:
     def in_blocks(self, block_records: int | None) -> "CachedSource":
         """Returns this source: a cache reads in any order alike."""
         return self
+
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Does nothing: a cache is of this machine."""
 
     def over(self, original: Source) -> "CachedSource":
         """Returns the same cache over the same examples, read in another way."""

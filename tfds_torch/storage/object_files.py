@@ -1,8 +1,7 @@
 """ObjectFiles: shards that are objects of a store."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
@@ -24,13 +23,12 @@ class ObjectFiles:
 
     Args:
         store: fetches them.
-        full: URL as it is shown -> as it is asked for, where that has a signature or the like.
     """
 
     are_local = False
 
-    def __init__(self, store: ObjectStore, full: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.store, self._full = store, dict(full)
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
 
     def obstacle(self, paths: Sequence[str]) -> str | None:
         """Returns why parts of files cannot be read: one is not an object."""
@@ -39,7 +37,7 @@ class ObjectFiles:
 
     def stamps(self, paths: Sequence[str]) -> "ObjectStamps":
         """Returns size and hash of the ETag of each object; they are asked for when they are first needed."""
-        return ObjectStamps(self.store, self._asked(paths))
+        return ObjectStamps(self.store, paths)
 
     def open(
         self,
@@ -51,7 +49,7 @@ class ObjectFiles:
         has_checksums: bool = False,
     ) -> RemoteFiles:
         """Returns a reader of objects, which are fetched in blocks; see ShardFiles."""
-        return RemoteFiles(self.store, self._asked(paths), stamps, cuts, verifies=not has_checksums)
+        return RemoteFiles(self.store, paths, stamps, cuts, verifies=not has_checksums)
 
     @contextmanager
     def scan(self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN) -> Iterator["ObjectFile"]:
@@ -76,9 +74,6 @@ class ObjectFiles:
     def block_records(self, mean_example_bytes: int) -> int:
         """Returns how many examples make about 8 MiB."""
         return max(1, round(_BLOCK_BYTES / max(1, mean_example_bytes)))
-
-    def _asked(self, paths: Sequence[str]) -> Sequence[str]:
-        return [self._full.get(path, path) for path in paths] if self._full else paths
 
 
 class ObjectFile:
@@ -123,7 +118,7 @@ class MappedObject:
 
     def gathered(self, starts: NDArray[np.int64], num_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Returns a copy of pieces of one size, one behind the other, and where each begins."""
-        pieces = b"".join(self.read(start, num_bytes) for start in starts.tolist())
+        pieces = b"".join(self.read(start, num_bytes) for start in starts.tolist()) or bytes(num_bytes)
         return np.frombuffer(pieces, np.uint8), np.arange(len(starts), dtype=np.int64) * num_bytes
 
     def read(self, start: int, size: int) -> bytes:

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,9 @@ class OpenFiles:
             return difference(self._stamps[file], stamp_of(os.stat(self._paths[file])))
         except OSError as error:
             return str(error.strerror)
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Does nothing: local files are here."""
 
     def discard(self, file: int, offset: int) -> bool:
         """Returns False: a local file holds what it holds."""

@@ -4,10 +4,10 @@ import copy
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -18,9 +18,18 @@ from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
-from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name, schedule_of
 from tfds_torch.storage.shard_scans import Advance
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, is_local, not_found, such_as
+from tfds_torch.storage.source import (
+    Columns,
+    ExampleRanges,
+    FieldSpec,
+    FileInstruction,
+    LazyIds,
+    is_local,
+    not_found,
+    such_as,
+)
 
 _ID = re.compile(r"(.*)__(0|[1-9][0-9]{0,17})", re.DOTALL)
 
@@ -65,6 +74,24 @@ class InstructionTable:
                 f"{self.dataset}: {remote} is not a file of this machine, and examples can be read by their index "
                 f"from local files only. Copy the dataset to a local folder."
             )
+
+    def blocks_of(self, start: int, stop: int, block_records: int) -> Iterator[tuple[int, int]]:
+        """Yields in which blocks examples start..stop-1 lie: position of the file, number among its `block_bounds`.
+
+        A file's blocks are counted from its first record on, whether the split begins with it or not.
+        """
+        place = int(np.searchsorted(self._first, start, side="right")) - 1
+        while start < stop:
+            file, first = int(self._file[place]), int(self._first[place])
+            end = min(stop, first + int(self._take[place]))
+            records = int(self._skip[place]) - first + np.array([start, end - 1], np.int64)
+            bounds = self._own_bounds(file, block_records)
+            low, high = (np.searchsorted(bounds, records, side="right") - 1).tolist()
+            yield from ((file, number) for number in range(low, high + 1))
+            start, place = max(start, end), place + 1
+
+    def _own_bounds(self, file: int, block_records: int) -> Int64Array:
+        return unique(np.append(self.block_bounds(file, block_records), 0)).values
 
     def block_bounds(self, file: int, block_records: int) -> Int64Array:
         """Returns the records of a file at which blocks of neighbouring examples begin, and those after them.
@@ -127,6 +154,9 @@ class RecordReader(Protocol):
 
     def discard(self, index: Int64Array) -> bool:
         """Takes a damaged example, int64 [1], out of a cache, once; returns whether it may be read another way now."""
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Fetches the blocks of an order's next windows ahead, where files are far away; see RangeReader."""
 
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples ahead, where it can; returns at once."""
@@ -294,6 +324,12 @@ class RecordSource(ABC):
             return self._examples.read(records, fields)
         except BadExampleError as error:
             raise self.undecodable(int(index[error.position]), error.reason) from None
+
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Has the blocks of an order's next windows fetched ahead; see `Source`."""
+        if not self.files.are_local:
+            blocks_of = partial(self.table.blocks_of, block_records=self.fetched_records)
+            self._opened().follow(schedule_of(windows, blocks_of))
 
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read examples ahead; errors are left to reading."""

@@ -1,7 +1,7 @@
 """ShardFiles: where the files of a source lie; what is different between this machine and an object store is here."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles, ReadRanges, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status
 from tfds_torch.storage.shard_scans import ShardFile, open_shard
-from tfds_torch.storage.source import is_local
+from tfds_torch.storage.source import ExampleRanges, is_local
 
 Cuts = Callable[[int], Int64Array]
 """Position of a file -> int64 [k + 1]: where its blocks begin, which are fetched as wholes; 0 first, its size last."""
@@ -26,6 +26,9 @@ class RangeReader(Protocol):
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
         """Asks for ranges that will be read soon; returns at once."""
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Fetches the blocks of an order's next windows ahead, where files are far away; see RemoteFiles."""
 
     def changed(self, file: int) -> str | None:
         """Returns how a file differs from its stamp, as a clause, or None."""
@@ -169,11 +172,25 @@ LOCAL = LocalFiles()
 
 
 def file_name(path: str) -> str:
-    """Returns the name of a file by its path or URL, without what a URL has behind it."""
-    return os.path.basename(path if is_local(path) else path.partition("?")[0].partition("#")[0])
+    """Returns the name of a file by its path or URL."""
+    return os.path.basename(path)
 
 
 def discard_range(files: RangeReader, file: int, start: int, stop: int) -> bool:
     """Takes the damaged blocks of bytes start..stop-1 out of a cache; see `RangeReader.discard`."""
     begin = files.discard(file, start)
     return files.discard(file, max(start, stop - 1)) or begin
+
+
+def schedule_of(
+    windows: Iterable[ExampleRanges], blocks_of: Callable[[int, int], Iterable[tuple[int, int]]]
+) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Yields windows of an order as `RangeReader.follow` takes them: number, and (file, block among its cuts).
+
+    Args:
+        windows: ranges of examples; see `Source.follow`.
+        blocks_of: a range start..stop-1 -> the blocks in which it lies.
+    """
+    for number, (start, stop) in enumerate(windows):
+        ranges = zip(start.tolist(), stop.tolist(), strict=True)
+        yield number, list(dict.fromkeys(block for one in ranges for block in blocks_of(*one)))

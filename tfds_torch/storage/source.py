@@ -1,6 +1,6 @@
 """Source: the encoded examples of one split and their ids, by number; the registry of the formats that have one."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, Protocol, TypeVar, overload
@@ -38,6 +38,9 @@ def is_local(path: str) -> bool:
 
 Int64Array = NDArray[np.int64]
 _Self = TypeVar("_Self")
+
+ExampleRanges = tuple[Int64Array, Int64Array]
+"""First examples of ranges, and those behind their last ones, int64 [n] both."""
 
 Columns = Mapping[str, Any]
 """Stored field -> its n values: an array [n, ...] where they are of one size, else a sequence of n."""
@@ -162,6 +165,14 @@ class Source(Protocol):
     def in_blocks(self, block_records: int | None) -> "Source":
         """Returns this source, read by an order in such blocks (None: without): far files are fetched in these."""
 
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Says what will be read from now on, so that far files are fetched ahead; a new call replaces the last one.
+
+        Args:
+            windows: yields lazily, in the order of reading, ranges of neighbouring examples, of which each window of an
+                order in blocks needs some: first ones and those behind the last ones, int64 [n] both.
+        """
+
     def check(self, streamed: Collection[str] | None = None) -> None:
         """Compares local files with what the dataset promises; those that were checked before only by their stamps.
 
@@ -246,6 +257,9 @@ class ReadByNumber:
     def in_blocks(self: _Self, block_records: int | None) -> _Self:
         """Returns this source, which reads in any order alike."""
         return self
+
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Does nothing: nothing is fetched ahead by windows."""
 
     def parse(self: Source, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
         """Raises ConfigError: there are no records that could be read elsewhere."""

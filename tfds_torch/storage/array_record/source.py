@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -71,6 +71,9 @@ class ArrayRecordFilesReader:
     def discard(self, index: Int64Array) -> bool:
         """Returns False: a local file holds what it holds."""
         return False
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Does nothing: local files are here."""
 
     def advise(self, index: Int64Array) -> None:
         """Does nothing: only the package knows where its records lie."""
@@ -171,6 +174,14 @@ def _check_there(path: str) -> Stamp:
 
 class ArrayRecordSource(RecordSource):
     """Examples of ArrayRecord files. Their package always verifies the hashes of what it reads."""
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why examples cannot be read by number: a file is remote."""
+        remote = super().obstacle
+        if remote is None and not self.files.are_local:
+            return f"{self.table.files[0]} is remote, and the package array_record reads local files only"
+        return remote
 
     @property
     def _trusts_checksums(self) -> bool:

@@ -18,6 +18,7 @@ from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.open_files import ProcessLock, difference, stamp_of
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.shard_errors import shard_status
+from tfds_torch.storage.shard_files import ShardFiles
 from tfds_torch.storage.source import (
     Columns,
     FieldSpec,
@@ -135,6 +136,11 @@ class WindowSource(ReadByNumber):
         sizes = dict(zip(layout.values, (index.value_bytes // steps).tolist(), strict=True))
         sizes |= {key: 4 * one.row_size for key, one in layout.numbers.items()}
         return sum(size * len(self.features.offsets.get(key, (0,))) for key, size in sizes.items())
+
+    @property
+    def files(self) -> ShardFiles:
+        """Where the episodes lie."""
+        return self.episodes.files
 
     @property
     def block_records(self) -> int | None:  # type: ignore[override]

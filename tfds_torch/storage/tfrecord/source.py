@@ -3,7 +3,7 @@
 One read for each range of neighbours; every record is compared with its checksums.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -122,6 +122,10 @@ class TfrecordReader:
         located = self.index.locate(index)
         begin = int(located.offset[0])
         return discard_range(self._files, int(located.file[0]), begin, begin + int(located.length[0]) + FRAME_SIZE)
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Fetches the blocks of an order's next windows ahead; see RecordReader."""
+        self._files.follow(schedule)
 
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples, int64 [n], ahead; returns at once."""

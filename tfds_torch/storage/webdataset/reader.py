@@ -1,6 +1,6 @@
 """Members of tars by their position in the index: one read for each range of neighbours, every header verified."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import google_crc32c
 import numpy as np
@@ -48,6 +48,10 @@ class TarReader:
     def advise(self, members: Int64Array) -> None:
         """Asks the system to read members, int64 [n], ahead; returns at once."""
         self._files.advise_ranges(lambda: self._ranges_of(unique(members).values))
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Fetches the blocks of an order's next windows ahead; see RangeReader."""
+        self._files.follow(schedule)
 
     def close(self) -> None:
         """Closes the tars; may be called twice."""

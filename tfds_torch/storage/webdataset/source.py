@@ -3,7 +3,7 @@
 import copy
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
@@ -15,12 +15,21 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import ProcessLock, Stamp
-from tfds_torch.storage.shard_files import LOCAL, RangeReader, ShardFiles
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
+from tfds_torch.storage.shard_files import LOCAL, RangeReader, ShardFiles, schedule_of
+from tfds_torch.storage.source import (
+    Columns,
+    ExampleRanges,
+    FieldSpec,
+    FileInstruction,
+    LazyIds,
+    ReadByNumber,
+    not_found,
+    such_as,
+)
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
 from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, text_of
-from tfds_torch.storage.webdataset.tar_members import TAR_REMEDY
+from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, TAR_REMEDY
 
 _logger = logging.getLogger(__name__)
 
@@ -168,6 +177,22 @@ class WebDatasetSource(ReadByNumber):
         # Together, because the members of a sample lie side by side.
         found = self._opened().read(np.concatenate([np.empty(0, np.int64), *members]))
         return {name: found[at * len(index) : (at + 1) * len(index)] for at, name in enumerate(fields)}
+
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Has the blocks of an order's next windows fetched ahead; see `Source`."""
+        if not self.files.are_local:
+            self._opened().follow(schedule_of(windows, self._blocks_in))
+
+    def _blocks_in(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yields in which blocks samples start..stop-1 lie: the tar, and the number among its cuts."""
+        (tar,) = self._tar_of(np.array([start], np.int64)).tolist()
+        while start < stop:
+            end, cuts = min(stop, self._starts[tar + 1]), self._cuts(tar)
+            if start < end:
+                offsets = self.index.offset[self.index.first[[start, end - 1]]] - BLOCK_BYTES
+                low, high = (np.searchsorted(cuts, offsets, side="right") - 1).tolist()
+                yield from ((tar, number) for number in range(low, high + 1))
+            start, tar = max(start, end), tar + 1
 
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read members ahead, of the fields that were read last; errors are left to reading."""
