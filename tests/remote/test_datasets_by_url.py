@@ -268,3 +268,24 @@ def test_options_of_a_store_are_taken(serve: Serve, numbered_root: str, tmp_path
     parser = ParserTfds(serve(numbered_root), "numbered:1.0.0", batch_size=50, remote=remote)
     assert [len(batch) for batch in parser.batches(fields=("label",))] == [41]
     assert (tmp_path / "given").is_dir()
+
+
+# What is fetched.
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_an_epoch_fetches_each_byte_once(
+    serve: Serve, faulty_server: FaultyFolder, numbered_root: str, is_indexed: bool
+) -> None:
+    far = ParserTfds(serve(numbered_root), "numbered:1.0.0", read=BLOCKS, **TRAINING)
+    store = far.source.files.store
+    shards = [path for path in faulty_server.folder.rglob("numbered-train*") if path.stat().st_size]
+    if is_indexed:
+        read_epochs(far)
+        for block in store.options.folder.glob("objects/*/*-*"):
+            block.unlink()
+    before = store.stats()["bytes_fetched"]
+    again = ParserTfds(str(far.data_dir), "numbered", read=BLOCKS, **TRAINING)
+    read_epochs(again)
+    fetched = again.source.files.store.stats()["bytes_fetched"] - (before if again.source.files.store is store else 0)
+    assert fetched == sum(path.stat().st_size for path in shards)

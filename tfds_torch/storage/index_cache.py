@@ -60,7 +60,7 @@ class IndexCache(Generic[_Index]):
         table: text that names the shards with their sizes and times; a file with another one is built again.
         build: makes the index from the shards.
         encode: index -> the content of its file, in pieces.
-        decode: mapped file, and where its content begins -> index; raises DamagedIndexError.
+        decode: mapped file or its bytes, and where its content begins -> index; raises DamagedIndexError.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class IndexCache(Generic[_Index]):
     table: bytes
     build: Callable[[], _Index]
     encode: Callable[[_Index], Iterable[bytes]]
-    decode: Callable[[mmap.mmap, int], _Index]
+    decode: Callable[[mmap.mmap | bytes, int], _Index]
 
     def open(self, is_right: Callable[[_Index], bool] = lambda _: True) -> _Index:
         """Returns the index from its file, which is built where there is none that can be used.
@@ -112,11 +112,29 @@ class IndexCache(Generic[_Index]):
         # Nothing in the file is believed before its checksum, and nothing is allocated by what it says.
         with open(open_own(self.path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            crc = _check_head(file.read(_HEAD.size))
+            _check_head(file.read(_HEAD.size))
             if size < _TABLE_START:
                 raise DamagedIndexError("it was cut")
             content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        if crc != _checksum(content):
+        return self._take(content)
+
+    def to_bytes(self, index: _Index) -> bytes:
+        """Returns what the file of an index holds."""
+        pieces = [self._front(), *self.encode(index)]
+        crc = 0
+        for piece in pieces:
+            crc = google_crc32c.extend(crc, piece)
+        return b"".join([_HEAD.pack(_MAGIC, _VERSION, crc), *pieces])
+
+    def from_bytes(self, content: bytes) -> _Index:
+        """Returns the index of which a file holds these bytes; raises as `load`, where it cannot be used."""
+        _check_head(content)
+        if len(content) < _TABLE_START:
+            raise DamagedIndexError("it was cut")
+        return self._take(content)
+
+    def _take(self, content: mmap.mmap | bytes) -> _Index:
+        if _check_head(content[: _HEAD.size]) != _checksum(content):
             raise DamagedIndexError("it does not have its checksum: it was cut or changed")
         (table_bytes,) = _TABLE_SIZE.unpack_from(content, _HEAD.size)
         if table_bytes != len(self.table) or content[_TABLE_START : _TABLE_START + table_bytes] != self.table:
@@ -206,13 +224,13 @@ def _check_head(head: bytes) -> int:
     """Returns the checksum that everything behind the head must have."""
     if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         raise DamagedIndexError("it is not an index file")
-    _, version, crc = _HEAD.unpack(head)
+    _, version, crc = _HEAD.unpack(head[: _HEAD.size])
     if version != _VERSION:
         raise DamagedIndexError(f"its format version is {version}, ours is {_VERSION}")
     return int(crc)
 
 
-def _checksum(content: mmap.mmap) -> int:
+def _checksum(content: mmap.mmap | bytes) -> int:
     crc = 0
     for at in range(_HEAD.size, len(content), _CHUNK_BYTES):
         crc = google_crc32c.extend(crc, content[at : at + _CHUNK_BYTES])

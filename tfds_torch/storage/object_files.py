@@ -7,6 +7,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import FileState, ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
@@ -53,15 +54,18 @@ class ObjectFiles:
 
     @contextmanager
     def scan(self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN) -> Iterator["ObjectFile"]:
-        """Opens an object; all of it is fetched, some blocks at a time."""
-        if stamp is None:
-            (stamp,) = self.stamps([path])
-        reader = self.open([path], [stamp], remedy=remedy)
+        """Opens an object; all of it is fetched, as one block, which `cut` divides."""
+        (size, version) = stamp if stamp is not None else self.stamps([path])[0]
+        reader = self.open([path], [(size, version)], lambda _: np.array([0, size], np.int64), remedy)
         try:
-            reader.advise_ranges(lambda: _range(0, stamp[0]))
-            yield ObjectFile(reader, stamp[0])
+            reader.advise_ranges(lambda: _range(0, size))
+            yield ObjectFile(reader, size)
         finally:
             reader.close()
+
+    def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
+        """Makes blocks of an object that was fetched as a whole; nothing is fetched again."""
+        self.store.cut(path, stamp, cuts.tolist())
 
     def map(self, path: str, stamp: Stamp) -> "MappedObject":
         """Returns an object of which parts are read as if it were mapped."""
@@ -77,7 +81,7 @@ class ObjectFiles:
 
 
 class ObjectFile:
-    """An object that is read like a file.
+    """An object that is read like a file, much of it at a time: small reads need not be asked for.
 
     Attributes:
         size: its bytes.
@@ -85,6 +89,7 @@ class ObjectFile:
 
     def __init__(self, reader: RangeReader, size: int) -> None:
         self._reader, self._place, self.size = reader, 0, size
+        self._window, self._window_at = b"", 0
 
     def seek(self, offset: int, /) -> int:
         """Goes on at an offset in bytes."""
@@ -93,9 +98,17 @@ class ObjectFile:
 
     def read(self, size: int, /) -> bytes:
         """Returns the next bytes, fewer where the object ends."""
-        content = self._reader.read(0, self._place, min(size, self.size - self._place))
-        self._place += len(content)
-        return content
+        stop, parts = min(self._place + size, self.size), list[bytes]()
+        while self._place < stop:
+            at = self._place - self._window_at
+            if not 0 <= at < len(self._window):
+                self._window_at = self._place // _BLOCK_BYTES * _BLOCK_BYTES
+                self._window, at = self._reader.read(0, self._window_at, _BLOCK_BYTES), self._place - self._window_at
+                if at >= len(self._window):
+                    break
+            parts.append(self._window[at : stop - self._window_at])
+            self._place += len(parts[-1])
+        return b"".join(parts)
 
 
 class MappedObject:

@@ -114,6 +114,9 @@ class ShardFiles(Protocol):
     ) -> AbstractContextManager[ShardFile]:
         """Opens a file that is read from its begin to its end; see `open_shard`."""
 
+    def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
+        """Takes the blocks of a file that was scanned: it need not be fetched again where it is far away."""
+
     def map(self, path: str, stamp: Stamp) -> Mapped:
         """Returns a file that must have a stamp, to be read in place."""
 
@@ -155,6 +158,9 @@ class LocalFiles:
     ) -> AbstractContextManager[ShardFile]:
         """Opens a file; see `open_shard`."""
         return open_shard(path, stamp, remedy)
+
+    def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
+        """Does nothing: local files have no blocks."""
 
     def map(self, path: str, stamp: Stamp) -> MappedFile:
         """Returns a mapped file."""

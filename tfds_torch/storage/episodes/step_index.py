@@ -144,7 +144,7 @@ def _encode(index: StepIndex) -> Iterator[bytes]:
         yield index.units[at : at + _UNITS_AT_ONCE].astype("<u4", copy=False).tobytes()
 
 
-def _decode(layout: EpisodeLayout, content: mmap.mmap, start: int, num_records: int) -> StepIndex:
+def _decode(layout: EpisodeLayout, content: mmap.mmap | bytes, start: int, num_records: int) -> StepIndex:
     steps_at = start + 8 * len(layout.values)
     units_at = steps_at + 4 * num_records
     if units_at > len(content) or (len(content) - units_at) % 12:

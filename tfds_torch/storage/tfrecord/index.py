@@ -196,7 +196,7 @@ def _encode(offsets: Int64Array) -> Iterator[bytes]:
         yield offsets[at : at + _OFFSETS_AT_ONCE].astype("<i8", copy=False).tobytes()
 
 
-def _decode(content: mmap.mmap, start: int, stamps: Sequence[Stamp], counts: Sequence[int]) -> Int64Array:
+def _decode(content: mmap.mmap | bytes, start: int, stamps: Sequence[Stamp], counts: Sequence[int]) -> Int64Array:
     if len(content) - start != 8 * sum(count + 1 for count in counts):
         raise DamagedIndexError("it does not have the size that belongs to these shards")
     offsets = np.frombuffer(content, "<i8", offset=start)

@@ -84,22 +84,25 @@ class RemoteRecordIndex:
                 return
             stamps = {file: self.stamps[file] for file in missing}
 
-            def look(place: int, advance: Advance) -> Int64Array:
-                return self._look_at_one(missing[place], stamps[missing[place]], advance)
+            def look(place: int, advance: Advance) -> None:
+                self._look_at_one(missing[place], stamps[missing[place]], advance)
 
-            for file, offsets in zip(
-                missing, scan_shards(look, [size for size, _ in stamps.values()], self.dataset), strict=True
-            ):
-                self._offsets_of(file)[:] = offsets
-                self._is_known[file] = True
+            scan_shards(look, [size for size, _ in stamps.values()], self.dataset)
 
-    def _look_at_one(self, file: int, stamp: Stamp, advance: Advance) -> Int64Array:
+    def _look_at_one(self, file: int, stamp: Stamp, advance: Advance) -> None:
         url, count = self.files[file], self._table.num_in_file[file]
 
+        is_scanned = False
+
         def build() -> Int64Array:
+            nonlocal is_scanned
             offsets = scan_offsets(url, advance, stamp, self._store)
             if len(offsets) - 1 != count:
                 raise wrong_count(url, len(offsets) - 1, count, self.dataset)
+            is_scanned = True
             return offsets
 
-        return offsets_cache(self.dataset, [url], [stamp], [count], build).open()
+        self._offsets_of(file)[:] = offsets_cache(self.dataset, [url], [stamp], [count], build).open()
+        self._is_known[file] = True
+        if is_scanned:
+            self._store.cut(url, stamp, self.cuts(file))

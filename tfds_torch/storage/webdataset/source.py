@@ -55,6 +55,7 @@ class WebDatasetSource(ReadByNumber):
     def __init__(self, urls: object, fields: Mapping[str, str], files: ShardFiles = LOCAL) -> None:
         self.paths, self.files = shard_paths(urls), files
         self._blocks_of_order: int | None = None
+        self._scanned: list[int] = []  # Tars that were fetched as wholes.
         self.alternatives = {name: _alternatives(name, extensions) for name, extensions in fields.items()}
         self._stamps = self._look()
         self._index: TarIndex | None = None
@@ -68,7 +69,7 @@ class WebDatasetSource(ReadByNumber):
             self.check_field(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_index": None, "_members": {}, "_reader": None}
+        state = {**self.__dict__, "_index": None, "_members": {}, "_reader": None, "_scanned": []}
         state.pop("_starts", None)
         return state
 
@@ -251,6 +252,9 @@ class WebDatasetSource(ReadByNumber):
         return reader
 
     def _open_files(self) -> RangeReader:
+        while self._scanned:
+            tar = self._scanned.pop()
+            self.files.cut(self.paths[tar], self._stamps[tar], self._cuts(tar))
         return self.files.open(self.paths, self._stamps, self._cuts, remedy=TAR_REMEDY)
 
     def _cuts(self, tar: int) -> Int64Array:
@@ -263,7 +267,7 @@ class WebDatasetSource(ReadByNumber):
         return look_at(self.paths) if self.files.are_local else tuple(self.files.stamps(self.paths))
 
     def _open_index(self) -> TarIndex:
-        index = open_index(self.paths, self._stamps, self.name, self.files)
+        index = open_index(self.paths, self._stamps, self.name, self.files, self._scanned.append)
         if index.digest != self.__dict__.get("_digest", index.digest):
             raise ShardError(
                 f"{self.name} changed while it was in use: the tars hold other samples now. Start again with files "

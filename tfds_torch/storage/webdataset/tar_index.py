@@ -11,7 +11,7 @@ import mmap
 import re
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,7 +121,13 @@ class TarIndex:
         return rows
 
 
-def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str, files: ShardFiles = LOCAL) -> TarIndex:
+def open_index(
+    paths: Sequence[str],
+    stamps: Sequence[Stamp],
+    name: str,
+    files: ShardFiles = LOCAL,
+    note_scan: Callable[[int], object] = lambda _: None,
+) -> TarIndex:
     """Maps the index of these tars, or builds it; of processes that start together one builds.
 
     Args:
@@ -129,6 +135,7 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str, files: 
         stamps: size and version of each.
         name: one name for them all, for messages.
         files: where they lie.
+        note_scan: called with the number of each tar that was scanned.
 
     Raises:
         ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;
@@ -139,7 +146,9 @@ def open_index(paths: Sequence[str], stamps: Sequence[Stamp], name: str, files: 
     sizes = [size for size, _ in stamps]
 
     def scan(place: int, advance: Advance) -> TarIndex:
-        return scan_tar(paths[place], advance, stamps[place], files)
+        found = scan_tar(paths[place], advance, stamps[place], files)
+        note_scan(place)
+        return found
 
     return IndexCache(
         index_path(_FORMAT, paths),
@@ -335,7 +344,7 @@ def _array_start(head_bytes: int) -> int:
     return size + -size % 8
 
 
-def _decode(content: mmap.mmap, start: int, tar_sizes: Sequence[int]) -> TarIndex:
+def _decode(content: mmap.mmap | bytes, start: int, tar_sizes: Sequence[int]) -> TarIndex:
     try:
         (head_bytes,) = _HEAD_SIZE.unpack_from(content, start)
         head = json.loads(content[start + _HEAD_SIZE.size : start + _HEAD_SIZE.size + head_bytes])
