@@ -1,5 +1,6 @@
 """ObjectFiles: shards that are objects of a store."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
@@ -7,16 +8,25 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import FileState, ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.urls import is_object_url
+from tfds_torch.storage.remote.urls import is_object_url, join
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN
 from tfds_torch.storage.shard_files import Cuts, RangeReader, discard_range
 
 _BLOCK_BYTES = 8 << 20
 _READ_BY_TENSORFLOW = "gs://"
+_INDEX_FOLDER = ".tfds_torch"
+_logger = logging.getLogger(__name__)
+
+
+def index_url(url: str) -> str:
+    """Returns where the index of an object lies: in a folder of its own, which others do not mistake for data."""
+    folder, _, name = url.rpartition("/")
+    return join(folder, _INDEX_FOLDER, f"{name}.index")
 
 
 class ObjectFiles:
@@ -66,6 +76,18 @@ class ObjectFiles:
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
         """Makes blocks of an object that was fetched as a whole; nothing is fetched again."""
         self.store.cut(path, stamp, cuts.tolist())
+
+    def read_index(self, path: str) -> bytes | None:
+        """Returns the index that lies beside an object; None: there is none, or it cannot be read."""
+        try:
+            return self.store.read_small(index_url(path))
+        except ShardError as error:
+            _logger.info("The index beside %s is not used: %s", path, error)
+            return None
+
+    def write_index(self, path: str, content: bytes) -> None:
+        """Writes an index beside an object; raises ShardError where that is not allowed."""
+        self.store.write_small(index_url(path), content)
 
     def map(self, path: str, stamp: Stamp) -> "MappedObject":
         """Returns an object of which parts are read as if it were mapped."""

@@ -117,6 +117,9 @@ class ShardFiles(Protocol):
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
         """Takes the blocks of a file that was scanned: it need not be fetched again where it is far away."""
 
+    def read_index(self, path: str) -> bytes | None:
+        """Returns the index that lies beside a file that is far away; None: there is none."""
+
     def map(self, path: str, stamp: Stamp) -> Mapped:
         """Returns a file that must have a stamp, to be read in place."""
 
@@ -161,6 +164,9 @@ class LocalFiles:
 
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
         """Does nothing: local files have no blocks."""
+
+    def read_index(self, path: str) -> None:
+        """Returns None: the indices of local files are kept in the user's cache folder."""
 
     def map(self, path: str, stamp: Stamp) -> MappedFile:
         """Returns a mapped file."""

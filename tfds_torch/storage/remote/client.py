@@ -85,6 +85,16 @@ class Client:
         self._note_answer(url)
         return content
 
+    async def write_small(self, url: str, content: bytes) -> None:
+        """Puts an object in its place."""
+        store, path = self._store(url)
+        try:
+            self.num_requests += 1
+            await self._obstore.put_async(store, path, content)
+        except Exception as error:
+            raise self._fault(error, url) from None
+        self._note_answer(url)
+
     async def folders(self, url: str) -> list[str]:
         """Returns the names of the folders right below a URL."""
         store, path = self._store(url)

@@ -51,7 +51,7 @@ class FetcherConnections:
         self._end: Any = None
         weakref.finalize(self, _close_all, self._idle)
 
-    def ask(self, message: Message) -> tuple[Message, bytes]:
+    def ask(self, message: Message, body: bytes = b"") -> tuple[Message, bytes]:
         """Returns the answer to a message and its body; a fetcher that ended meanwhile is replaced.
 
         Raises:
@@ -64,7 +64,7 @@ class FetcherConnections:
                 time.sleep(random.uniform(0.5, 1.0) * 0.05 * 2**attempt)  # noqa: S311 (no secret)
             connection = self._take()
             try:
-                connection.sendall(pack(message))
+                connection.sendall(pack(message, body))
                 reply, body = _answer(connection)
             except TimeoutError:
                 connection.close()

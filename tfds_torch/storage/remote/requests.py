@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tfds_torch.errors import ShardError, TfdsTorchError
@@ -41,6 +42,7 @@ class Requests:
             "hello": self._hello,
             "look": self._look,
             "read_small": self._read_small,
+            "write_small": self._write_small,
             "folders": self._folders,
             "get": self._get,
             "follow": self._follow,
@@ -58,14 +60,14 @@ class Requests:
         """Answers a connection until it is closed."""
         try:
             while True:
-                message, _ = await read(reader)
+                message, body = await read(reader)
                 self._num_delivered += message.get("delivered", 0)
                 self._waited_s += message.get("waited_s", 0.0)
                 tell = self._tidings.get(message["op"])
                 if tell is not None:
                     self._hear(tell, message)
                     continue
-                answering = asyncio.ensure_future(self._answer(message))
+                answering = asyncio.ensure_future(self._answer(message | {"body": body} if body else message))
                 while not (await asyncio.wait([answering], timeout=HEARTBEAT_S))[0]:
                     writer.write(pack({"waiting": True}))
                     await writer.drain()
@@ -112,6 +114,16 @@ class Requests:
             return {"found": True}, await self._transfers.ask(message["url"], self._client.read_small)
         except Fault:
             return {"found": False}, b""
+
+    async def _write_small(self, message: Message) -> Answer:
+        """Writes an object: what the request's body holds."""
+        try:
+            await self._transfers.ask(
+                message["url"], partial(self._client.write_small, content=message.get("body", b""))
+            )
+        except Fault as fault:
+            raise ShardError(fault.message(message["url"])) from None
+        return {}, b""
 
     async def _folders(self, message: Message) -> Answer:
         try:

@@ -79,6 +79,15 @@ class ObjectStore:
         reply, content = self.ask({"op": "read_small", "url": url})
         return content if reply["found"] else None
 
+    def write_small(self, url: str, content: bytes) -> None:
+        """Writes an object of a few MB at most, which replaces what is there.
+
+        Raises:
+            ShardError: it may not be written.
+        """
+        urls.split(url)
+        self.ask({"op": "write_small", "url": url}, content)
+
     def folders(self, url: str) -> list[str]:
         """Returns the names of the folders right below a URL, sorted.
 
@@ -121,9 +130,9 @@ class ObjectStore:
         """Ends the fetcher, where this process started it; the next request starts another one."""
         self._connections.close()
 
-    def ask(self, message: Message) -> tuple[Message, bytes]:
+    def ask(self, message: Message, body: bytes = b"") -> tuple[Message, bytes]:
         """Returns the fetcher's answer; raises what it reports. For the modules of this folder."""
-        return self._connections.ask(message | self._count_delivery.take())
+        return self._connections.ask(message | self._count_delivery.take(), body)
 
     def tell(self, message: Message) -> None:
         """Sends what needs no answer. For the modules of this folder."""

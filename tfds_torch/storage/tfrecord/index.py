@@ -151,9 +151,19 @@ def offsets_cache(
     stamps: Sequence[Stamp],
     counts: Sequence[int],
     build: Callable[[], Int64Array] | None = None,
+    name_of: Callable[[str], str] = str,
 ) -> IndexCache[Int64Array]:
-    """Returns the index file of shards; see `find_records`, which makes it where `build` is None, for the arguments."""
-    shards = [[path, *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
+    """Returns the index file of shards; see `find_records` for the arguments.
+
+    Args:
+        dataset: what the files belong to, for messages.
+        paths: of the shards.
+        stamps: of each.
+        counts: number of records of each.
+        build: makes the index; None: `find_records`.
+        name_of: path -> what names it in the index.
+    """
+    shards = [[name_of(path), *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
     return IndexCache(
         index_path(dataset, paths),
         dataset,

@@ -5,10 +5,11 @@ import logging
 import numpy as np
 
 from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.storage.index_cache import IndexCache, UnusableIndexError
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import wrong_count
-from tfds_torch.storage.shard_files import RangeReader, ShardFiles
+from tfds_torch.storage.shard_files import RangeReader, ShardFiles, file_name
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 from tfds_torch.storage.tfrecord.index import Located, first_places, offsets_cache
@@ -96,6 +97,9 @@ class RemoteRecordIndex:
 
         def build() -> Int64Array:
             nonlocal is_scanned
+            beside = self._read_beside(file, stamp)
+            if beside is not None:
+                return beside
             offsets = scan_offsets(url, advance, stamp, self._store)
             if len(offsets) - 1 != count:
                 raise wrong_count(url, len(offsets) - 1, count, self.dataset)
@@ -106,3 +110,28 @@ class RemoteRecordIndex:
         self._is_known[file] = True
         if is_scanned:
             self._store.cut(url, stamp, self.cuts(file))
+
+    def to_bytes(self, file: int) -> bytes:
+        """Returns the index of a shard as it lies beside it: read by `read_index` of the files."""
+        offsets = self._offsets_of(file)
+        return self._beside(file, self.stamps[file]).to_bytes(offsets)
+
+    def look_at_all(self) -> None:
+        """Finds the records of all shards."""
+        self._look_at(np.arange(len(self.files), dtype=np.int64))
+
+    def _read_beside(self, file: int, stamp: Stamp) -> Int64Array | None:
+        """Returns the offsets that lie beside a shard; None: they cannot be used."""
+        content = self._store.read_index(self.files[file])
+        if content is None:
+            return None
+        try:
+            return self._beside(file, stamp).from_bytes(content)
+        except UnusableIndexError as error:
+            _logger.warning("The index beside %s is not used: %s.", self.files[file], error)
+            return None
+
+    def _beside(self, file: int, stamp: Stamp) -> IndexCache[Int64Array]:
+        # By name: the shard may be read through another URL, and a copy of all keeps it.
+        arguments = [self.files[file]], [stamp], [self._table.num_in_file[file]]
+        return offsets_cache(self.dataset, *arguments, name_of=file_name)

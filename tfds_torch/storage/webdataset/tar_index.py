@@ -7,12 +7,14 @@ the arrays of a `TarIndex`, one behind the other.
 import hashlib
 import itertools
 import json
+import logging
 import mmap
 import re
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,13 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_path
+from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, UnusableIndexError, index_path
 from tfds_torch.storage.open_files import Stamp
-from tfds_torch.storage.shard_files import LOCAL, ShardFiles
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, find_members
 
+_logger = logging.getLogger(__name__)
 _OF_THE_TAR = re.compile(rb"__[^/]*__($|/)")  # Such as `__index__`, which belongs to no sample.
 _OF_A_TOOL = re.compile(rb"(.*/)?__MACOSX/")
 _LONGEST_SHOWN = 100
@@ -142,22 +145,46 @@ def open_index(
             see `find_members`.
         CorruptRecordError: a tar was cut, or is not a tar.
     """
-    shards = [[path, *stamp] for path, stamp in zip(paths, stamps, strict=True)]
     sizes = [size for size, _ in stamps]
 
     def scan(place: int, advance: Advance) -> TarIndex:
+        content = files.read_index(paths[place])
+        if content is not None:
+            try:
+                return index_beside(paths[place], stamps[place]).from_bytes(content)
+            except UnusableIndexError as error:
+                _logger.warning("The index beside %s is not used: %s.", paths[place], error)
         found = scan_tar(paths[place], advance, stamps[place], files)
         note_scan(place)
         return found
 
+    return _index_cache(
+        paths, stamps, name, lambda: join_indexes(scan_shards(scan, sizes, name), paths), index_path(_FORMAT, paths)
+    ).open()
+
+
+def index_beside(path: str, stamp: Stamp) -> IndexCache[TarIndex]:
+    """Returns the index of one tar as it lies beside it, where the tar is named by its file's name alone."""
+    name = file_name(path)
+
+    def build() -> TarIndex:
+        raise UnusableIndexError("it is read, not built")
+
+    return _index_cache([name], [stamp], name, build, Path(name))
+
+
+def _index_cache(
+    names: Sequence[str], stamps: Sequence[Stamp], name: str, build: Callable[[], TarIndex], path: Path
+) -> IndexCache[TarIndex]:
+    shards, sizes = [[name, *stamp] for name, stamp in zip(names, stamps, strict=True)], [size for size, _ in stamps]
     return IndexCache(
-        index_path(_FORMAT, paths),
+        path,
         name,
         table=json.dumps({"format": _FORMAT, "shards": shards}).encode(),
-        build=lambda: join_indexes(scan_shards(scan, sizes, name), paths),
+        build=build,
         encode=_encode,
         decode=lambda content, start: _decode(content, start, sizes),
-    ).open()
+    )
 
 
 def scan_tar(
