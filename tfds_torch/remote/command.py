@@ -16,6 +16,7 @@ from rich.text import Text
 
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.remote.arguments import parse_arguments
+from tfds_torch.remote.indexing import index_shards
 from tfds_torch.runtime.printable import printable
 from tfds_torch.runtime.terminal import PatientConsole, prepare_output
 from tfds_torch.storage.remote.cache_content import CachedObject, cached_objects, clear_cache
@@ -79,7 +80,23 @@ def _clear(flags: argparse.Namespace, console: Console) -> None:
         console.print(Text(f"Blocks of {_count(kept)} are being fetched, and stay."), soft_wrap=True)
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace, Console], None]] = {"list": _list, "clear": _clear}
+def _index(flags: argparse.Namespace, console: Console) -> None:
+    found = index_shards(flags.url, RemoteOptions(cache_dir=flags.cache_dir))
+    if flags.json:
+        _print_json(console, asdict(found))
+        return
+    report = f"Indexed {found.num_shards:,} shards of {found.dataset}: {found.num_examples:,} examples."
+    where = f"Their indices lie beside them, {decimal(found.num_bytes)}."
+    if found.refusal is not None:
+        where = f"Their indices are kept in {found.folder}; beside the shards nothing can be written: {found.refusal}"
+    console.print(Text(printable(f"{report} {where}")), soft_wrap=True)
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
+    "list": _list,
+    "clear": _clear,
+    "index": _index,
+}
 
 
 def _table(found: Sequence[CachedObject]) -> Table:

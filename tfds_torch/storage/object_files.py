@@ -13,7 +13,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import FileState, ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.urls import is_object_url, join
+from tfds_torch.storage.remote.urls import LISTED_SCHEMES, is_object_url, join, split
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN
 from tfds_torch.storage.shard_files import Cuts, RangeReader, discard_range
 
@@ -87,7 +87,10 @@ class ObjectFiles:
 
     def write_index(self, path: str, content: bytes) -> None:
         """Writes an index beside an object; raises ShardError where that is not allowed."""
-        self.store.write_small(index_url(path), content)
+        url = index_url(path)
+        if split(url)[0] not in LISTED_SCHEMES:
+            raise ShardError(f"{url} cannot be written: a web server takes no files.")
+        self.store.write_small(url, content)
 
     def map(self, path: str, stamp: Stamp) -> "MappedObject":
         """Returns an object of which parts are read as if it were mapped."""

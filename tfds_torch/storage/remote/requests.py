@@ -117,10 +117,9 @@ class Requests:
 
     async def _write_small(self, message: Message) -> Answer:
         """Writes an object: what the request's body holds."""
+        write = partial(self._client.write_small, content=message.get("body", b""))
         try:
-            await self._transfers.ask(
-                message["url"], partial(self._client.write_small, content=message.get("body", b""))
-            )
+            await self._transfers.ask(message["url"], write)
         except Fault as fault:
             raise ShardError(fault.message(message["url"])) from None
         return {}, b""
