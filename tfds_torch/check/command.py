@@ -131,7 +131,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.parser, findings.num_workers = parser, num_workers
     findings.is_torchrun = settings.is_torchrun
     places = [place_of(one) for one in datasets_of(parser).values()]
-    findings.is_fake = any(place is not None and demo.is_fake(place) for place in places)
+    findings.is_fake = any(isinstance(place, Path) and demo.is_fake(place) for place in places)
     expected = findings.expected = expect(parser, num_replicas, num_workers, settings.num_epochs)
     report.print_card(console, parser, findings.is_fake)
     findings.pipelines = count_pipelines(parser, expected)
@@ -228,7 +228,8 @@ def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_
         read=parser.read if parser.source.has_shards else replace(parser.read, shuffle_buffer=1),
         is_built_here=is_built_here,
         num_files=parser.num_shards,
-        is_remote=not all(is_local(run.path) for run in parser.files),
+        # What is read by index has a cache on this machine.
+        is_remote=expected.mode != "index" and not all(is_local(run.path) for run in parser.files),
         mean_example_bytes=parser.mean_example_bytes,
         mean_image_bytes=sizes.mean_pixels * num_channels if sizes else None,
         available_bytes=available_bytes(),

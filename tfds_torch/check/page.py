@@ -21,6 +21,7 @@ from tfds_torch.check.content import choose_shown
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.figures import plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
+from tfds_torch.check.metadata_folder import metadata_folder
 from tfds_torch.check.mixture_page import mixture_part
 from tfds_torch.check.mixture_report import describe_members
 from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
@@ -29,6 +30,7 @@ from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import printable
 
@@ -128,14 +130,15 @@ def _mark(is_kept: bool) -> Markup:
 
 def _dataset(findings: Findings, parser: CheckedParser) -> Iterator[tuple[str, object]]:
     place = None if isinstance(parser, ParserMixture) else place_of(parser)
-    info = {} if place is None else _read_info(place)
+    folder = metadata_folder(parser) if isinstance(parser, ParserTfds) else place
+    info = _read_info(folder) if isinstance(folder, Path) else {}
     yield "split", printed.describe_split(parser)
     size = parser.mean_example_bytes
     yield "size", f"{show_bytes(size * parser.num_examples)}, {show_bytes(size)} an example"
     if isinstance(parser, ParserMixture):
         yield "members", "\n".join(describe_members(parser))
     if place is not None:
-        yield "file" if place.is_file() else "folder", str(place)
+        yield "URL" if isinstance(place, str) else "file" if place.is_file() else "folder", str(place)
     yield "features", "\n".join(f"{key} {form}" for key, form in printed.describe_features(parser))
     if parser.class_names:
         more = ", …" if len(parser.class_names) > _MOST_CLASSES else ""

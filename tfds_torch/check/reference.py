@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, expected_windows, is_image_folder
+from tfds_torch.check.metadata_folder import metadata_folder
 from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
@@ -78,15 +79,18 @@ def parts_of(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[str, i
     return parts
 
 
-def place_of(parser: SingleParser) -> Path | None:
-    """Returns the folder or file in which the examples lie; None: only the dataset of the user's own knows."""
+def place_of(parser: SingleParser) -> Path | str | None:
+    """Returns the folder, file or URL in which the examples lie; None: only the dataset of the user's own knows."""
     if isinstance(parser, ParserMapStyle):
         return None
-    if isinstance(parser, ParserBeton):
-        return parser.path
-    if isinstance(parser, ParserWebDataset):
-        return parser.paths[0] if len(parser.paths) == 1 else parser.paths[0].parent
-    return parser.data_dir
+    if isinstance(parser, ParserTfds):
+        place, is_whole = os.fspath(parser.data_dir), True
+    elif isinstance(parser, ParserBeton):
+        place, is_whole = os.fspath(parser.path), True
+    else:
+        place, is_whole = os.fspath(parser.paths[0]), len(parser.paths) == 1
+    place = place if is_whole else os.path.dirname(place)
+    return Path(place) if is_local(place) else place
 
 
 def promised_by(parser: CheckedParser) -> str:
@@ -96,14 +100,14 @@ def promised_by(parser: CheckedParser) -> str:
     if parser.selected is not None:
         return "the subset"
     if isinstance(parser, ParserBeton):
-        return f"the head of {parser.path.name}"
+        return f"the head of {os.path.basename(parser.path)}"
     if isinstance(parser, ParserMapStyle):
         return "the length of the dataset"
     if isinstance(parser, ParserWebDataset):
         return "the index of the tars"
     if isinstance(parser.source, WindowSource):
         return "the index of steps"
-    return "the image folder" if is_image_folder(parser.data_dir) else "dataset_info.json"
+    return "the image folder" if is_image_folder(metadata_folder(parser)) else "dataset_info.json"
 
 
 def ids_of(parser: CheckedParser) -> ExpectedIds:
@@ -116,10 +120,10 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
         return ExpectedIds.of_members({name: ids_of(one) for name, one in datasets_of(parser).items()})
     if isinstance(parser, ParserTfds) and isinstance(parser.source, WindowSource):
         source = parser.source
-        episodes = expected_ids(parser.data_dir, parser.split, source.episodes.instructions)
+        episodes = expected_ids(metadata_folder(parser), parser.split, source.episodes.instructions)
         return expected_windows(episodes, source.reader.num_steps.tolist(), source.windows)
     if isinstance(parser, ParserTfds):
-        return expected_ids(parser.data_dir, parser.split, parser.files)
+        return expected_ids(metadata_folder(parser), parser.split, parser.files)
     names = list(parser.ids(np.arange(len(parser.source))))
     return ExpectedIds([IdRun(parser.dataset_name, 0, len(names), names)])
 
@@ -238,7 +242,9 @@ def _why_not_compared(parser: SingleParser) -> str | None:
         return "TFDS does not read a dataset of one's own"
     if isinstance(parser.source, WindowSource):
         return "TFDS reads whole episodes, not windows of them"
-    if is_image_folder(parser.data_dir):
+    if isinstance(parser, ParserTfds) and not all(is_local(run.path) for run in parser.files):
+        return "TFDS does not read files of object stores"
+    if is_image_folder(metadata_folder(parser)):
         return "an image folder has no records, and so no index of them"
     if not is_tensorflow_installed() and not isinstance(parser.source, ArrayRecordSource):
         return "TFDS's own reader needs tensorflow, which is not installed"
@@ -266,7 +272,7 @@ def _digests(parser: SingleParser, question: Question) -> Sequence[str | None]:
 
 def _own_images(parser: SingleParser, indices: Sequence[int], ids: Sequence[str], by_index: bool) -> dict[int, bytes]:
     """Returns the images of a dataset that TFDS is not asked about, by index."""
-    if isinstance(parser, ParserTfds) and is_image_folder(parser.data_dir):
+    if isinstance(parser, ParserTfds) and is_image_folder(metadata_folder(parser)):
         return {index: (parser.data_dir / id).read_bytes() for index, id in zip(indices, ids, strict=True)}
     if not by_index or _why_not_compared(parser) is None:
         return {}

@@ -47,7 +47,8 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
         others = [f"and {len(members) - _MOST_ROWS} more"] if len(members) > _MOST_ROWS else []
         table.add_row("members", plain("\n".join([*members[:_MOST_ROWS], *others])))
     elif (place := place_of(parser)) is not None:
-        table.add_row("file" if place.is_file() else "directory", plain(str(place)))
+        kind = "URL" if isinstance(place, str) else "file" if place.is_file() else "directory"
+        table.add_row(kind, plain(str(place)))
     skipped = num_skipped_files(parser)
     if skipped:
         table.add_row("skipped", f"{plural(skipped, 'file')} of no sample, such as tar tools leave them")

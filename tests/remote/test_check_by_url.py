@@ -1,0 +1,64 @@
+"""`python -m tfds_torch.check` proves the promises of datasets by URLs; MultiLoader and recipes read them, too."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import RunPython
+from parsers.tar_samples import sample_of
+from storage.beton.made_files import write_images
+from storage.webdataset.made_tars import write_samples
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.loaders.multi_loader import MultiLoader
+from tfds_torch.parsers.config import load_config
+from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+
+Serve = Callable[[Path | str], str]
+BLOCKS = ReadOptions(block_records=4, shuffle_buffer=8)
+
+
+@pytest.mark.parametrize("kind", ["numbered", "tars", "beton"])
+def test_check_keeps_all_promises(
+    serve: Serve, numbered_root: str, tmp_path: Path, run_python: RunPython, kind: str
+) -> None:
+    (tmp_path / "made").mkdir()
+    write_samples(tmp_path / "made" / "a.tar", map(sample_of, range(24)))
+    write_images(tmp_path / "made" / "a.beton", 24, 8)
+    arguments = {
+        "numbered": ["--root", serve(numbered_root), "--name", "numbered:1.0.0", "--workers", "2"],
+        "tars": ["--name", f"{serve(tmp_path / 'made')}/a.tar", "--workers", "0", "--replicas", "2"],
+    }
+    arguments["beton"] = ["--name", arguments["tars"][1].replace("a.tar", "a.beton"), "--workers", "0"]
+    html, report = tmp_path / "r.html", tmp_path / "r.json"
+    line = [*arguments[kind], "--batch-size", "4", "--html", str(html), "--json", str(report)]
+    done = run_python("-m", "tfds_torch.check", *line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "promises kept" in done.stdout
+    assert "The shards are remote" not in done.stdout
+    assert "http" in json.loads(report.read_text())["dataset"]["data_dir"]
+    assert html.stat().st_size
+
+
+def test_multi_loader_and_mixtures_read_them(serve: Serve, numbered_root: str) -> None:
+    def read(root: str) -> list[Any]:
+        parser = ParserTfds(root, "numbered:1.0.0", is_training=True, batch_size=4, read=BLOCKS)
+        with MultiLoader(parser, 2) as loader:
+            alone = [(batch.index.tolist(), np.asarray(batch.label).tolist()) for batch in loader]
+        mixture = ParserMixture(
+            {"a": parser, "b": parser.subset(range(20))}, {"a": 0.7, "b": 0.3}, is_training=True, batch_size=4
+        )
+        return [alone, [batch.index.tolist() for batch in mixture.batches(fields=("label",))]]
+
+    assert read(serve(numbered_root)) == read(numbered_root)
+
+
+def test_a_recipe_takes_a_url_as_root(serve: Serve, numbered_root: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("name = 'numbered:1.0.0'\nbatch_size = 41\n[read]\nblock_records = 'auto'\n")
+    (batch,) = load_config(recipe).make_parser(serve(numbered_root)).batches(fields=("label",))
+    assert batch.index.tolist() == list(range(41))
