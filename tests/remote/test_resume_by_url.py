@@ -1,0 +1,50 @@
+"""A state saved at any step over URLs gives the uninterrupted tail, in any world, here and on a local copy."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance import check_resumes
+from parsers.resuming import Grid, ParserLoader
+from torch_data.resuming import KINDS, Setup
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+
+Serve = Callable[[Path | str], str]
+BLOCKS = ReadOptions(block_records=4, shuffle_buffer=12)
+ARGUMENTS: dict[str, Any] = {"name": "numbered:1.0.0", "is_training": True, "read": BLOCKS}
+
+
+@pytest.mark.parametrize(
+    ("grid", "other", "arguments"),
+    [
+        ((1, 2), (1, 3), {}),
+        ((2, 1), (1, 2), {"is_training": False, "remainder": "pad", "shuffle": True}),
+        ((1, 1), (3, 1), {"read": ReadOptions(block_records=None)}),
+    ],
+    ids=["more workers", "evaluation on one rank", "the global order on three ranks"],
+)
+def test_pipelines_go_on_anywhere(
+    serve: Serve, numbered_root: str, grid: Grid, other: Grid, arguments: dict[str, Any]
+) -> None:
+    make_far, make_near = (
+        partial(ParserTfds, root, **{**ARGUMENTS, **arguments}) for root in (serve(numbered_root), numbered_root)
+    )
+    assert check_resumes(partial(ParserLoader, make_far, grid, 12), partial(ParserLoader, make_near, other, 12)) > 8
+    assert check_resumes(
+        partial(ParserLoader, make_near, other, 12), partial(ParserLoader, make_far, grid, 12), num_epochs=1
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_workers": 2}, {"num_replicas": 2, "num_workers": 1}], ids=["workers", "ranks"]
+)
+def test_loaders_go_on_on_a_local_copy(serve: Serve, numbered_root: str, changes: dict[str, Any]) -> None:
+    far = Setup({"root": serve(numbered_root), **ARGUMENTS}, 12)
+    near = replace(far, arguments={"root": numbered_root, **ARGUMENTS}, **changes)
+    make, make_other = partial(KINDS["loader"], far), partial(KINDS["loader"], near)
+    assert check_resumes(make, make_other, num_epochs=1) > 4
