@@ -174,6 +174,18 @@ def test_where_whole_batches_wait_for_the_disk_it_is_told() -> None:
     assert said("disk", throughput=measured(read=19.0, num_batches=7)) == ""
 
 
+def test_where_whole_batches_wait_for_the_network_it_is_told_instead() -> None:
+    speed = measured(read=19.0, download=19.5)
+    assert said("disk, or", throughput=speed) == ""
+    assert said("the network", throughput=speed) == (
+        "Whole batches wait for the network: the workers waited 19.5 s for bytes of the object store, reading took "
+        "19.0 s and decoding 18.0 s. A cache that holds the split (RemoteOptions(max_bytes=...)) waits in the first "
+        "epoch only; RemoteOptions(connections=..., ahead_bytes=...) fetch more at a time; or copy the dataset to "
+        "this machine."
+    )
+    assert said("the network", throughput=measured(download=18.0)) == ""
+
+
 def test_where_whole_batches_are_long_on_their_way_it_is_told() -> None:
     assert said("on their way", throughput=measured(hand_over=5.1)) == (
         "Whole batches were on their way from the workers for 51% of the time: a larger batch_size than 32 hands them "

@@ -162,8 +162,8 @@ def test_the_stages_of_rank_0_are_shown_where_its_loader_tells_them() -> None:
     other = speed(1, 1.0, 7.0)
     lines = printed(width=400, readings=[staged, other]).output.splitlines()
     assert (
-        "Stages of 9 batches of rank 0 in 10.00 s, seconds of all workers: read 0.00, decode 0.25, fetch 0.50, "
-        "collate 0.75, hand-over 1.00, waiting 1.25" in lines
+        "Stages of 9 batches of rank 0 in 10.00 s, seconds of all workers: read 0.00, download 0.25, "
+        "decode 0.50, fetch 0.75, collate 1.00, hand-over 1.25, waiting 1.50" in lines
     )
     assert "Stages" not in printed(readings=[other]).output
 

@@ -1,5 +1,6 @@
 """The direct engine: what is read and announced, in what order, and what becomes of errors."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from unittest import mock
@@ -18,6 +19,9 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.storage import network_waits
+from tfds_torch.storage.source import Columns
 
 IMAGE = save(Image.new("RGB", (4, 6)), "PNG")
 TWO_WORKERS = World(0, 1, 1, 2)
@@ -169,6 +173,22 @@ def test_single_examples_come_in_the_order_asked_for(num_threads: int) -> None:
     parts = list(read_examples(source, content, index, num_threads, chunk_size=2))  # type: ignore[arg-type]
     assert np.concatenate([part for part, _ in parts]).tolist() == index.tolist()
     assert [text for _, decoded in parts for text in decoded["text"]] == [str(number) for number in index.tolist()]
+
+
+def test_waits_for_the_network_are_told_apart_from_reading() -> None:
+    class FarSource(MadeSource):
+        def read(self, index: NDArray[np.int64], fields: Sequence[str]) -> Columns:
+            network_waits.add(100.0)
+            return super().read(index, fields)
+
+    seconds = {}
+    for source in (MadeSource(40), FarSource(40)):
+        metrics, request = StageMetrics(0), request_of(source, batch_size=40)
+        list(read_in_index_mode(replace(request, context=replace(request.context, metrics=metrics))))
+        seconds[type(source)] = metrics.seconds(0)
+    assert seconds[MadeSource]["download"] == 0
+    assert seconds[FarSource]["download"] % 100 == 0 < seconds[FarSource]["download"]
+    assert seconds[FarSource]["read"] < 100
 
 
 def test_the_context_changes_nothing_of_what_is_read() -> None:

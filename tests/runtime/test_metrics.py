@@ -8,6 +8,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -69,7 +70,9 @@ def test_the_training_process_adds_to_a_workers_hand_over() -> None:
 
 
 def test_an_unknown_stage_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"There is no stage 'rest': the stages are read, decode, transform, fetch"):
+    with pytest.raises(
+        ConfigError, match=r"There is no stage 'rest': the stages are read, download, decode, transform"
+    ):
         StageMetrics(0).add("rest", 1.0)
 
 
@@ -100,6 +103,7 @@ def test_stats_are_plain_values_and_one_line() -> None:
             "fetch_s": 0.4,
             "collate_s": 0.05,
             "hand_over_s": 0.01,
+            "download_s": 0.0,
         }
     ]
     assert plain["replaced"] == 0
@@ -107,6 +111,7 @@ def test_stats_are_plain_values_and_one_line() -> None:
         "2 batches, 16 examples, 32 examples/s; seconds: waiting 0.30, loop 0.20, fetch 0.40 (read 0.10, decode 0.20, "
         "transform 0.15), collate 0.05, hand-over 0.01, device copy 0.00"
     )
+    assert str(replace(stats, download_s=1.5)).endswith("device copy 0.00, download 1.50")
 
 
 def test_a_worker_has_started_with_its_first_batch_or_when_it_says_that_there_is_none() -> None:

@@ -30,7 +30,7 @@ def test_spans_come_in_the_order_in_which_they_were_noted() -> None:
 
 
 def test_an_unknown_span_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"There is no span 'rest': spans are read, decode, resize"):
+    with pytest.raises(ConfigError, match=r"There is no span 'rest': spans are read, download, decode, resize"):
         SpanRings(1).note("rest", 0.0, 1.0)
 
 

@@ -87,9 +87,17 @@ def _stages(facts: AdviceInput) -> Iterator[str]:
     if speed is None or not speed.stages or speed.num_batches < _ENOUGH_BATCHES:
         return
     read, decode, hand_over = (speed.stages[stage] for stage in ("read", "decode", "hand_over"))
+    download = speed.stages.get("download", 0.0)
     if speed.stages["waiting"] < _LARGE_SHARE_OF_TIME * speed.timed_s:
         return
-    if read > decode:
+    if download > max(read, decode):
+        yield (
+            f"Whole batches wait for the network: the workers waited {download:.1f} s for bytes of the object store, "
+            f"reading took {read:.1f} s and decoding {decode:.1f} s. A cache that holds the split "
+            f"(RemoteOptions(max_bytes=...)) waits in the first epoch only; RemoteOptions(connections=..., "
+            f"ahead_bytes=...) fetch more at a time; or copy the dataset to this machine."
+        )
+    elif read > decode:
         yield (
             f"Whole batches wait for the disk: reading took {read:.1f} s and decoding {decode:.1f} s. A faster or "
             f"local disk, or ReadOptions(block_records=256), which reads neighbours together, would help."

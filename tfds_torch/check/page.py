@@ -39,6 +39,7 @@ _MOST_CHARACTERS, _MOST_OF_NAME = 4_000, 80
 _FEWEST_TO_CORRELATE = 3
 _STAGES = {
     "read": "reading encoded examples",
+    "download": "waiting for bytes of the object store",
     "decode": "decoding and resizing their images",
     "fetch": "all that the dataset does, waiting for its threads included",
     "collate": "putting batches together",

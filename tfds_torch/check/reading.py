@@ -112,6 +112,8 @@ def _read(reader: Reader, how: HowRead, rank: int) -> Generator[Step, None, None
     stages = {}
     if began is not None and ended is not None:
         stages = {stage: getattr(ended, f"{stage}_s") - getattr(began, f"{stage}_s") for stage in STAGES}
+        if not ended.download_s:
+            del stages["download"]
     resumed = tuple(reader.read_on(saved, how.num_epochs) for saved in states.values())
     yield RankReading(rank, tuple(timer.epochs), tuple(num_examples), memory, stages, resumed)
 

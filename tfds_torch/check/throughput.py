@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from tfds_torch.check.resume import Resumed
 from tfds_torch.runtime.metrics import EpochTimes
 
-STAGES = ("read", "decode", "fetch", "collate", "hand_over", "waiting")
-"""Of `LoaderStats`, those that show what a loop waited for."""
+STAGES = ("read", "download", "decode", "fetch", "collate", "hand_over", "waiting")
+"""Of `LoaderStats`, those that show what a loop waited for; `download` of object stores only."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBu
 from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array, examples_of
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.storage import network_waits
 from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -129,7 +131,7 @@ class _ChunkReader:
         while stop < self.num_examples:
             start, bounds = stop, self._chunk_bounds(stop, chunk_size, at_once)
             stop, at_once = bounds[-1], min(request.read_at_once, num_ahead)
-            began_at = time.monotonic()
+            began_at, waited_before_s = time.monotonic(), network_waits.of_this_thread()
             ahead = min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
@@ -140,7 +142,7 @@ class _ChunkReader:
             announced = ahead
             read = self._read_chunks(start, own, bounds)
             if metrics is not None:
-                metrics.add("read", time.monotonic() - began_at, began_at)
+                _add_reading(metrics, began_at, network_waits.of_this_thread() - waited_before_s)
             yield from read
 
     def _chunk_bounds(self, start: int, chunk_size: int, at_once: int) -> list[int]:
@@ -177,6 +179,13 @@ class _ChunkReader:
             until = min(max(stop, worked_out + _ORDER_SLICE), self.num_examples)
             self._known = np.concatenate([self._known, self._order.sample_keys(worked_out, until)])
         return self._known[: stop - start]
+
+
+def _add_reading(metrics: StageMetrics, began_at: float, waited_s: float) -> None:
+    """Adds the time of a read: waiting for the network, and the rest."""
+    if waited_s:
+        metrics.add("download", waited_s, began_at)
+    metrics.add("read", time.monotonic() - began_at - waited_s, began_at + waited_s)
 
 
 def end_of_chunk(start: int, num_examples: int, batch_size: int, chunk_size: int) -> int:

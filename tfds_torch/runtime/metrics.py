@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.spans import SpanRings
 
-WORKER_STAGES = ("read", "decode", "transform", "fetch", "collate", "hand_over")
-"""What a worker spends time on: `fetch` is all that a dataset does; `read`, `decode` and `transform`, parts of it."""
+WORKER_STAGES = ("read", "download", "decode", "transform", "fetch", "collate", "hand_over")
+"""What a worker spends time on: `fetch` is all that a dataset does; the four stages before it are parts of it."""
 
 STAGES = (*WORKER_STAGES, "device_copy")
 """What processes report."""
@@ -42,6 +42,7 @@ class WorkerStats:
         fetch_s: time in its dataset, waiting for its threads included.
         collate_s: putting batches together, and into shared memory.
         hand_over_s: batches of it on their way, while the training process waited for them.
+        download_s: waiting for bytes of an object store, which `read_s` does not count.
     """
 
     worker: int
@@ -54,6 +55,7 @@ class WorkerStats:
     fetch_s: float
     collate_s: float
     hand_over_s: float
+    download_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class LoaderStats:
         workers: the processes of the latest iteration; empty where the training process reads by itself.
         members: the members of a mixture; empty where there is none.
         jpeg_decoder: what decodes JPEG, with its version; None: no images of a Parser are read.
+        download_s: processes waited for bytes of an object store; `read_s` does not count it.
     """
 
     batches: int
@@ -108,6 +111,7 @@ class LoaderStats:
     workers: tuple[WorkerStats, ...] = ()
     members: tuple[MemberStats, ...] = ()
     jpeg_decoder: str | None = None
+    download_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures as a dict of plain values."""
@@ -121,6 +125,8 @@ class LoaderStats:
             f"{self.read_s:.2f}, decode {self.decode_s:.2f}, transform {self.transform_s:.2f}), collate "
             f"{self.collate_s:.2f}, hand-over {self.hand_over_s:.2f}, device copy {self.device_copy_s:.2f}"
         )
+        if self.download_s:
+            text += f", download {self.download_s:.2f}"
         if self.replaced:
             text += f"; {self.replaced} damaged examples replaced"
         if self.members:

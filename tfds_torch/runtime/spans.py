@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tfds_torch.errors import ConfigError
 
-_IN_READERS = ("read", "decode", "resize", "transform", "fetch", "collate", "slot_wait")
+_IN_READERS = ("read", "download", "decode", "resize", "transform", "fetch", "collate", "slot_wait")
 SPANS = (*_IN_READERS, "hand_over", "pin", "device_copy", "waiting", "consumer")
 """What is a span of a trace: stages of `LoaderStats`, what is part of one, and a worker's wait."""
 
