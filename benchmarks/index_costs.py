@@ -12,7 +12,8 @@ import numpy as np
 from benchmarks.machine import can_drop, drop_from_page_cache, large_folder, own_memory_bytes
 from benchmarks.tables import Column, Ratio, Table, collect
 from benchmarks.task import Run
-from tfds_torch.plan.order import BlockShuffle, Int64Array, block_order_at, order_at
+from tfds_torch.plan.block_order import BlockShuffle, block_order_at
+from tfds_torch.plan.order import Int64Array, order_at
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.source import FileInstruction

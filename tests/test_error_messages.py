@@ -193,6 +193,12 @@ BAD = {
     "blocks of a stream": bad_read(
         World(), {}, "block_records=5", "'index'", "'examples'", read=with_read("examples", block_records=5)
     ),
+    "groups of a stream": bad_read(
+        World(), {}, "block_groups=2", "'index'", "'examples'", read=with_read("examples", block_groups=2)
+    ),
+    "groups without blocks": bad_read(
+        World(), {}, "block_groups=2", "block_records=None", "block_records=256", read=with_read("auto", block_groups=2)
+    ),
     "a stream of array_record": bad_read(
         World(),
         {},
@@ -275,6 +281,7 @@ def test_no_such_error_loads_tensorflow(answers: tuple[dict[str, tuple[str, str]
         ({"shuffle_buffer": -1}, ["shuffle_buffer=-1", ">= 1"]),
         ({"prefetch_batches": 1.0}, ["prefetch_batches=1.0", "integer"]),
         ({"block_records": 0}, ["block_records=0", ">= 1"]),
+        ({"block_groups": 0}, ["block_groups=0", ">= 1"]),
         ({"verify_checksums": 1}, ["verify_checksums=1", "True or False"]),
         ({"ram_budget_bytes": True}, ["ram_budget_bytes=True", "integer"]),
     ],
@@ -363,6 +370,7 @@ EPOCHS: dict[str, dict[str, Any]] = {
     "evaluation in mode examples": {"batch_size": 8, "read": with_read("examples")},
     "training in mode index": TRAINING,
     "training in blocks": {**TRAINING, "read": with_read("index", block_records=10, shuffle_buffer=40)},
+    "training in groups": {**TRAINING, "read": with_read("index", block_records=10, block_groups=2, shuffle_buffer=40)},
     "training in mode files": {**TRAINING, "read": with_read("files")},
     "training in mode examples": {**TRAINING, "read": with_read("examples")},
     "repeats in mode files": {**TRAINING, "read": with_read("files"), "repeats": 3},

@@ -18,7 +18,7 @@ from benchmarks.index_costs import (
 )
 from benchmarks.task import Run, Settings
 from tfds_torch.errors import CorruptRecordError
-from tfds_torch.plan.order import BlockShuffle
+from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.storage.tfrecord.framing import read_records
 
 SMALL = Run((), Settings(num_photos=16, batch_size=4, num_workers=0, num_repeats=1, timeout_s=60), Path(), str)  # type: ignore[arg-type]

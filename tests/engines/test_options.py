@@ -14,7 +14,7 @@ from tfds_torch.runtime.limits import UsableCores
 
 NUMBERS = [
     *("num_threads", "cycle_length", "read_buffer_bytes", "shuffle_buffer", "prefetch_batches", "ram_budget_bytes"),
-    *("block_records", "max_replaced"),
+    *("block_records", "block_groups", "max_replaced"),
 ]
 
 

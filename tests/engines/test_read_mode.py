@@ -25,6 +25,8 @@ def mode_of(options: ReadOptions, **changes: Any) -> str:
         ("index", {"shuffle_buffer": 100}),
         ("examples", {"verify_checksums": False}),
         ("examples", {"block_records": 64}),
+        ("examples", {"block_groups": 4}),
+        ("index", {"block_groups": 4}),
         ("examples", {"on_error": "replace"}),
     ],
 )

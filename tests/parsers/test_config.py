@@ -38,6 +38,7 @@ shuffle_buffer = 100
 prefetch_batches = 5
 ram_budget_bytes = 1000000
 block_records = 10
+block_groups = 4
 verify_checksums = false
 on_error = "replace"
 max_replaced = 5
@@ -92,7 +93,7 @@ def refusal(directory: Path, text: str) -> str:
 
 def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, EVERYTHING))
-    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False, "replace", 5, "pillow")
+    read = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False, "replace", 5, "pillow", 4)
     assert config == Config(
         *("voc/2007:4.0.0", "train+validation", True, 64, False, 2, 7, "drop", "picture", ("cat", "dog"), "L"),
         *({"cat": 1, "dog": 0}, read, PREPROCESS, 6, 900),
@@ -298,7 +299,7 @@ def test_every_number_has_a_bound(tmp_path: Path) -> None:
     """A key that is added later cannot be forgotten."""
     lines = EVERYTHING.splitlines()
     numbers = [number for number, line in enumerate(lines) if line.rpartition(" = ")[2].isdigit()]
-    assert len(numbers) == 17
+    assert len(numbers) == 18
     for number in numbers:
         key = lines[number].partition(" = ")[0]
         broken = [*lines[:number], f"{key} = {2**63}", *lines[number + 1 :]]

@@ -18,6 +18,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "training on a sum of slices": {"is_training": True, "split": "train[:50%]+test[:50%]+train[5:7shard]"},
     "training in order": {"is_training": True, "shuffle": False},
     "training in blocks": {"is_training": True, "read": with_read("index", block_records=7, shuffle_buffer=30)},
+    "training in groups": {
+        "is_training": True,
+        "read": with_read("index", block_records=7, shuffle_buffer=30, block_groups=4),
+        "repeats": 2,
+    },
     "training twice": {"is_training": True, "repeats": 2},
     "training, dropped": {"is_training": True, "remainder": "drop"},
     "evaluation": {"remainder": "pad"},

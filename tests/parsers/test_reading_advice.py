@@ -12,6 +12,7 @@ from tfds_torch import (
     ImageDataset,
     MultiLoader,
     ParserTfds,
+    ReadOptions,
     World,
     create_loader,
 )
@@ -101,3 +102,24 @@ def test_the_environment_says_how_large_a_global_batch_is(root: Path, monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     (text,) = warnings_of(lambda: ImageDataset(parser))
     assert "(2 ranks x batch_size 40)" in text
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("batch_size", "num_replicas", "said"),
+    [
+        (3, 2, "block_groups=4 does not divide the global batch of 6 (2 ranks x batch_size 3), so that every rank"),
+        (3, 2, "Use batch_size=2 or 4, or other block_groups."),
+        (1, 3, "Use batch_size=4, or other block_groups."),
+        (2, 2, ""),
+        (3, 1, ""),
+    ],
+)
+def test_ranks_that_share_groups_of_blocks_are_a_warning(
+    root: Path, reader: str, batch_size: int, num_replicas: int, said: str
+) -> None:
+    read = ReadOptions(block_records=4, block_groups=4)
+    parser = ParserTfds(root, "pictures", is_training=True, batch_size=batch_size, read=read)
+    world = World(num_replicas=num_replicas)
+    found = warnings_of(lambda: READERS[reader](parser, world, ("label",)))
+    assert [said in one for one in found] == ([True] if said else [])

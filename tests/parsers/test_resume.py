@@ -29,6 +29,7 @@ def resumes(
     mode: str, global_batch: int, grid: Grid, other: Grid | None = None, *, num_epochs: int = 1, **arguments: Any
 ) -> Resumes:
     options = {"block_records": 3} if arguments.pop("blocks", False) else {}
+    options |= {"block_records": 3, "block_groups": groups} if (groups := arguments.pop("groups", 0)) else {}
     if mode != "index" or options:  # Mode 'index' has no other use for it.
         options["shuffle_buffer"] = 6
     arguments = {"name": "numbered", "is_training": True, "read": with_read(mode, **options), **arguments}
@@ -51,6 +52,8 @@ FURTHER_CASES = {
     "index, drop": resumes("index", 8, (1, 2), (2, 1), remainder="drop"),
     "index, repeats": resumes("index", 14, (1, 2), (1, 1), repeats=2),
     "index, blocks": resumes("index", 12, (2, 1), (1, 2), blocks=True),
+    "index, groups of blocks": resumes("index", 12, (2, 1), (1, 2), groups=4),
+    "index, groups and repeats": resumes("index", 10, (1, 2), (2, 1), groups=5, repeats=2),
     "index, short batch": resumes("index", 12, (1, 3), (1, 1), is_training=False, shuffle=True),
     "files, 2x2": resumes("files", 12, (2, 2)),
     "examples, evaluation, 3x1": resumes("examples", 12, (3, 1), is_training=False, split="train[:9]+train[12:]"),
@@ -100,6 +103,8 @@ def random_courses(root: str) -> Iterator[Course]:
         global_batch = draw.choice((1, 2, 3, 4, 6, 12))
         shuffle = draw.random() < 0.8
         blocks = draw.choice(({}, {}, {"block_records": 1}, {"block_records": 4}))
+        if blocks and global_batch % 3 == 0:
+            blocks["block_groups"] = 3
         arguments: dict[str, Any] = {
             "root": root,
             "name": "numbered",

@@ -251,6 +251,14 @@ def test_tensors_choose_and_weigh_as_arrays_do(root: Path) -> None:
     assert parser.weighted(weights).fingerprint == parser.weighted(1.0 + parser.targets()).fingerprint
 
 
+def test_groups_of_blocks_work_in_a_subset_and_are_refused_beside_weights(root: Path) -> None:
+    parser = classes(root, read=ReadOptions(block_records=4, block_groups=2))
+    assert parser.subset(range(8)).plan(World()).num_groups == 2
+    for choose in (lambda: parser.balanced(), lambda: parser.weighted([1] * len(parser))):
+        with pytest.raises(ConfigError, match="has block_groups=2 beside weights, which choose what is in a global"):
+            choose()
+
+
 def test_what_cannot_be_weighted_is_refused(root: Path) -> None:
     with pytest.raises(ConfigError, match="Evaluation by weights"):
         make(root, batch_size=2).balanced()

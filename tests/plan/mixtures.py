@@ -7,9 +7,10 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
 from tfds_torch.plan.mixture_weights import Segment
-from tfds_torch.plan.order import BlockShuffle, block_order_at, order_at
+from tfds_torch.plan.order import order_at
 
 Slot = tuple[int, int, int]
 """Member, pass, example."""

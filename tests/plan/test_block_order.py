@@ -20,7 +20,8 @@ from plan.shuffle_statistics import (
 )
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.order import BlockShuffle, block_order_at, epoch_order
+from tfds_torch.plan.block_order import BlockShuffle, block_order_at
+from tfds_torch.plan.order import epoch_order
 
 Examples = NDArray[np.int64]
 SEEDS = st.integers(0, 2**63)

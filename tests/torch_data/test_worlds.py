@@ -43,6 +43,11 @@ PLANS = {
     "training in blocks": Plan(
         {"is_training": True, "read": with_read("index", block_records=4, shuffle_buffer=12)}, 48, num_epochs=2
     ),
+    "training in groups": Plan(
+        {"is_training": True, "read": with_read("index", block_records=4, shuffle_buffer=12, block_groups=3)},
+        48,
+        num_epochs=2,
+    ),
     "dropping": Plan({"is_training": True, "remainder": "drop"}, 36, num_epochs=2),
 }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.plan.arguments import check_integer, did_you_mean
-from tfds_torch.plan.order import BlockShuffle
+from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.runtime.limits import usable_cores
 
 READ_MODES = ("auto", "index", "files", "examples")
@@ -22,9 +22,9 @@ _MAX_SHUFFLE_BYTES = 2 * 2**30
 class ReadOptions:
     """How examples are read. The defaults suit a training machine.
 
-    In mode `index`, the order depends on `block_records` alone (and with it on `shuffle_buffer`). In the stream modes
-    `files` and `examples`, `cycle_length`, `shuffle_buffer` and `ram_budget_bytes` take part in the shuffled order. The
-    others change speed and memory only.
+    In mode `index`, the order depends on `block_records` alone (and with it on `shuffle_buffer` and `block_groups`). In
+    the stream modes `files` and `examples`, `cycle_length`, `shuffle_buffer` and `ram_budget_bytes` take part in the
+    shuffled order. The others change speed and memory only.
 
     Attributes:
         mode: `index` fetches every record by its number, so that the order is one shuffle of the whole split, whatever
@@ -57,6 +57,10 @@ class ReadOptions:
         max_replaced: damaged examples that a worker may replace in an epoch; one more is an error.
         jpeg_decoder: `turbojpeg` (libturbojpeg 3 or later, which decodes only the window of a crop), `simplejpeg` or
             `pillow`; `auto` takes the first of them that the machine has. Their pixels are the same.
+        block_groups: with `block_records`, groups into which the shuffled blocks are dealt, anew in every pass. Every
+            global batch takes an equal part of each group, and ranks take the groups in order: each of M machines, with
+            equal numbers of ranks, reads 1/M of the blocks where `block_groups` divides by M, and the global batch by
+            `block_groups`. The global batches do not depend on M.
 
     Raises:
         ConfigError: an unknown mode, on_error or jpeg_decoder, one that the machine does not have, or a number out of
@@ -75,6 +79,7 @@ class ReadOptions:
     on_error: str = "raise"
     max_replaced: int = 100
     jpeg_decoder: str = "auto"
+    block_groups: int = 1
 
     def __post_init__(self) -> None:
         if self.mode not in READ_MODES:
@@ -84,6 +89,7 @@ class ReadOptions:
             self._check_number(name)
         self._check_number("ram_budget_bytes")
         self._check_number("block_records")
+        self._check_number("block_groups")
         self._check_number("max_replaced")
         if self.on_error not in ON_ERROR:
             hint = did_you_mean(self.on_error, ON_ERROR)
@@ -120,7 +126,8 @@ class ReadOptions:
         """The blocks of a shuffled order in mode `index`; None: there are none."""
         if not isinstance(self.block_records, int):
             return None
-        return BlockShuffle(self.block_records, max(1, self.shuffle_buffer // self.block_records))
+        window_blocks = max(1, self.shuffle_buffer // self.block_records)
+        return BlockShuffle(self.block_records, window_blocks, self.block_groups)
 
     def shuffle_buffer_of_worker(self, num_workers: int, mean_example_bytes: int) -> int:
         """Returns the encoded examples in a worker's shuffle buffer, within its memory budget."""

@@ -27,6 +27,12 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
                 f"read mode 'index' fetches single records, and {obstacle}. The modes that can read "
                 f"{source.name} are {working}."
             )
+        if options.block_groups > 1 and options.block_records is None:
+            raise ConfigError(
+                f"block_groups={options.block_groups} deals blocks into groups, and block_records=None shuffles single "
+                f"examples. Pass block_records, such as ReadOptions(block_records=256, "
+                f"block_groups={options.block_groups}), or leave out block_groups."
+            )
         if options.mode == "index":
             _refuse_idle(options, mode, _of_streams(options), "shuffles the whole split and opens every file once")
         return mode
@@ -45,12 +51,14 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
             f"on_error={options.on_error!r} replaces damaged examples by their neighbours, and the read mode is "
             f"{mode!r}: a stream cannot go on behind a damaged record. Use mode 'index', or on_error='raise'."
         )
-    if options.blocks is not None:
-        reason = "" if obstacle is None else f" ({obstacle}, so 'index' cannot be used)"
-        raise ConfigError(
-            f"block_records={options.block_records} sets how mode 'index' shuffles, and the read mode is "
-            f"{mode!r}{reason}. Leave out block_records: a stream shuffles by shuffle_buffer."
-        )
+    for name in ("block_records", "block_groups"):
+        value = getattr(options, name)
+        if value not in (None, getattr(_DEFAULTS, name)):
+            reason = "" if obstacle is None else f" ({obstacle}, so 'index' cannot be used)"
+            raise ConfigError(
+                f"{name}={value} sets how mode 'index' shuffles, and the read mode is {mode!r}{reason}. Leave out "
+                f"{name}: a stream shuffles by shuffle_buffer."
+            )
     if options.mode != "auto":
         _refuse_idle(options, mode, ("verify_checksums",), "is read by tf.data, which always verifies")
     check_tensorflow_is_installed(f"read mode {mode!r}")

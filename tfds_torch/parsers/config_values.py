@@ -22,6 +22,7 @@ _BOUNDS = {
     "prefetch_batches": (1, 1024),
     "ram_budget_bytes": (1, 2**40),
     "block_records": (1, 10**8),
+    "block_groups": (1, 2**16),
     "max_replaced": (1, 10**8),
     "size": (1, 2**14),
     "crop_padding": (0, 2**14),

@@ -26,6 +26,9 @@ _OF_EPOCHS = {
 _OF_MIXTURE = ("mode", "num_threads", "prefetch_batches", "jpeg_decoder")
 """The read options of a mixture; all others are those of each member."""
 
+OF_BLOCKS = ("block_records", "shuffle_buffer", "block_groups")
+"""The read options of members that are those of a mixture where its examples are shuffled as one dataset."""
+
 _MOST_NAMED = 5
 
 
@@ -147,10 +150,10 @@ def with_common_blocks(read: ReadOptions, members: Members) -> ReadOptions:
         if one != (block_records, blocks):
             raise ConfigError(
                 f"ParserMixture: without weights, members are shuffled as one dataset: {quoted(first)} has "
-                f"block_records={block_records}, and {quoted(name)} {one[0]}, or another shuffle_buffer. Give all the "
-                f"same, or weights."
+                f"block_records={block_records}, and {quoted(name)} {one[0]}, or another shuffle_buffer or "
+                f"block_groups. Give all the same, or weights."
             )
     if block_records is None:
         return read
-    shuffle_buffer = next(iter(members.values())).read.shuffle_buffer
-    return replace(read, block_records=block_records, shuffle_buffer=shuffle_buffer)
+    own = next(iter(members.values())).read
+    return replace(read, **{name: getattr(own, name) for name in OF_BLOCKS})

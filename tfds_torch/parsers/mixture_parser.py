@@ -19,6 +19,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.mixture_columns import read_member_columns
 from tfds_torch.parsers.mixture_fields import LABEL_NAME, MixtureFields, common_boxes, common_class_names
 from tfds_torch.parsers.mixture_members import (
+    OF_BLOCKS,
     check_agreement,
     check_members,
     check_read_options,
@@ -336,7 +337,7 @@ class ParserMixture(ParserBase):
             ConfigError: another option is given: it belongs to the members.
         """
         check_read_options(read)
-        kept = {name: getattr(self.read, name) for name in ("block_records", "shuffle_buffer")}
+        kept = {name: getattr(self.read, name) for name in OF_BLOCKS}
         return super().with_read(replace(read, **kept))
 
     @property

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from math import gcd
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.views import Views
@@ -12,8 +13,9 @@ from tfds_torch.runtime.printable import quoted
 
 
 def warn_of_reading(parser: Parser, fields: Sequence[str], rank: World, stacklevel: int = 3) -> None:
-    """Warns of batches that repeat a small split, and of fields that are unlikely to be meant."""
+    """Warns of batches that repeat a small split or cut groups of blocks, and of fields that are hardly meant."""
     _warn(_describe_repeats(parser, rank), stacklevel)
+    _warn(_describe_groups(parser, rank), stacklevel)
     warn_of_fields(parser, fields, stacklevel + 1)
 
 
@@ -49,6 +51,25 @@ def _describe_repeats(parser: Parser, rank: World) -> str | None:
     return (
         f"{parser.dataset_name}, split {quoted(parser.split)}, has {plan.num_selected} examples, fewer than a batch of "
         f"{num_slots}{ranks}: each comes {times} in the one batch of an epoch. {_remedy(plan)}"
+    )
+
+
+def _describe_groups(parser: Parser, rank: World) -> str | None:
+    """Returns the warning for ranks that share the groups of blocks; None: each has its own, or there is one rank."""
+    try:
+        plan = parser.plan(rank)
+    except ConfigError:  # Reported where the loader is iterated.
+        return None
+    groups, num_replicas = plan.num_groups, rank.num_replicas
+    if num_replicas == 1 or plan.has_equal_groups:
+        return None
+    step = groups // gcd(groups, num_replicas)
+    lower = plan.batch_size // step * step
+    sizes = f"{lower} or {lower + step}" if lower else str(step)
+    return (
+        f"{parser.dataset_name}, split {quoted(parser.split)}: block_groups={groups} does not divide the global batch "
+        f"of {plan.global_batch_size} ({num_replicas} ranks x batch_size {plan.batch_size}), so that every rank reads "
+        f"from all groups, and every machine nearly all blocks. Use batch_size={sizes}, or other block_groups."
     )
 
 

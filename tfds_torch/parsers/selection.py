@@ -11,7 +11,7 @@ from tfds_torch.engines.fields import Content
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.split_description import SplitDescription
 from tfds_torch.parsers.targets import cache_file, load_targets, map_targets, read_targets, store_targets
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
+from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder, refuse_groups
 from tfds_torch.plan.mixture_weights import SIZES, make_segments
 from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.plan.weighted_order import WeightedOrder, make_draw_weights
@@ -63,6 +63,8 @@ class Selection(SplitDescription):
                 argument out of range.
         """
         self._check_has_no_weights("balanced")
+        if self.read.block_groups > 1:
+            refuse_groups(f"balanced: {self.dataset_name}", self.read.block_groups)
         if not isinstance(by, str) or by != "label":
             raise ConfigError(f"balanced: by={quoted(by)} must be 'label', the field of the classes.")
         targets = self.targets()

@@ -24,7 +24,7 @@ from tfds_torch.parsers.undecoded import works_on_pixels
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.assignment import Assignment
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixture_order import MixtureOrder
+from tfds_torch.plan.mixture_order import MixtureOrder, refuse_groups
 from tfds_torch.plan.subset import Subset
 from tfds_torch.plan.weighted_order import WeightedOrder
 from tfds_torch.plan.world import World
@@ -303,6 +303,8 @@ class SplitDescription(ParserFields):
         """
         default = EpochPlan.default_remainder(self.is_training, world)
         is_row = self._row is not None
+        if is_row and self.read.block_groups > 1:
+            refuse_groups(self.dataset_name, self.read.block_groups)
         try:
             return EpochPlan(
                 num_examples=len(self._source),

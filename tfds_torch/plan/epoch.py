@@ -3,7 +3,8 @@
 N examples, R ranks, W workers, batch_size B per rank, global batch G = R * B. An epoch is a row of *slots*: first k * N
 slots for its k passes (`repeats`), then, where the remainder asks for it, the fill of the last global batch. Global
 batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B. Where the first `first_example` slots were
-delivered under another G, slots and batches are counted from there on.
+delivered under another G, slots and batches are counted from there on. With groups of blocks, of which a global batch
+has equal shares, it has the same slots, ordered by group.
 
 A subset of n examples has n slots in a pass. With `epoch_size` E, or in a mixture, there is one endless row of slots,
 of which E are an epoch, or one of its k repeats: everything else is the same.
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
+from tfds_torch.plan.block_order import BatchGroups, BlockShuffle, block_order_at
 from tfds_torch.plan.mixture_order import MixtureOrder
 from tfds_torch.plan.mixture_weights import MOST_SLOTS
-from tfds_torch.plan.order import LARGEST_KEY, BlockShuffle, Int64Array, block_order_at, order_at, unique
+from tfds_torch.plan.order import LARGEST_KEY, Int64Array, order_at, unique
 from tfds_torch.plan.subset import Subset
 from tfds_torch.plan.weighted_order import WeightedOrder
 from tfds_torch.plan.world import World
@@ -223,6 +225,16 @@ class EpochPlan:
         return self.row is not None or self.epoch_size is not None
 
     @property
+    def num_groups(self) -> int:
+        """Groups of blocks that the slots take from in turn; 1: there are none."""
+        return self.blocks.groups if self.blocks is not None and self.shuffle else 1
+
+    @property
+    def has_equal_groups(self) -> bool:
+        """Whether every global batch has equal shares of the groups, so that it is ordered by them."""
+        return self.global_batch_size % self.num_groups == 0
+
+    @property
     def num_own_slots(self) -> int:
         """Slots of the epoch's own examples, k * N (of an endless row k * E); the fill comes behind them."""
         return self.pass_size * self.num_passes
@@ -316,6 +328,8 @@ class EpochPlan:
             ConfigError: there is no such epoch.
         """
         epoch = self.check_epoch(epoch)
+        if self.num_groups > 1:
+            slots = self.batch_groups(epoch).before(slots)
         slots = slots + self.first_example
         passes, positions = np.divmod(slots, self.pass_size)
         valid = np.ones(slots.shape, np.bool_)
@@ -330,6 +344,14 @@ class EpochPlan:
             passes, positions = np.divmod(passes * self.epoch_size + positions, self.num_selected)
         examples = self._examples_at(passes, positions)
         return PlannedBatch(examples if self.subset is None else self.subset.numbers[examples], passes, valid)
+
+    def batch_groups(self, epoch: int) -> BatchGroups:
+        """Returns how the global batches of an epoch are ordered by the groups of blocks."""
+        num_slots = self.num_batches * self.global_batch_size if self.has_equal_groups else 0
+        if num_slots and self.remainder in (Remainder.KEEP, Remainder.PAD):
+            num_slots = self.num_valid // self.global_batch_size * self.global_batch_size
+        first_group = (epoch * self.num_own_slots + self.first_example) % self.num_groups
+        return BatchGroups(self.global_batch_size, self.num_groups, first_group, num_slots)
 
     def _examples_at(self, passes: Int64Array, positions: Int64Array) -> Int64Array:
         """Returns which of the examples of a pass stand at positions in passes."""

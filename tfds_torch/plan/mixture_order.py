@@ -15,24 +15,16 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush, heappushpop
-from typing import NamedTuple
+from typing import NamedTuple, Never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_integer
+from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.mixture_weights import MOST_SLOTS, Segment
-from tfds_torch.plan.order import (
-    LARGEST_KEY,
-    BlockShuffle,
-    Int64Array,
-    ShuffledPass,
-    block_order_at,
-    order_at,
-    orders_at,
-    unique,
-)
+from tfds_torch.plan.order import LARGEST_KEY, Int64Array, ShuffledPass, order_at, orders_at, unique
 from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.printable import quoted
 
@@ -143,7 +135,8 @@ class MixtureOrder:
             split of its own, and `index` counts over these.
 
     Raises:
-        ConfigError: there is no member, one is empty, or two have one name; or values out of range.
+        ConfigError: there is no member, one is empty or has groups of blocks, or two have one name; or values out of
+            range.
     """
 
     members: tuple[MixtureMember, ...]
@@ -352,7 +345,7 @@ class MixtureOrder:
 
 
 def check_members(members: tuple[MixtureMember, ...]) -> None:
-    """Raises ConfigError where there is no member, one is empty, or two have one name."""
+    """Raises ConfigError where there is no member, one is empty or has groups of blocks, or two have one name."""
     if not members:
         raise ConfigError("A mixture needs members: it has none.")
     names = [member.name for member in members]
@@ -361,6 +354,16 @@ def check_members(members: tuple[MixtureMember, ...]) -> None:
             raise ConfigError(f"Two members of the mixture are called {quoted(member.name)}: give each its own name.")
         if member.num_examples < 1:
             raise ConfigError(f"The member {quoted(member.name)} of the mixture holds no examples: leave it out.")
+        if member.blocks is not None and member.blocks.groups > 1:
+            refuse_groups(f"The member {quoted(member.name)} of the mixture", member.blocks.groups)
+
+
+def refuse_groups(what: str, groups: int) -> Never:
+    """Raises the ConfigError for groups of blocks where weights choose what is in a batch."""
+    raise ConfigError(
+        f"{what} has block_groups={groups} beside weights, which choose what is in a global batch, so that it has no "
+        f"equal part of each group. Leave out block_groups (block_records works with weights), or the weights."
+    )
 
 
 def _distinct_pairs(

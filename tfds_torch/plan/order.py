@@ -20,7 +20,6 @@ a wrapped copy belongs to the next pass and so gets others.
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -28,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer
 
 Int64Array = NDArray[np.int64]
 UInt64Array = NDArray[np.uint64]
@@ -39,30 +37,6 @@ LARGEST_KEY = 2**63 - 1
 
 _NUM_ROUNDS = 8
 _LARGEST_SORTED = 4096
-
-
-@dataclass(frozen=True)
-class BlockShuffle:
-    """A coarser shuffle, for disks where reads all over a file are expensive.
-
-    Blocks of neighbouring examples are shuffled as wholes. Then the examples of every `window_blocks` blocks that
-    follow each other in that row are shuffled among themselves. So the examples of a window lie in `window_blocks`
-    places, and no two windows share a block.
-
-    Attributes:
-        block_records: neighbouring examples that stay in one window, >= 1.
-        window_blocks: blocks of a window, >= 1.
-
-    Raises:
-        ConfigError: a value is not an integer or below 1.
-    """
-
-    block_records: int
-    window_blocks: int
-
-    def __post_init__(self) -> None:
-        for name in ("block_records", "window_blocks"):
-            object.__setattr__(self, name, check_integer(name, getattr(self, name), 1))
 
 
 def epoch_order(num_examples: int, seed: int, pass_number: int, start: int = 0, stop: int | None = None) -> Int64Array:
@@ -101,8 +75,8 @@ def order_at(positions: Int64Array, num_examples: int, seed: int, pass_number: i
         seed: any integer >= 0.
         pass_number: which pass over the examples, any integer >= 0.
     """
-    _check_key(seed, pass_number)
-    return _permute(positions, num_examples, _name_of_order(num_examples, seed, pass_number))
+    check_key(seed, pass_number)
+    return permute(positions, num_examples, _name_of_order(num_examples, seed, pass_number))
 
 
 class ShuffledPass(NamedTuple):
@@ -155,77 +129,13 @@ def _name_of_order(num_examples: int, seed: int, pass_number: int) -> str:
     return f"order 1: seed {seed}, pass {pass_number}, examples {num_examples}"
 
 
-def block_order_at(
-    positions: Int64Array, num_examples: int, seed: int, pass_number: int, blocks: BlockShuffle
-) -> Int64Array:
-    """Returns the examples at any positions of a pass's block order.
-
-    A permutation of 0..num_examples-1 like `order_at`'s, with its arguments, at the same cost: every window that a
-    position falls into adds one more set of keys (and, for windows of at most 4,096 examples, the hashes of that
-    window).
-    """
-    _check_key(seed, pass_number)
-    if positions.size == 0:
-        return np.empty(0, np.int64)
-    row = _BlockRow(num_examples, blocks, f"seed {seed}, pass {pass_number}, examples {num_examples}")
-    return row.example(row.shuffle_windows(positions))
-
-
-class _BlockRow:
-    """The row of shuffled blocks: whole blocks in an order of their own, the short one (if any) somewhere between."""
-
-    def __init__(self, num_examples: int, blocks: BlockShuffle, key: str) -> None:
-        self.block_records, self.window_blocks = blocks.block_records, blocks.window_blocks
-        self.key = f"block order 1: {key}, blocks of {blocks.block_records}"
-        self.num_whole, self.short_records = divmod(num_examples, blocks.block_records)
-        digest = hashlib.blake2b(f"tfds_torch {self.key}: place of the short block".encode(), digest_size=16).digest()
-        self.short_place = int.from_bytes(digest, "little") % (self.num_whole + 1)  # So many whole ones come before it.
-
-    def shuffle_windows(self, positions: Int64Array) -> Int64Array:
-        """Returns the places in the row, before its windows were shuffled, of positions after that."""
-        places = np.empty_like(positions)
-        windows = self._block_place(positions)[0] // self.window_blocks
-        by_window = np.argsort(windows, kind="stable")
-        for here in np.split(by_window, np.flatnonzero(np.diff(windows[by_window])) + 1):
-            window = int(windows[here[0]])
-            start, stop = self._start(window * self.window_blocks), self._start((window + 1) * self.window_blocks)
-            key = f"{self.key}, window {window} of {self.window_blocks} blocks"
-            places[here] = start + _permute(positions[here] - start, stop - start, key)
-        return places
-
-    def example(self, places: Int64Array) -> Int64Array:
-        """Returns the examples at places of the row."""
-        blocks, offsets = self._block_place(places)
-        is_short = (blocks == self.short_place) & (self.short_records > 0)
-        whole = blocks - ((blocks > self.short_place) & (self.short_records > 0))
-        blocks[is_short] = self.num_whole
-        blocks[~is_short] = _permute(whole[~is_short], self.num_whole, f"{self.key}, whole blocks {self.num_whole}")
-        return blocks * self.block_records + offsets
-
-    def _block_place(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns which block of the row each place is in, counted from the row's start, and its offset therein."""
-        short_start = self.short_place * self.block_records
-        after = places - short_start - self.short_records
-        blocks, offsets = np.divmod(np.where(after >= 0, places - self.short_records, places), self.block_records)
-        if self.short_records:
-            blocks[after >= 0] += 1
-        return blocks, offsets
-
-    def _start(self, block: int) -> int:
-        """Returns the first place of a block of the row; past the last block, the end of the row."""
-        num_blocks = self.num_whole + (1 if self.short_records else 0)
-        block = min(block, num_blocks)
-        if self.short_records and block > self.short_place:
-            return (block - 1) * self.block_records + self.short_records
-        return block * self.block_records
-
-
-def _check_key(seed: int, pass_number: int) -> None:
+def check_key(seed: int, pass_number: int) -> None:
+    """Raises ConfigError where the seed or the number of a pass is negative."""
     if seed < 0 or pass_number < 0:
         raise ConfigError(f"epoch_order: seed={seed} and pass_number={pass_number} must be >= 0.")
 
 
-def _permute(positions: Int64Array, size: int, key: str) -> Int64Array:
+def permute(positions: Int64Array, size: int, key: str) -> Int64Array:
     """Returns the values of a permutation of 0..size-1, named by a key, at some positions."""
     if positions.size == 0:
         return np.empty(0, np.int64)

@@ -11,13 +11,15 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.arguments import check_choice, check_integer
+from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.order import BlockShuffle
 from tfds_torch.plan.state_fields import (
+    ADDED_FIELDS,
     POSITION_FIELDS,
     READ_MODES,
     STATE_FIELDS,
+    STATE_FIELDS_1,
     STATE_VERSION,
     check_kind,
     checksum_of,
@@ -49,6 +51,7 @@ class LoaderState:
         is_training, shuffle, seed, remainder: as in `EpochPlan`.
         repeats: passes in one epoch, >= 1.
         block_records, window_blocks: of a block shuffle, both None without one.
+        block_groups: groups of blocks, >= 2; None without them. A saved state only has the field where it has groups.
         global_batch_size: G = num_replicas * batch_size.
         batch_size: B, per rank.
         num_replicas: R.
@@ -80,6 +83,7 @@ class LoaderState:
     epoch: int
     first_example: int
     batches_delivered: int
+    block_groups: int | None = None
     checksum: str = ""
 
     @classmethod
@@ -115,6 +119,7 @@ class LoaderState:
             remainder=plan.remainder.value,
             block_records=blocks.block_records if blocks else None,
             window_blocks=blocks.window_blocks if blocks else None,
+            block_groups=plan.num_groups if plan.num_groups > 1 else None,
             global_batch_size=plan.global_batch_size,
             batch_size=plan.batch_size,
             num_replicas=plan.world.num_replicas,
@@ -157,7 +162,7 @@ class LoaderState:
         """
         blocks = None
         if self.block_records is not None and self.window_blocks is not None:
-            blocks = BlockShuffle(self.block_records, self.window_blocks)
+            blocks = BlockShuffle(self.block_records, self.window_blocks, self.block_groups or 1)
         return EpochPlan(
             num_examples=self.num_examples,
             world=World(num_replicas=self.num_replicas),
@@ -190,7 +195,8 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dict of plain values."""
-        return asdict(self)
+        fields = asdict(self)
+        return {name: fields[name] for name in fields if name not in ADDED_FIELDS or fields[name] != ADDED_FIELDS[name]}
 
     def to_json(self) -> str:
         """Returns the fields as one line of JSON."""
@@ -240,7 +246,7 @@ class LoaderState:
                 first, with the value stored, the value found and the remedy.
         """
         read = cls._read(state)
-        found = differences(read.to_dict(), here.to_dict(), allow_batch_change=allow_batch_change)
+        found = differences(asdict(read), asdict(here), allow_batch_change=allow_batch_change)
         if found:
             raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
         other = {name: getattr(here, name) for name in _COMPARED if getattr(read, name) != getattr(here, name)}
@@ -265,7 +271,7 @@ class LoaderState:
     def _read(cls, state: object) -> "LoaderState":
         """Returns a saved state as it is: one of version 1 keeps its version and checksum, which `_sealed` renews."""
         expected = check_kind(state) if isinstance(state, Mapping) else STATE_FIELDS
-        what = "LoaderState" if expected is STATE_FIELDS else "LoaderState of version 1"
+        what = "LoaderState of version 1" if expected is STATE_FIELDS_1 else "LoaderState"
         return cls(**{"first_example": 0, **read_fields(what, state, expected)})
 
     def _check_itself(self, suspects: list[str]) -> None:
@@ -289,6 +295,8 @@ class LoaderState:
         if (self.block_records is None) != (self.window_blocks is None):
             blocks = f"block_records={self.block_records} and window_blocks={self.window_blocks}"
             return f"{blocks} must both be numbers or both None."
+        if self.block_groups is not None and self.block_records is None:
+            return f"block_groups={self.block_groups} must be None where block_records is."
         first = f"first_example={self.first_example}"
         if self.first_example and self.read_mode != "index":
             return (

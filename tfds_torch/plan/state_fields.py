@@ -77,6 +77,7 @@ STATE_FIELDS = {
         or_none=True,
         remedy="A window is shuffle_buffer // block_records blocks: the state had {window_records} examples.",
     ),
+    "block_groups": StateField(int, least=2, or_none=True, remedy="Pass ReadOptions(block_groups={groups})."),
     "global_batch_size": StateField(int, least=1),
     "batch_size": StateField(int, least=1),
     "num_replicas": StateField(int, least=1),
@@ -87,7 +88,10 @@ STATE_FIELDS = {
     "checksum": StateField(str),
 }
 
-STATE_FIELDS_1 = {name: field for name, field in STATE_FIELDS.items() if name != "first_example"}
+ADDED_FIELDS = {"block_groups": None}
+"""Fields that a state only has where they differ from these values: it is then as it was before there were any."""
+
+STATE_FIELDS_1 = {name: field for name, field in STATE_FIELDS.items() if name not in ("first_example", *ADDED_FIELDS)}
 """Those of version 1, of releases up to 0.2.0: an epoch had one global batch size."""
 
 POSITION_FIELDS = {
@@ -121,7 +125,9 @@ def check_kind(state: Mapping[Any, Any]) -> dict[str, StateField]:
             f"LoaderState: version={version} is {age} than versions 1 to {STATE_VERSION}, which this release reads. "
             f"{remedy}"
         )
-    return STATE_FIELDS_1 if type(version) is int and version == 1 else STATE_FIELDS
+    if type(version) is int and version == 1:
+        return STATE_FIELDS_1
+    return {name: field for name, field in STATE_FIELDS.items() if name in state or name not in ADDED_FIELDS}
 
 
 def read_fields(what: str, state: object, fields: Mapping[str, StateField]) -> dict[str, Any]:
@@ -161,7 +167,9 @@ def differences(stored: Mapping[str, Any], here: Mapping[str, Any], *, allow_bat
         if name == "remainder":
             is_same |= {stored[name], here[name]} == _SAME_REMAINDERS
         if field.remedy and not is_same:
-            remedy = field.remedy.format(stored=quoted(stored[name]), window_records=window_records)
+            remedy = field.remedy.format(
+                stored=quoted(stored[name]), window_records=window_records, groups=stored["block_groups"] or 1
+            )
             found.append(_difference(name, stored, here, remedy))
     if stored["read_mode"] != "index":
         return found + _differences_of_world(stored, here)

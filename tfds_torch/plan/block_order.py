@@ -1,0 +1,200 @@
+"""The block order of a pass: blocks of neighbouring examples are shuffled, and examples within windows of blocks.
+
+The blocks stand in a *row*, in a shuffled order of their own: whole blocks, and the short one (if any) somewhere
+between. A *place* is a number of that row, a *position* one of the pass. Windows are cut from the row.
+
+With L groups, the row is cut into L parts of equal length, give or take one example, at examples and not at blocks.
+Each part is a group, with windows of its own, and the positions of the pass take from the groups in turn: position q
+of pass p is of group (q + p N) % L. So the turns go on from one pass to the next, and any n L slots that follow each
+other, over whatever passes, have exactly n of each group. A global batch of G slots, a multiple of L, is then ordered
+by group (`BatchGroups`), so that the m-th of M equal parts of it takes from the m-th part of the groups: the ranks of
+one of M machines read 1 / M of the blocks. Streaming's canonical nodes serve the same end.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import merge
+
+import numpy as np
+
+from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.order import Int64Array, check_key, permute
+
+
+@dataclass(frozen=True, repr=False)
+class BlockShuffle:
+    """A coarser shuffle, for disks and networks where reads all over a file are expensive.
+
+    Blocks of neighbouring examples are shuffled as wholes. Then the examples of every `window_blocks` blocks that
+    follow each other in that row are shuffled among themselves. So the examples of a window lie in `window_blocks`
+    places, and no two windows share a block.
+
+    Attributes:
+        block_records: neighbouring examples that stay in one window, >= 1.
+        window_blocks: blocks of a window, >= 1; with groups, of the windows of all groups that are read together.
+        groups: parts that the row of blocks is cut into, which the positions of a pass take from in turn, >= 1.
+
+    Raises:
+        ConfigError: a value is not an integer or below 1.
+    """
+
+    block_records: int
+    window_blocks: int
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("block_records", "window_blocks", "groups"):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 1))
+
+    def __repr__(self) -> str:
+        """Returns the sizes as an expression; that of one group stays as it was: fingerprints of mixtures hash it."""
+        groups = f", groups={self.groups}" if self.groups > 1 else ""
+        return f"BlockShuffle(block_records={self.block_records}, window_blocks={self.window_blocks}{groups})"
+
+
+def block_order_at(
+    positions: Int64Array, num_examples: int, seed: int, pass_number: int, blocks: BlockShuffle
+) -> Int64Array:
+    """Returns the examples at any positions of a pass's block order.
+
+    A permutation of 0..num_examples-1 like `order_at`'s, with its arguments, at the same cost: every window that a
+    position falls into adds one more set of keys (and, for windows of at most 4,096 examples, the hashes of that
+    window).
+    """
+    check_key(seed, pass_number)
+    if positions.size == 0:
+        return np.empty(0, np.int64)
+    return BlockRow(num_examples, blocks, seed, pass_number).examples_at(positions)
+
+
+class BlockRow:
+    """The row of shuffled blocks of a pass; its arguments are those of `block_order_at`."""
+
+    def __init__(self, num_examples: int, blocks: BlockShuffle, seed: int, pass_number: int) -> None:
+        self._num_examples, self._block_records, self._groups = num_examples, blocks.block_records, blocks.groups
+        self._window_blocks = max(1, blocks.window_blocks // blocks.groups)
+        key = f"seed {seed}, pass {pass_number}, examples {num_examples}"
+        self._key = f"block order 1: {key}, blocks of {blocks.block_records}"
+        self._num_whole, self._short_records = divmod(num_examples, blocks.block_records)
+        digest = hashlib.blake2b(f"tfds_torch {self._key}: place of the short block".encode(), digest_size=16).digest()
+        self._short_place = int.from_bytes(digest, "little") % (self._num_whole + 1)  # So many whole ones come before.
+        self._first_group = pass_number * num_examples % blocks.groups
+        # Of each group: its first position, its places, and the block that its first place is in.
+        self._first_positions = (np.arange(self._groups) - self._first_group) % self._groups
+        sizes = np.maximum(0, (num_examples - 1 - self._first_positions) // self._groups + 1)
+        self._stops = np.cumsum(sizes, dtype=np.int64)
+        self._starts = self._stops - sizes
+        self._first_blocks = self._block_place(self._starts)[0]
+
+    def examples_at(self, positions: Int64Array) -> Int64Array:
+        """Returns the examples at positions of the pass, int64 [n]."""
+        group = (positions + self._first_group) % self._groups
+        places = self._starts[group] + (positions - self._first_positions[group]) // self._groups
+        return self._example(self._shuffle_windows(group, places))
+
+    def windows(self, start: int = 0) -> Iterator[Int64Array]:
+        """Yields the positions of each window, int64 [n], in the order of the first of them.
+
+        Args:
+            start: a position: windows that end before it are left out.
+        """
+        rows = [self._windows_of(group, start) for group in range(self._groups)]
+        for _, positions in merge(*rows, key=lambda window: window[0]):
+            yield positions
+
+    def _windows_of(self, group: int, start: int) -> Iterator[tuple[int, Int64Array]]:
+        """Yields the windows of one group, each with its first position."""
+        first_position, first_place = int(self._first_positions[group]), int(self._starts[group])
+        stop = int(self._stops[group])
+        place = first_place + max(0, -(-(start - first_position) // self._groups))
+        while place < stop:
+            block = int(self._block_place(np.array([place]))[0][0])
+            window = (block - int(self._first_blocks[group])) // self._window_blocks
+            begin, place = self._window(group, window)
+            positions = first_position + (np.arange(begin, place, dtype=np.int64) - first_place) * self._groups
+            yield int(positions[0]), positions
+
+    def _shuffle_windows(self, group: Int64Array, places: Int64Array) -> Int64Array:
+        """Returns the places in the row, before its windows were shuffled, of places after that."""
+        shuffled = np.empty_like(places)
+        windows = (self._block_place(places)[0] - self._first_blocks[group]) // self._window_blocks
+        numbers = windows * self._groups + group
+        by_window = np.argsort(numbers, kind="stable")
+        for here in np.split(by_window, np.flatnonzero(np.diff(numbers[by_window])) + 1):
+            window, own_group = divmod(int(numbers[here[0]]), self._groups)
+            start, stop = self._window(own_group, window)
+            key = f"{self._key}, window {window} of {self._window_blocks} blocks"
+            if self._groups > 1:
+                key += f", group {own_group} of {self._groups}"
+            shuffled[here] = start + permute(places[here] - start, stop - start, key)
+        return shuffled
+
+    def _window(self, group: int, window: int) -> tuple[int, int]:
+        """Returns the places of a window of a group, as (start, stop)."""
+        block = int(self._first_blocks[group]) + window * self._window_blocks
+        start, stop = self._start(block), self._start(block + self._window_blocks)
+        return max(start, int(self._starts[group])), min(stop, int(self._stops[group]))
+
+    def _example(self, places: Int64Array) -> Int64Array:
+        """Returns the examples at places of the row."""
+        blocks, offsets = self._block_place(places)
+        is_short = (blocks == self._short_place) & (self._short_records > 0)
+        whole = blocks - ((blocks > self._short_place) & (self._short_records > 0))
+        blocks[is_short] = self._num_whole
+        blocks[~is_short] = permute(whole[~is_short], self._num_whole, f"{self._key}, whole blocks {self._num_whole}")
+        return blocks * self._block_records + offsets
+
+    def _block_place(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Returns which block of the row each place is in, counted from the row's start, and its offset therein."""
+        short_start = self._short_place * self._block_records
+        after = places - short_start - self._short_records
+        blocks, offsets = np.divmod(np.where(after >= 0, places - self._short_records, places), self._block_records)
+        if self._short_records:
+            blocks[after >= 0] += 1
+        return blocks, offsets
+
+    def _start(self, block: int) -> int:
+        """Returns the first place of a block of the row; past the last block, the end of the row."""
+        num_blocks = self._num_whole + (1 if self._short_records else 0)
+        block = min(block, num_blocks)
+        if self._short_records and block > self._short_place:
+            return (block - 1) * self._block_records + self._short_records
+        return block * self._block_records
+
+
+@dataclass(frozen=True)
+class BatchGroups:
+    """The order of slots within global batches, by group: a bijection of the slots of each whole batch.
+
+    Attributes:
+        global_batch_size: G, a multiple of `groups` where any slots are ordered.
+        groups: L, >= 1.
+        first_group: the group of slot 0 before batches were ordered; those behind it have the following ones, in turn.
+        num_slots: slots from 0 on that are ordered, whole batches of them. A last batch that is kept short, or padded
+            at its end, keeps its order.
+    """
+
+    global_batch_size: int
+    groups: int
+    first_group: int
+    num_slots: int
+
+    def before(self, slots: Int64Array) -> Int64Array:
+        """Returns the slots, before batches were ordered, of slots after that, int64 [n]."""
+        if not self.num_slots:
+            return slots
+        batch, at = np.divmod(slots, self.global_batch_size)
+        group, number = np.divmod(at, self.global_batch_size // self.groups)
+        found = batch * self.global_batch_size + (group - self.first_group) % self.groups + number * self.groups
+        return np.where(slots < self.num_slots, found, slots)
+
+    def after(self, slots: Int64Array) -> Int64Array:
+        """Returns the slots, after batches were ordered, of slots before that, int64 [n]."""
+        if not self.num_slots:
+            return slots
+        batch, at = np.divmod(slots, self.global_batch_size)
+        number, turn = np.divmod(at, self.groups)
+        group = (turn + self.first_group) % self.groups
+        found = batch * self.global_batch_size + group * (self.global_batch_size // self.groups) + number
+        return np.where(slots < self.num_slots, found, slots)
