@@ -36,6 +36,7 @@ class Split:
         chosen: how examples are chosen of it, a key of choices.py.
         windows: which windows of the split's episodes are its examples, a key of numbered_episodes.WINDOWS; None: they
             are records.
+        groups: of blocks, into which the shuffled order is dealt; 1: single examples are shuffled.
     """
 
     root: str
@@ -45,6 +46,7 @@ class Split:
     content: str | None = "file_name"
     chosen: str = "all"
     windows: str | None = None
+    groups: int = 1
 
     @property
     def label(self) -> str:

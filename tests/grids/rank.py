@@ -61,11 +61,14 @@ def process_group(place: Place | None = None) -> Iterator[None]:
 
 
 def make_parser(cell: Cell, split: Split, mode: str) -> Any:
+    blocks: dict[str, Any] = (
+        {"block_records": 7, "shuffle_buffer": 28, "block_groups": split.groups} if split.groups > 1 else {}
+    )
     arguments: dict[str, Any] = {
         "is_training": cell.is_training,
         "shuffle": cell.is_training and split.shuffles,
         "batch_size": cell.batch_size,
-        "read": ReadOptions(mode=mode, num_threads=1, cycle_length=16 if mode == "index" else 4),
+        "read": ReadOptions(mode=mode, num_threads=1, cycle_length=16 if mode == "index" else 4, **blocks),
     }
     if split.windows is not None:
         return choose(WINDOWS[split.windows](split.root, **arguments), split.chosen)

@@ -39,6 +39,7 @@ NUM_FILES = {
     "balanced subset": 7,
     "windows": 3,
     "mixture of windows": 0,
+    "groups of blocks": 7,
 }
 """Name -> shards that hold examples of the split: mode `files` deals them."""
 
@@ -116,6 +117,7 @@ def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
         "balanced subset": Split(root, "shapes", "train", chosen=CLASSES),
         "windows": windows,
         "mixture of windows": replace(windows, windows="mixture"),
+        "groups of blocks": Split(root, "shapes", "train", groups=4),
     }
 
 
