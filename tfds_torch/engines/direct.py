@@ -16,11 +16,12 @@ from tfds_torch.engines.request import ReadContext, ReadRequest, SampleOrder
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
 from tfds_torch.images.transform import BufferRows
+from tfds_torch.plan.block_windows import block_windows
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array, examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage import network_waits
-from tfds_torch.storage.source import Source
+from tfds_torch.storage.source import ExampleRanges, Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
@@ -39,6 +40,27 @@ def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> I
     if not len(order):
         return
     request.source.check()
+    if request.source.block_records is None:
+        yield from _read_batches(request, order, num_valid)
+        return
+    request.source.follow(_find_windows(request))
+    try:
+        yield from _read_batches(request, order, num_valid)
+    finally:
+        request.source.follow(())
+
+
+def _find_windows(request: ReadRequest) -> Iterator[ExampleRanges]:
+    """Yields the blocks of each window of the order."""
+    plan = request.plan
+    has_blocks = plan.shuffle and plan.row is None and plan.blocks is not None
+    block_records = None if has_blocks else request.source.block_records
+    for window in block_windows(plan, request.epoch, request.start_batch, block_records=block_records):
+        yield window.start, window.stop
+
+
+def _read_batches(request: ReadRequest, order: SampleOrder, num_valid: int) -> Iterator[Batch]:
+    """Yields the batches of `read_in_order`, of files that were checked."""
     decoder = ChunkDecoder(request.source, request.content, request.plan.seed, request.context.metrics)
     may_replace = any(part.most for part in request.replacement_ranges)
     replace = Replacement(request, order, decoder) if may_replace else None

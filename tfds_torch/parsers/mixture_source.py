@@ -1,9 +1,9 @@
 """MixtureSource: the examples of several parsers as one Source, and fields that each member decodes in its own way."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, tee
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +18,15 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
+from tfds_torch.storage.source import (
+    Columns,
+    ExampleRanges,
+    FieldSpec,
+    FileInstruction,
+    LazyIds,
+    ReadByNumber,
+    not_found,
+)
 from tfds_torch.storage.stored_pixels import MergedPixels, StoredPixels
 
 MEMBER = "member"
@@ -211,6 +219,11 @@ class MixtureSource(ReadByNumber):
         return [source.stamps for source in self._sources]
 
     @property
+    def block_records(self) -> int | None:  # type: ignore[override]
+        """The fewest examples that a member has in a block; see `Source`."""
+        return min((size for source in self._sources if (size := source.block_records) is not None), default=None)
+
+    @property
     def instructions(self) -> Sequence[FileInstruction]:  # noqa: D102
         return [
             replace(one, first_index=one.first_index + offset)
@@ -263,6 +276,19 @@ class MixtureSource(ReadByNumber):
     def announce(self, index: Int64Array) -> None:  # noqa: D102
         for member, places in self._by_member(self._members_of(index)):
             self._sources[member].announce(index[places] - self._offsets[member])
+
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Has the blocks of members that lie far away fetched ahead; see `Source`."""
+        far = [member for member, source in enumerate(self._sources) if source.block_records is not None]
+        for member, own in zip(far, tee(windows, len(far)), strict=True):
+            self._sources[member].follow(self._of_member(member, *ranges) for ranges in own)
+
+    def _of_member(self, member: int, start: Int64Array, stop: Int64Array) -> ExampleRanges:
+        """Returns what a member has of ranges, by its own numbers."""
+        first, end = self._offsets[member : member + 2].tolist()
+        is_there = (start < end) & (stop > first)
+        start, stop = start[is_there], stop[is_there]
+        return np.maximum(start - first, 0), np.minimum(stop, end) - first
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:  # noqa: D102
         member = int(self._members_of(np.array([index], np.int64))[0])

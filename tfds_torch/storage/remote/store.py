@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.storage import network_waits
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.remote import urls
 from tfds_torch.storage.remote.connections import FetcherConnections
@@ -141,6 +142,8 @@ class ObjectStore:
     def count(self, num_bytes: int, waited_s: float = 0.0) -> None:
         """Counts what a reader got; the fetcher hears of it with the next message."""
         self._count_delivery.add(num_bytes, waited_s)
+        if waited_s:
+            network_waits.add(waited_s)
 
 
 class _Delivery:

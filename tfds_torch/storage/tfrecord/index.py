@@ -67,6 +67,9 @@ class TfrecordIndex(Protocol):
     def locate(self, index: Int64Array) -> Located:
         """Returns where examples, int64 [n], lie, in the order asked."""
 
+    def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Returns those of blocks, each of a file, that can be located without waiting."""
+
     def look_again(self, file: int) -> "TfrecordIndex | None":
         """Returns an index that was built again where a file is not the indexed one; None: the index is right."""
 
@@ -106,6 +109,10 @@ class RecordIndex:
     def __len__(self) -> int:
         """Number of examples of the split."""
         return len(self._table)
+
+    def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Returns all of them: every file is known."""
+        return blocks
 
     def locate(self, index: Int64Array) -> Located:
         """Returns where examples, int64 [n], lie, in the order asked."""

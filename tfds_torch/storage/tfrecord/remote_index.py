@@ -1,9 +1,13 @@
 """Where the records of TFRecord objects lie: shard by shard, each when a record of it is first needed."""
 
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
 
 import numpy as np
 
+from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.index_cache import IndexCache, UnusableIndexError
 from tfds_torch.storage.open_files import ProcessLock, Stamp
@@ -62,6 +66,13 @@ class RemoteRecordIndex:
         offset = self._offsets[place]
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
 
+    def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Returns those of blocks whose shards are known; the other shards are looked at meanwhile."""
+        missing = [file for file in dict.fromkeys(file for file, _ in blocks) if not self._is_known[file]]
+        if missing:
+            Thread(target=self._look_ahead, args=(missing,), name="tfds_torch-index-ahead", daemon=True).start()
+        return [(file, block) for file, block in blocks if self._is_known[file]]
+
     def look_again(self, file: int) -> None:
         """Returns None: a shard that was exchanged has another ETag, and is not read."""
 
@@ -76,6 +87,12 @@ class RemoteRecordIndex:
     def _offsets_of(self, file: int) -> Int64Array:
         first = int(self._first_place[file])
         return self._offsets[first : first + self._table.num_in_file[file] + 1]
+
+    def _look_ahead(self, files: Sequence[int]) -> None:
+        """Looks at shards, one after the other, so that a reader in a hurry waits for one of them only."""
+        with suppress(TfdsTorchError):  # Reading reports it.
+            for file in files:
+                self._look_at(np.array([file], np.int64))
 
     def _look_at(self, files: Int64Array) -> None:
         """Fills in the offsets of shards."""

@@ -124,8 +124,11 @@ class TfrecordReader:
         return discard_range(self._files, int(located.file[0]), begin, begin + int(located.length[0]) + FRAME_SIZE)
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the blocks of an order's next windows ahead; see RecordReader."""
-        self._files.follow(schedule)
+        """Fetches the blocks of an order's next windows ahead; see RecordReader.
+
+        Those of shards of which nothing is known yet are left out: these shards are looked at as wholes, meanwhile.
+        """
+        self._files.follow((window, self.index.known_blocks(blocks)) for window, blocks in schedule)
 
     def advise(self, index: Int64Array) -> None:
         """Asks the system to read examples, int64 [n], ahead; returns at once."""
