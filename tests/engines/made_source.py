@@ -36,6 +36,7 @@ class MadeSource:
     streams: Literal["records", "numbers"] | None = "numbers"
     has_shards: bool = False
     is_one_threaded: bool = False
+    networks: Any = ()
     block_records: int | None = None
     asked: list[tuple[str, int]] = field(default_factory=list)
     num_checks: int = 0

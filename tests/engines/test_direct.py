@@ -20,7 +20,7 @@ from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.storage import network_waits
+from tfds_torch.storage import network
 from tfds_torch.storage.source import Columns
 
 IMAGE = save(Image.new("RGB", (4, 6)), "PNG")
@@ -178,11 +178,11 @@ def test_single_examples_come_in_the_order_asked_for(num_threads: int) -> None:
 def test_waits_for_the_network_are_told_apart_from_reading() -> None:
     class FarSource(MadeSource):
         def read(self, index: NDArray[np.int64], fields: Sequence[str]) -> Columns:
-            network_waits.add(100.0)
+            network.add_wait(100.0)
             return super().read(index, fields)
 
     seconds = {}
-    for source in (MadeSource(40), FarSource(40)):
+    for source in (MadeSource(40), FarSource(40, networks=("a network",))):
         metrics, request = StageMetrics(0), request_of(source, batch_size=40)
         list(read_in_index_mode(replace(request, context=replace(request.context, metrics=metrics))))
         seconds[type(source)] = metrics.seconds(0)

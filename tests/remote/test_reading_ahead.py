@@ -12,7 +12,7 @@ from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.storage.network_waits import of_this_thread
+from tfds_torch.storage.network import waited_s
 from tfds_torch.storage.remote.options import RemoteOptions
 
 Serve = Callable[[Path | str], str]
@@ -72,10 +72,10 @@ def test_all_blocks_are_fetched_once_and_before_they_are_read(
     size = size_of(numbered_root)
     wait_until(lambda: fetched(faulty_server) - before >= size)
     faulty_server.fault("*tfrecord*", Fault(status=403))
-    waited_s = of_this_thread()
+    before_s = waited_s()
     labels += [label for batch in batches for label in batch.label.tolist()]
     assert set(range(41)) <= set(labels)
-    assert of_this_thread() == waited_s
+    assert waited_s() == before_s
     assert fetched(faulty_server) - before == size
 
 

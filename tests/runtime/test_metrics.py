@@ -111,7 +111,7 @@ def test_stats_are_plain_values_and_one_line() -> None:
         "2 batches, 16 examples, 32 examples/s; seconds: waiting 0.30, loop 0.20, fetch 0.40 (read 0.10, decode 0.20, "
         "transform 0.15), collate 0.05, hand-over 0.01, device copy 0.00"
     )
-    assert str(replace(stats, download_s=1.5)).endswith("device copy 0.00, download 1.50")
+    assert str(replace(stats, download_s=1.5, downloaded_bytes=2_400_000)).endswith("copy 0.00, download 1.50 (2 MB)")
 
 
 def test_a_worker_has_started_with_its_first_batch_or_when_it_says_that_there_is_none() -> None:

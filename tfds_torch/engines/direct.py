@@ -20,7 +20,7 @@ from tfds_torch.plan.block_windows import block_windows
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array, examples_of
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.storage import network_waits
+from tfds_torch.storage import network
 from tfds_torch.storage.source import ExampleRanges, Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
@@ -153,7 +153,7 @@ class _ChunkReader:
         while stop < self.num_examples:
             start, bounds = stop, self._chunk_bounds(stop, chunk_size, at_once)
             stop, at_once = bounds[-1], min(request.read_at_once, num_ahead)
-            began_at, waited_before_s = time.monotonic(), network_waits.of_this_thread()
+            began_at, waited_before_s = time.monotonic(), self._waited_s()
             ahead = min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
@@ -164,8 +164,12 @@ class _ChunkReader:
             announced = ahead
             read = self._read_chunks(start, own, bounds)
             if metrics is not None:
-                _add_reading(metrics, began_at, network_waits.of_this_thread() - waited_before_s)
+                _add_reading(metrics, began_at, self._waited_s() - waited_before_s)
             yield from read
+
+    def _waited_s(self) -> float:
+        """Returns how long this thread has waited for far files."""
+        return network.waited_s() if self._request.source.networks else 0.0
 
     def _chunk_bounds(self, start: int, chunk_size: int, at_once: int) -> list[int]:
         """Returns the ends of the chunks from a position on that are read together: so many examples, or one chunk."""

@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -12,10 +12,13 @@ from tfds_torch.images.decoders import jpeg
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration
 from tfds_torch.loaders.worker import WorkerBatch
+from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats, StageMetrics
 from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.runtime.worker_faults import WorkerFaults
+from tfds_torch.storage.network import Network, NetworkStats, total_stats
 
 _logger = logging.getLogger(__name__)
 
@@ -100,7 +103,16 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         self._is_closed = False
         self._metrics = LoaderMetrics()
         self._jpeg_decoder: str | None = None  # The choice of the Parser whose images are read; None: none are.
+        self._networks: Collection[Network] = ()
+        self._network_before: NetworkStats | None = None
         close_at_exit(self)
+
+    def _note_parser(self, parser: Parser, fields: Collection[str]) -> None:
+        """Notes whose examples are read, for `stats`."""
+        if "image" in fields:
+            self._jpeg_decoder = parser.read.jpeg_decoder
+        self._networks = parser.source.networks if isinstance(parser, ParserBase) else ()
+        self._network_before = total_stats(self._networks)
 
     def _begin(self) -> tuple[Position, int | None]:
         """Returns where an iteration begins, and how many batches it must have; None: unknown."""
@@ -151,7 +163,10 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         Where iterations live side by side, the workers and their stages are those of the latest one.
         """
         decoder = None if self._jpeg_decoder is None else jpeg.describe(self._jpeg_decoder)
-        return replace(self._metrics.stats(), jpeg_decoder=decoder)
+        downloaded = 0
+        if self._network_before is not None and (now := total_stats(self._networks)) is not None:
+            downloaded = max(0, (now - self._network_before).bytes_fetched)  # A killed fetcher counts anew.
+        return replace(self._metrics.stats(), jpeg_decoder=decoder, downloaded_bytes=downloaded)
 
     def close(self) -> None:
         """Ends all iterations and all processes; the loader cannot be iterated any more."""

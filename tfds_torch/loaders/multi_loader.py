@@ -102,7 +102,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         self.source, self.num_workers, self.world = source, options.num_workers, self._setup.rank
         self._cursor = Cursor(self.num_workers)
         if isinstance(read := self._setup.source, ParserSource):
-            self._jpeg_decoder = read.parser.read.jpeg_decoder if "image" in read.fields else None
+            self._note_parser(read.parser, read.fields)
             warn_of_reading(read.parser, read.fields, self.world)
         self._num_rejected = 0
 

@@ -1,7 +1,7 @@
 """MixtureSource: the examples of several parsers as one Source, and fields that each member decodes in its own way."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, tee
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.source import (
     Columns,
     ExampleRanges,
@@ -222,6 +223,11 @@ class MixtureSource(ReadByNumber):
     def block_records(self) -> int | None:  # type: ignore[override]
         """The fewest examples that a member has in a block; see `Source`."""
         return min((size for source in self._sources if (size := source.block_records) is not None), default=None)
+
+    @property
+    def networks(self) -> Collection[Network]:  # type: ignore[override]
+        """What the files of all members come through; see `Source`."""
+        return {one for source in self._sources for one in source.networks}
 
     @property
     def instructions(self) -> Sequence[FileInstruction]:  # noqa: D102

@@ -1,16 +1,28 @@
 """The object store of a parser whose files have URLs."""
 
+import hashlib
 import importlib.util
+import os
+import weakref
 from collections.abc import Sequence
+from dataclasses import fields
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.remote.urls import is_object_url, without_secrets
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
+
+_OF_CLIENTS = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+"""How the names of environment variables begin that a client of stores reads."""
+
+_stores: "weakref.WeakValueDictionary[str, ObjectStore]" = weakref.WeakValueDictionary()
+"""Parsers of a process share a store, and so one fetcher and its connections."""
+_lock = ProcessLock()
 
 _STREAM_MODES = ("files", "examples")
 _LONGEST_URL = 8192
@@ -56,7 +68,20 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
             f"{without_secrets(url)} is read through obstore, which is not installed. Install it with "
             f"`pip install 'tfds_torch[remote]'`."
         )
-    return ObjectStore(remote)
+    return _shared_store(remote or RemoteOptions())
+
+
+def _shared_store(options: RemoteOptions) -> ObjectStore:
+    """Returns the store of this process for some options and the environment, which has credentials and endpoints."""
+    environment = {name: value for name, value in os.environ.items() if name.upper().startswith(_OF_CLIENTS)}
+    own = {one.name: getattr(options, one.name) for one in fields(options)} | {"cache_dir": options.folder}
+    own["storage_options"] = sorted((options.storage_options or {}).items(), key=str)
+    key = hashlib.blake2b(repr((os.getpid(), own, sorted(environment.items()))).encode()).hexdigest()  # No secrets.
+    with _lock:
+        store = _stores.get(key)
+        if store is None:
+            store = _stores[key] = ObjectStore(options)
+        return store
 
 
 def open_files(

@@ -93,6 +93,7 @@ class LoaderStats:
         members: the members of a mixture; empty where there is none.
         jpeg_decoder: what decodes JPEG, with its version; None: no images of a Parser are read.
         download_s: processes waited for bytes of an object store; `read_s` does not count it.
+        downloaded_bytes: that came from object stores since the loader was made, for all readers of this rank.
     """
 
     batches: int
@@ -112,6 +113,7 @@ class LoaderStats:
     members: tuple[MemberStats, ...] = ()
     jpeg_decoder: str | None = None
     download_s: float = 0.0
+    downloaded_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figures as a dict of plain values."""
@@ -125,8 +127,8 @@ class LoaderStats:
             f"{self.read_s:.2f}, decode {self.decode_s:.2f}, transform {self.transform_s:.2f}), collate "
             f"{self.collate_s:.2f}, hand-over {self.hand_over_s:.2f}, device copy {self.device_copy_s:.2f}"
         )
-        if self.download_s:
-            text += f", download {self.download_s:.2f}"
+        if self.download_s or self.downloaded_bytes:
+            text += f", download {self.download_s:.2f} ({self.downloaded_bytes / 1e6:.0f} MB)"
         if self.replaced:
             text += f"; {self.replaced} damaged examples replaced"
         if self.members:

@@ -16,6 +16,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check_own_folder
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.shard_errors import unreadable
 from tfds_torch.storage.source import Columns, ExampleRanges, FieldSpec, FileInstruction, Source
 from tfds_torch.storage.stored_pixels import Gather, Pixels, StoredPixels, gather_with_numpy
@@ -153,6 +154,7 @@ class CachedSource:
     streams: Literal["records", "numbers"] | None = None
     is_one_threaded = False
     block_records: int | None = None
+    networks: Collection[Network] = ()
 
     def __init__(
         self,

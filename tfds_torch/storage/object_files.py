@@ -96,6 +96,11 @@ class ObjectFiles:
         """Returns an object of which parts are read as if it were mapped."""
         return MappedObject(self.open([path], [stamp]), stamp)
 
+    @property
+    def networks(self) -> tuple[ObjectStore]:
+        """The store."""
+        return (self.store,)
+
     def are_streamed(self, paths: Sequence[str]) -> bool:
         """Returns whether all are of Google Cloud Storage, which tensorflow reads by itself."""
         return all(path.startswith(_READ_BY_TENSORFLOW) for path in paths)

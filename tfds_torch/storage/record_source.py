@@ -16,6 +16,7 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.example import BadExampleError, ExampleReader
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name, schedule_of
@@ -249,6 +250,11 @@ class RecordSource(ABC):
         other = copy.copy(self)  # As a pickled one, it has no open files.
         other.verify_checksums, other._lock = verify_checksums, ProcessLock()
         return other
+
+    @property
+    def networks(self) -> Collection[Network]:
+        """What far files come through; see `Source`."""
+        return self.files.networks
 
     @property
     def block_records(self) -> int | None:

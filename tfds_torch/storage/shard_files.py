@@ -1,7 +1,7 @@
 """ShardFiles: where the files of a source lie; what is different between this machine and an object store is here."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles, ReadRanges, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status
 from tfds_torch.storage.shard_scans import ShardFile, open_shard
@@ -123,6 +124,10 @@ class ShardFiles(Protocol):
     def map(self, path: str, stamp: Stamp) -> Mapped:
         """Returns a file that must have a stamp, to be read in place."""
 
+    @property
+    def networks(self) -> Collection[Network]:
+        """What the files come through; empty: they are of this machine."""
+
     def are_streamed(self, paths: Sequence[str]) -> bool:
         """Whether tensorflow may be able to stream the files."""
 
@@ -134,6 +139,7 @@ class LocalFiles:
     """Files of this machine. A URL among them is one that only tensorflow may be able to read."""
 
     are_local = True
+    networks: Collection[Network] = ()
 
     def obstacle(self, paths: Sequence[str]) -> str | None:
         """Returns why parts of files cannot be read: one is remote."""

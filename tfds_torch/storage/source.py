@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.network import Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,10 @@ class Source(Protocol):
         """Neighbouring examples that are best read together, where files are far away; None: any order is as good."""
 
     @property
+    def networks(self) -> Collection[Network]:
+        """What far files come through, in this process; empty: all files are of this machine."""
+
+    @property
     def is_one_threaded(self) -> bool:
         """Whether a process may read with one thread only: the one that asks for the examples."""
 
@@ -253,6 +258,7 @@ class ReadByNumber:
     streams: Literal["records", "numbers"] | None = None
     obstacle: str | None = None
     block_records: int | None = None
+    networks: Collection[Network] = ()
 
     def in_blocks(self: _Self, block_records: int | None) -> _Self:
         """Returns this source, which reads in any order alike."""

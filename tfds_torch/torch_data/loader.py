@@ -87,8 +87,8 @@ class Loader(BaseLoader[Reader]):
         self._generator = make_generator(options)
         self._position: Position | None = None  # Of the latest iteration over a dataset that plans.
         self._must_check_ranks = options.check_ranks
-        if planned is not None and "image" in planned.fields:
-            self._jpeg_decoder = planned.parser.read.jpeg_decoder
+        if planned is not None:
+            self._note_parser(planned.parser, planned.fields)
         if options.has_device_stage:
             self._device_stage()  # What cannot work is reported now.
         warn_of_foreign(options, self.num_workers)

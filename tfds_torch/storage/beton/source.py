@@ -17,6 +17,7 @@ from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import FileState, ProcessLock, stamp_of, state_of
 from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
@@ -106,6 +107,11 @@ class BetonSource(ReadByNumber):
     def mean_example_bytes(self) -> int:
         """Mean size of a sample, its part of the last page's rest included."""
         return (self.head.table_at - self.head.layout.metadata_at) // max(1, len(self))
+
+    @property
+    def networks(self) -> Collection[Network]:  # type: ignore[override]
+        """What far files come through; see `Source`."""
+        return self.files.networks
 
     @property
     def block_records(self) -> int | None:  # type: ignore[override]

@@ -15,6 +15,7 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.step_index import open_step_index
 from tfds_torch.storage.episodes.window_reader import EPISODE, STEP, WindowFeatures, WindowReader, padding_key
 from tfds_torch.storage.example import ExampleReader
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import ProcessLock, difference, stamp_of
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.shard_errors import shard_status
@@ -141,6 +142,11 @@ class WindowSource(ReadByNumber):
     def files(self) -> ShardFiles:
         """Where the episodes lie."""
         return self.episodes.files
+
+    @property
+    def networks(self) -> Collection[Network]:  # type: ignore[override]
+        """What far files come through; see `Source`."""
+        return self.episodes.networks
 
     @property
     def block_records(self) -> int | None:  # type: ignore[override]

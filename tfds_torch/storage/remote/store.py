@@ -1,11 +1,11 @@
 """ObjectStore: what parsers, workers and commands hold of a store of objects; the fetcher does what it asks for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.storage import network_waits
+from tfds_torch.storage.network import NetworkStats, add_wait
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.remote import urls
 from tfds_torch.storage.remote.connections import FetcherConnections
@@ -123,6 +123,11 @@ class ObjectStore:
         reply, _ = self.ask({"op": "stats"})
         return dict(reply["counts"])
 
+    def network_stats(self) -> NetworkStats:
+        """Returns the counts of `stats` that tell of the network."""
+        counts = self.stats()
+        return NetworkStats(**{one.name: counts[one.name] for one in fields(NetworkStats)})  # type: ignore[arg-type]
+
     def start(self) -> None:
         """Starts the fetcher now, so that its start takes no time from the first read."""
         self.ask({"op": "hello"})
@@ -143,7 +148,7 @@ class ObjectStore:
         """Counts what a reader got; the fetcher hears of it with the next message."""
         self._count_delivery.add(num_bytes, waited_s)
         if waited_s:
-            network_waits.add(waited_s)
+            add_wait(waited_s)
 
 
 class _Delivery:

@@ -14,6 +14,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.shard_files import LOCAL, RangeReader, ShardFiles, schedule_of
 from tfds_torch.storage.source import (
@@ -118,6 +119,11 @@ class WebDatasetSource(ReadByNumber):
     def mean_example_bytes(self) -> int:
         """Mean size of a sample, all its members and their headers included."""
         return sum(size for size, _ in self._stamps) // max(1, len(self))
+
+    @property
+    def networks(self) -> Collection[Network]:  # type: ignore[override]
+        """What far files come through; see `Source`."""
+        return self.files.networks
 
     @property
     def block_records(self) -> int | None:  # type: ignore[override]
