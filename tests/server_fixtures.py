@@ -101,7 +101,8 @@ def nginx_server(
     """nginx over `nginx_server.folder`, which all tests share, by http and https."""
     if find_nginx() is None:
         pytest.skip(NEEDS_NGINX)
-    server: NginxServer = _once("nginx", lambda: NginxServer(tmp_path_factory.mktemp("nginx"), certificates))
+    folder, own = tmp_path_factory.mktemp("nginx"), tmp_path_factory.mktemp("nginx_own")
+    server: NginxServer = _once("nginx", lambda: NginxServer(folder, certificates, own))
     return server
 
 

@@ -4,7 +4,6 @@ import base64
 import hmac
 import os
 import shutil
-import tempfile
 import urllib.error
 from email.utils import formatdate
 from http import HTTPStatus
@@ -19,7 +18,8 @@ from benchmarks.server_process import ServerProcess, free_port
 NEEDS_AZURITE = "needs azurite"
 """Why tests are skipped where `find_azurite` returns None."""
 AZURITE = "TFDS_TORCH_TEST_AZURITE"
-"""Environment variable: the path of azurite-blob, where it is not on the PATH."""
+"""Environment variable: the path of azurite-blob, where it is neither on the PATH nor where .ci/run installs it."""
+_OWN = Path(__file__).parents[2] / ".venv" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's only account, as its documentation names it."""
@@ -27,7 +27,7 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 def find_azurite() -> str | None:
     """Returns the path of azurite-blob; None: it is not installed."""
-    return shutil.which(os.environ.get(AZURITE, "azurite-blob"))
+    return shutil.which(os.environ.get(AZURITE, "azurite-blob")) or shutil.which(_OWN)
 
 
 class AzureServer:
@@ -42,10 +42,9 @@ class AzureServer:
         azurite, port = find_azurite(), free_port()
         if azurite is None:
             raise FileNotFoundError(NEEDS_AZURITE)
-        self._own = Path(tempfile.mkdtemp(prefix="azurite-of-tests-"))
         options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
         options += ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
-        self.process = ServerProcess([azurite, *options], port=port, folder=self._own)
+        self.process = ServerProcess([azurite, *options], port=port)
         self.url = f"http://127.0.0.1:{port}/{ACCOUNT}"
         self.environ = {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
@@ -63,7 +62,6 @@ class AzureServer:
     def end(self) -> None:
         """Kills the server; does nothing when that was done already."""
         self.process.end()
-        shutil.rmtree(self._own, ignore_errors=True)
 
     def store(self, container: str) -> AzureStore:
         """Returns obstore's client of a container, whatever the environment says."""

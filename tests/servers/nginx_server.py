@@ -4,7 +4,6 @@ It answers ranges, ETags and If-Match (412).
 """
 
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -55,6 +54,7 @@ class NginxServer:
     Args:
         folder: what it serves.
         certificates: for https.
+        own: an empty folder for its configuration and logs.
 
     Attributes:
         url: of http.
@@ -65,12 +65,12 @@ class NginxServer:
         FileNotFoundError: it is not installed.
     """
 
-    def __init__(self, folder: Path, certificates: Certificates) -> None:
+    def __init__(self, folder: Path, certificates: Certificates, own: Path) -> None:
         nginx, port, tls_port = find_nginx(), free_port(), free_port()
         if nginx is None:
             raise FileNotFoundError(NEEDS_NGINX)
         self.folder = folder
-        self._own = Path(tempfile.mkdtemp(prefix="nginx-of-tests-"))
+        self._own = own
         places = {"own": self._own, "folder": folder, "certificate": certificates.server}
         configuration = self._own / "nginx.conf"
         configuration.write_text(_CONFIGURATION.format(port=port, tls_port=tls_port, **places))
@@ -86,7 +86,6 @@ class NginxServer:
     def end(self) -> None:
         """Kills the server; does nothing when that was done already."""
         self.process.end()
-        shutil.rmtree(self._own, ignore_errors=True)
 
     def requests(self) -> list[Asked]:
         """Returns the requests that have been answered so far; the newest may be missing for a moment."""
