@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from servers.azure_server import NEEDS_AZURITE, AzureServer, find_azurite
-from servers.certificates import Certificates, make_certificates
+from servers.certificates import Certificates
 from servers.faulty_server import FaultyFolder
 from servers.gcs_server import GCSServer
 from servers.nginx_server import NEEDS_NGINX, NginxServer, find_nginx
@@ -53,6 +53,8 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """The authority of the tests, which no system trusts, and a certificate of 127.0.0.1 and localhost by it."""
     if "certificates" not in _running:
+        from servers.make_certificates import make_certificates
+
         _running["certificates"] = make_certificates(tmp_path_factory.mktemp("certificates"))
     found: Certificates = _running["certificates"]
     return found

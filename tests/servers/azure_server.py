@@ -8,12 +8,14 @@ import urllib.error
 from email.utils import formatdate
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from obstore.store import AzureStore
 from servers.uploads import ask, upload
 
 from benchmarks.server_process import ServerProcess, free_port
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore
 
 NEEDS_AZURITE = "needs azurite"
 """Why tests are skipped where `find_azurite` returns None."""
@@ -63,8 +65,10 @@ class AzureServer:
         """Kills the server; does nothing when that was done already."""
         self.process.end()
 
-    def store(self, container: str) -> AzureStore:
+    def store(self, container: str) -> "AzureStore":
         """Returns obstore's client of a container, whatever the environment says."""
+        from obstore.store import AzureStore
+
         options = {"account_name": ACCOUNT, "account_key": KEY, "endpoint": self.url}
         return AzureStore(container, client_options={"allow_http": True}, **options)
 

@@ -35,7 +35,9 @@ class Fault:
     Attributes:
         status: instead of the object.
         retry_after: the header of that name.
+        redirect: the address, or the path on this server, where the client finds the object instead: 302.
         bearer: a token; without `Authorization: Bearer` and it, the answer is 401.
+        delay_s: the answer begins so much later.
         hang_up: the connection is reset before a byte of the answer.
         reset_after: the connection is reset after so many bytes of the body.
         close_after: the connection is closed, as if all were well, after so many bytes of the body.
@@ -50,7 +52,9 @@ class Fault:
 
     status: int = 0
     retry_after: str | None = None
+    redirect: str | None = None
     bearer: str | None = None
+    delay_s: float = 0.0
     hang_up: bool = False
     reset_after: int | None = None
     close_after: int | None = None
@@ -129,6 +133,8 @@ class FaultyServer(FileServer):
             return
         fault = taken[0].fault
         served.fault = fault.describe()
+        if fault.delay_s:
+            await asyncio.sleep(fault.delay_s)
         if fault.hang_up:
             _reset(writer)
         answer = self._spoil(request, fault)
@@ -143,6 +149,8 @@ class FaultyServer(FileServer):
         if fault.status:
             retry = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
             return Answer(fault.status, retry, b"a planted fault")
+        if fault.redirect is not None:
+            return Answer(302, {"Location": fault.redirect})
         headers = dict(request.headers)
         if fault.ignores_range:
             headers.pop("range", None)
@@ -192,6 +200,7 @@ async def _send(
         raise ConnectionAbortedError
     if end == fault.reset_after:
         _reset(writer)
+    writer.transport.set_write_buffer_limits()  # For the next answer: sendfile over TLS needs room.
     served.is_over = True
 
 

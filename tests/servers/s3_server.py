@@ -8,13 +8,15 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
-from obstore.store import S3Store
 from servers.uploads import ask, upload
 
 from benchmarks.server_process import ServerProcess, listen
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
 
 NEEDS_MOTO = "needs the environment of moto, which was not installed"
 """Why tests are skipped where `find_moto` returns None."""
@@ -73,8 +75,10 @@ class S3Server:
         """Kills the server; does nothing when that was done already."""
         self.process.end()
 
-    def store(self, bucket: str) -> S3Store:
+    def store(self, bucket: str) -> "S3Store":
         """Returns obstore's client of a bucket, whatever the environment says."""
+        from obstore.store import S3Store
+
         options = {"access_key_id": "tests", "secret_access_key": "secret-of-the-tests"}
         return S3Store(bucket, endpoint=self.url, region=REGION, client_options={"allow_http": True}, **options)
 

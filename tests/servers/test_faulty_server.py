@@ -188,6 +188,39 @@ def test_a_bearer_token_goes_into_the_default_headers(server: FaultyFolder) -> N
     assert "token" not in repr(server.ledger())
 
 
+def test_an_answer_that_does_not_come_is_asked_for_again(server: FaultyFolder) -> None:
+    server.fault("/object", Fault(delay_s=60), times=1)
+    assert read(open_store(server.url, timeout="200ms")) == BODY[START:END]
+    assert asked(server) == [(0, WHOLE), (206, WHOLE)]
+
+
+def test_a_redirect_is_followed_with_the_range_and_the_condition(server: FaultyFolder) -> None:
+    """As the addresses of the Hugging Face Hub lead to those of its store. The ETag is that of the object."""
+    (server.folder / "link").touch()
+    server.fault("/link", Fault(redirect="/object"))
+    store = open_store(server.url)
+    etag = obstore.head(store, "object")["e_tag"]
+    found = obstore.get(store, "link", options={"range": (START, END), "if_match": etag})
+    assert (bytes(found.bytes()), found.meta["e_tag"]) == (BODY[START:END], etag)
+    assert [(line.path, line.status, line.if_match) for line in server.ledger().requests[1:]] == [
+        ("/link", 302, etag),
+        ("/object", 206, etag),
+    ]
+
+
+def test_a_token_does_not_follow_a_redirect_to_another_server(
+    server: FaultyFolder, untrusted_server: FaultyFolder, certificates: Certificates
+) -> None:
+    (untrusted_server.folder / "object").write_bytes(BODY)
+    server.fault("/object", Fault(redirect=f"{untrusted_server.url}/object"))
+    untrusted_server.fault("/object", Fault(bearer="token"), times=1)
+    trusted = {"root_certificate": certificates.authority.read_bytes()}
+    store = open_store(server.url, default_headers={"Authorization": "Bearer token"}, **trusted)
+    with pytest.raises(UnauthenticatedError, match="401"):
+        read(store)
+    assert read(store) == BODY[START:END]
+
+
 def test_who_is_not_there_is_tried_again_for_all_tries(server: FaultyFolder, refused_url: str) -> None:
     """An unresolvable name and a refused connection count as passing faults: ten tries by default."""
     for url in (UNRESOLVABLE, refused_url):

@@ -2,10 +2,10 @@
 
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import obstore
-from obstore.store import ObjectStore
+if TYPE_CHECKING:  # Tests without the extra `remote` import the fixtures, too.
+    from obstore.store import ObjectStore
 
 
 def ask(url: str, method: str, body: bytes | None = None, **headers: Any) -> bytes:
@@ -24,8 +24,10 @@ def files_of(folder: Path, prefix: str = "") -> list[tuple[str, Path]]:
     return [("/".join(filter(None, [prefix, path.relative_to(folder).as_posix()])), path) for path in files]
 
 
-def upload(folder: Path, store: ObjectStore, prefix: str = "") -> list[str]:
+def upload(folder: Path, store: "ObjectStore", prefix: str = "") -> list[str]:
     """Uploads all files of a folder, under the names that they have in it, behind a prefix; returns the whole names."""
+    import obstore
+
     files = files_of(folder, prefix)
     for name, path in files:
         obstore.put(store, name, path)
