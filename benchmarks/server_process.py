@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 
 START_S = 30.0
@@ -52,7 +51,6 @@ class ServerProcess:
         port: where it listens; None: on the listener's.
         listener: made by `listen`; it belongs to the server then, and is closed here.
         environ: variables to add to this process's own.
-        folder: its current folder; None: this one's.
 
     Raises:
         ServerError: it has ended, or does not accept connections within START_S.
@@ -65,7 +63,6 @@ class ServerProcess:
         port: int | None = None,
         listener: socket.socket | None = None,
         environ: Mapping[str, str] | None = None,
-        folder: Path | None = None,
     ) -> None:
         self.port = port if listener is None else int(listener.getsockname()[1])
         self._name = " ".join(command)
@@ -79,7 +76,6 @@ class ServerProcess:
             stdout=self._log,
             stderr=self._log,
             env={**os.environ, **(environ or {})},
-            cwd=folder,
             pass_fds=() if listener is None else (listener.fileno(),),
             start_new_session=True,
         )
