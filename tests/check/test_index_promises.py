@@ -334,9 +334,10 @@ def test_every_example_once_is_also_judged_by_index(checker: Checker) -> None:
     assert "rank 0, epoch 0, batch 0: not in the planned order" in planted.detail("depend on workers")
 
 
-def test_by_block_every_promise_is_kept_too(checker: Checker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", ["", "\nblock_groups = 4"], ids=["blocks", "groups"])
+def test_by_block_every_promise_is_kept_too(checker: Checker, tmp_path: Path, more: str) -> None:
     path = tmp_path / "blocks.toml"
-    path.write_text("name = 'digits'\nis_training = true\nbatch_size = 8\n[read]\nblock_records = 16")
+    path.write_text(f"name = 'digits'\nis_training = true\nbatch_size = 8\n[read]\nblock_records = 16{more}")
     checked = checker.check_line(f"--config {path} --workers 0 --split train[:100] --epochs 1")
     assert (checked.code, checked.broken, len(checked.promises)) == (0, {}, 10), checked.errors
 

@@ -199,6 +199,7 @@ def compare_ranks(store: str, root: str) -> dict[str, str]:
         "preprocess": lambda: ImageDataset(make(preprocess=TrainPreprocess([8, 16][rank]))),
         "own preprocess": lambda: ImageDataset(make(preprocess=Shade(8, most=[8, 16][rank]))),
         "jpeg decoder": lambda: ImageDataset(make(read=ReadOptions(jpeg_decoder=["simplejpeg", "pillow"][rank]))),
+        "groups of blocks": lambda: ImageDataset(make(read=ReadOptions(block_records=4, block_groups=[2, 4][rank]))),
         "map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=[_same, _other][rank]))),
         "equal with a map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=_same))),
         "epoch": lambda: _at(ImageDataset(make()), epoch=rank),

@@ -116,6 +116,23 @@ def test_a_state_taken_after_a_change_goes_on_with_the_same_batch_and_with_anoth
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_groups_of_blocks_go_on_with_another_batch_whether_they_divide_it_or_not(kind: str, root: Path) -> None:
+    """2 ranks x 3 with a group each, then 1 rank x 5, which has no equal groups, then 2 ranks x 1."""
+    arguments: dict[str, Any] = {"read": ReadOptions(block_records=3, shuffle_buffer=12, block_groups=2)}
+    came: list[tuple[int, bool]] = []
+    state = None
+    for num_replicas, batch_size, num_batches in ((2, 3, 1), (1, 5, 1), (2, 1, None)):
+        loaders = ranks_of(kind, root, num_replicas, batch_size, **arguments)
+        for loader in loaders if state else ():
+            loader.load_state_dict(state, allow_batch_change=True)
+        part, state = take(loaders, num_batches)
+        came += part
+        close(loaders)
+    assert {index for index, _ in came} == set(range(NUM_EXAMPLES))
+    assert len(came) == NUM_EXAMPLES + (NUM_EXAMPLES - 6 - 5) % 2, "the planned fill of the last batch"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_padded_evaluation_counts_each_example_once_after_a_change(kind: str, root: Path) -> None:
     arguments: dict[str, Any] = {"is_training": False, "remainder": "pad"}
     loaders = ranks_of(kind, root, 2, 2, **arguments)

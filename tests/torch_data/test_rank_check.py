@@ -29,6 +29,7 @@ EXPECTED = {
     "preprocess": r"ConfigError: .*: preprocess is TrainPreprocess\(size=8, .*\) on rank 0, "
     r"TrainPreprocess\(size=16, .*\) on rank 1\.",
     "own preprocess": r"ConfigError: .*: preprocess is Shade\(size=8, .*most=8\) on rank 0, .*most=16\) on rank 1\.",
+    "groups of blocks": r"ConfigError: .*: blocks is .*groups=2\) on rank 0, .*groups=4\) on rank 1\.",
     "jpeg decoder": r"ConfigError: .*: jpeg_decoder is 'simplejpeg .*' on rank 0, pillow .* on rank 1 \(install .*",
     "map_fn": r"ConfigError: .*map_fn=[\w.]+:_same, .* on rank 0, .*map_fn=[\w.]+:_other, .* on rank 1\.",
     "equal with a map_fn": "nothing",

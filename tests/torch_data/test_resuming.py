@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from grids.fleet import Fleet
+from tfds_fixtures import with_read
 
 from torch_data.batched import BatchedMapStyleSetup, BatchedMixtureSetup, BatchedSetup, Shade
 from torch_data.resuming import ChosenSetup, ClassesSetup, MapStyleSetup, MixtureSetup, make_setup, run_conformance
@@ -174,10 +175,26 @@ WINDOWS_OF_EPISODES = [
     case("mixed windows, two workers", "stateful", MIX_WINDOWS | TWO, {}, campaign),
 ]
 
+GROUPS = {"read": with_read("index", block_records=5, shuffle_buffer=20, block_groups=4), "global_batch": 12}
+GROUPS_OF_BLOCKS = [
+    case("groups, no workers", "loader", GROUPS, {"num_replicas": 3}),
+    case("groups, other ranks", "uncounted", GROUPS, {"num_replicas": 2}, epochs=2),
+    case("groups, workers -> more workers", "plain", GROUPS | TWO, {"num_workers": 3}),
+    case("groups, repeats", "uncounted", GROUPS | {"repeats": 2}, {"num_replicas": 3}, slow),
+    case("groups, dropping", "uncounted", GROUPS | {"remainder": "drop"}, {"num_replicas": 2}, slow),
+    case("groups, padding", "uncounted", GROUPS | EVALUATION | {"shuffle": True}, {"num_replicas": 2}, slow),
+    case("groups, subset", "uncounted", chosen("subset") | GROUPS, {"num_replicas": 2}, slow),
+    case("groups, 2x2 -> 1x3", "loader", GROUPS | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow, epochs=2),
+    case("groups, two workers", "stateful", GROUPS | TWO, {}, slow),
+]
+
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "changes", "num_epochs"),
-    [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *OWN_DATASETS, *WINDOWS_OF_EPISODES],
+    [
+        *(*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *OWN_DATASETS, *WINDOWS_OF_EPISODES),
+        *GROUPS_OF_BLOCKS,
+    ],
 )
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     kind: str, arguments: dict[str, Any], changes: dict[str, Any], num_epochs: int, fleet: Fleet, numbered_root: str
