@@ -127,6 +127,13 @@ def test_the_next_pass_begins_where_this_one_is_filled_up() -> None:
     assert set(last.block.tolist()) <= set(following.block.tolist())
 
 
+def test_a_resume_in_one_pass_needs_all_windows_of_the_next_one() -> None:
+    plan = EpochPlan(100, World(), 10, Remainder.WRAP, True, 2, True, blocks=BlockShuffle(10, 2))
+    assert len(list(block_windows(plan, 0))) == 10
+    assert len(list(block_windows(plan, 0, 7))) == 2 + 5
+    check_windows(plan, 0, 7, None, 10)
+
+
 def test_a_huge_epoch_is_looked_at_one_window_at_a_time() -> None:
     plan = EpochPlan(10**12, World(), 64, Remainder.WRAP, True, shuffle=True, blocks=BlockShuffle(256, 32, 4))
     window = next(block_windows(plan, 3, 10**10))
