@@ -126,6 +126,12 @@ class ObjectFile:
         self._place = offset
         return offset
 
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Reads the next bytes into memory; returns how many, fewer than asked where the object ends."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
     def read(self, size: int, /) -> bytes:
         """Returns the next bytes, fewer where the object ends."""
         stop, parts = min(self._place + size, self.size), list[bytes]()

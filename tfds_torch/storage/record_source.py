@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
@@ -214,8 +215,10 @@ class RecordSource(ABC):
         """Opens the files for reading by number, and compares them with what the dataset promises."""
 
     @abstractmethod
-    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[bytes]:
-        """Yields all records of a local file, each compared with its checksum.
+    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
+        """Yields all records of a local file, uint8 [n], each compared with its checksum.
+
+        One is valid until the next is asked for.
 
         Args:
             path: one of the table's files.

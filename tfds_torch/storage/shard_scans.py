@@ -33,6 +33,9 @@ class ShardFile(Protocol):
     def read(self, size: int, /) -> bytes:
         """Returns the next bytes, fewer where the file ends."""
 
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Reads the next bytes into memory; returns how many, 0 where the file ends."""
+
 
 class RemoteShardFile(ShardFile, Protocol):
     """A shard that is no file of this machine."""

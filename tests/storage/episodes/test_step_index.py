@@ -1,7 +1,9 @@
 """The index of steps: where values lie, with a checksum each; built once, and built again when it must be."""
 
+import itertools
 import logging
 import os
+import tracemalloc
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from storage.example_writer import write_example
 from storage.made_episodes import (
     ACTION,
@@ -144,11 +147,25 @@ def test_indexes_of_other_features_are_kept_apart(split: MadeSplit) -> None:
         assert len(index.units) == index.num_units == sum(one + -(-one // 64) for one in (3, 0, 70, 129))
 
 
+def test_building_needs_memory_for_two_indexes_at_most(cache_home: Path) -> None:
+    layout = EpisodeLayout("steps", (IMAGE, TEXT), {}, ())
+    record = np.frombuffer(write_example({IMAGE: [b"a"] * 500, TEXT: [b"b"] * 500}), np.uint8)
+    paths, stamps = [f"shard {number}" for number in range(8)], [(1, 1)] * 8
+    tracemalloc.start()
+    try:
+        index = open_step_index(layout, DATASET, paths, stamps, [40] * 8, lambda *_: itertools.repeat(record, 40))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(index.units) == 8 * 40 * 1000
+    assert peak_bytes < 2.5 * index.units.nbytes
+
+
 # What is refused.
 
 
-def scan_one(record: bytes) -> Callable[..., Iterator[bytes]]:
-    return lambda *_: iter([record])
+def scan_one(record: bytes) -> Callable[..., Iterator[NDArray[np.uint8]]]:
+    return lambda *_: iter([np.frombuffer(record, np.uint8)])
 
 
 def refused(record: bytes, layout: EpisodeLayout = LAYOUT) -> str:
@@ -208,5 +225,5 @@ def test_units_are_counted_as_they_are_found(num_steps: int) -> None:
     units = array("I")
     layout = EpisodeLayout("steps", (), {FLAG: Numbers(1, False), WIDE: Numbers(100, True)}, (TASK,))
     record = write_example({FLAG: [3] * num_steps, WIDE: [0.0] * 100 * num_steps, TASK: [b"t"]})
-    assert layout.find_units(record, units) == (num_steps, [])
+    assert layout.find_units(np.frombuffer(record, np.uint8), units) == (num_steps, [])
     assert len(units) == 3 * int(layout.num_units(np.array([num_steps]))[0])

@@ -62,6 +62,13 @@ def test_an_example_that_is_put_together_of_features_is_that_example(example: di
     assert again.features == tf_example_pb2.Example.FromString(record).features
 
 
+def test_values_of_any_size_are_found() -> None:
+    sizes = [0, 127, 128, 16_383, 16_384, 2_100_000, 1]  # At the ends of the lengths of one to four bytes.
+    example = {"a": [bytes([number]) * size for number, size in enumerate(sizes)]}
+    record = write_example(example)
+    assert values_of(record, wire.find_features(record)[b"a"]) == example["a"]
+
+
 def test_of_a_key_that_stands_there_twice_the_last_one_counts() -> None:
     record = write_example({"a": [b"first"]}) + write_example({"a": [b"second"]})
     assert values_of(record, wire.find_features(record)[b"a"]) == [b"second"]

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
@@ -192,7 +193,7 @@ class ArrayRecordSource(RecordSource):
         reader.check()
         return reader
 
-    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[bytes]:
+    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
         """Yields all records of a local file; see RecordSource."""
         with open_shard(path, stamp):
             reader = find_opener(self.name)(path)
@@ -205,7 +206,7 @@ class ArrayRecordSource(RecordSource):
                         f"{path}: record {record}: {' '.join(str(error).split())}. The file is corrupt; prepare the "
                         f"dataset again."
                     ) from error
-                yield data
+                yield np.frombuffer(data, np.uint8)
                 advance(stamp[0] * (record + 1) // number)
 
     def _count_records(self, path: str) -> int:

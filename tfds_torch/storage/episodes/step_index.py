@@ -25,8 +25,9 @@ from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_errors import wrong_count
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 
-Scan = Callable[[str, Advance, Stamp], Iterator[bytes]]
-"""A shard's path, a function for the offset that was reached, and the shard's stamp -> its records, verified."""
+Scan = Callable[[str, Advance, Stamp], Iterator[NDArray[np.uint8]]]
+"""A shard's path, a function for the offset that was reached, and the shard's stamp -> its records, verified.
+Each record is uint8 [n], and valid until the next is asked for."""
 
 _FORMAT = "steps 1"
 _UNITS_AT_ONCE = 1 << 17  # Of those that are written: memory stays small.
@@ -112,7 +113,7 @@ def open_step_index(
     ).open()
 
 
-def _scan_shard(layout: EpisodeLayout, path: str, records: Iterator[bytes]) -> StepIndex:
+def _scan_shard(layout: EpisodeLayout, path: str, records: Iterator[NDArray[np.uint8]]) -> StepIndex:
     steps, units = array("I"), array("I")
     value_bytes = np.zeros(len(layout.values), np.int64)
     for number, record in enumerate(records):
@@ -128,13 +129,17 @@ def _scan_shard(layout: EpisodeLayout, path: str, records: Iterator[bytes]) -> S
     return StepIndex(layout, value_bytes, np.frombuffer(steps, np.uint32), _in_rows(np.frombuffer(units, np.uint32)))
 
 
-def _join(layout: EpisodeLayout, parts: Sequence[StepIndex]) -> StepIndex:
-    return StepIndex(
-        layout,
-        np.sum([np.zeros(len(layout.values), np.int64), *(part.value_bytes for part in parts)], axis=0),
-        np.concatenate([np.empty(0, np.uint32), *(part.num_steps for part in parts)]),
-        np.concatenate([np.empty((0, 3), np.uint32), *(part.units for part in parts)]),
-    )
+def _join(layout: EpisodeLayout, parts: list[StepIndex]) -> StepIndex:
+    """Returns the index of all shards; takes their parts one by one, so that the units are not in memory twice."""
+    value_bytes = np.sum([np.zeros(len(layout.values), np.int64), *(part.value_bytes for part in parts)], axis=0)
+    num_steps = np.concatenate([np.empty(0, np.uint32), *(part.num_steps for part in parts)])
+    units = np.empty((sum(len(part.units) for part in parts), 3), np.uint32)
+    stop = len(units)
+    while parts:
+        own = parts.pop().units
+        units[stop - len(own) : stop] = own
+        stop -= len(own)
+    return StepIndex(layout, value_bytes, num_steps, units)
 
 
 def _encode(index: StepIndex) -> Iterator[bytes]:

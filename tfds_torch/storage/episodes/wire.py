@@ -13,6 +13,9 @@ from tfds_torch.plan.order import Int64Array
 LISTS = {0x0A: "bytes", 0x12: "float", 0x1A: "int64"}
 """First byte of a `Feature` -> the kind of its list: the tag of a field that holds a message."""
 
+Encoded = bytes | memoryview
+"""An encoded message, or a part of one."""
+
 _DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
 _VALUES = 0x0A  # The field `value` of a list: packed numbers, or one of its bytes values.
@@ -22,7 +25,7 @@ class WireError(ValueError):
     """Bytes that are not an encoded Example, or one that no writer of TFDS's kind makes; a sentence."""
 
 
-def find_features(record: bytes) -> dict[bytes, tuple[int, int]]:
+def find_features(record: Encoded) -> dict[bytes, tuple[int, int]]:
     """Returns key -> where the `Feature` of that key begins in a record, and where it ends.
 
     Raises:
@@ -38,14 +41,14 @@ def find_features(record: bytes) -> dict[bytes, tuple[int, int]]:
             key, feature = b"", (first, first)
             for part, begin, end in _fields(record, first, last):
                 if part == 0x0A:
-                    key = record[begin:end]
+                    key = bytes(record[begin:end])
                 elif part == 0x12:
                     feature = (begin, end)
             features[key] = feature  # Of a key that stands there twice, protobuf takes the last one.
     return features
 
 
-def find_list(record: bytes, feature: tuple[int, int]) -> tuple[str, int, int]:
+def find_list(record: Encoded, feature: tuple[int, int]) -> tuple[str, int, int]:
     """Returns the kind of the list that a `Feature` holds, and where its message begins and ends.
 
     The kind is "" where it holds none.
@@ -65,7 +68,7 @@ def find_list(record: bytes, feature: tuple[int, int]) -> tuple[str, int, int]:
     return kind, begin, stop
 
 
-def find_values(record: bytes, start: int, stop: int) -> list[tuple[int, int]]:
+def find_values(record: Encoded, start: int, stop: int) -> list[tuple[int, int]]:
     """Returns where each value of a list of bytes begins and ends.
 
     Raises:
@@ -76,10 +79,14 @@ def find_values(record: bytes, start: int, stop: int) -> list[tuple[int, int]]:
     while at < stop:
         if record[at] != _VALUES:
             raise WireError("Its list holds something else than values.")
-        length = record[at + 1] if at + 1 < stop else 0x80
         begin = at + 2
+        length = record[at + 1] if begin <= stop else 0x80
         if length >= 0x80:
-            length, begin = _length(record, at + 1, stop)
+            # Of two bytes, as those of most images: a call for each takes as long as all else here.
+            if begin < stop and (more := record[begin]) < 0x80:
+                length, begin = length - 0x80 + (more << 7), begin + 1
+            else:
+                length, begin = _length(record, at + 1, stop)
         at = begin + length
         if at > stop:
             raise WireError("A value of it reaches behind its end.")
@@ -87,7 +94,7 @@ def find_values(record: bytes, start: int, stop: int) -> list[tuple[int, int]]:
     return values
 
 
-def find_packed(record: bytes, start: int, stop: int) -> tuple[int, int]:
+def find_packed(record: Encoded, start: int, stop: int) -> tuple[int, int]:
     """Returns where the packed numbers of a list begin and end.
 
     Raises:
@@ -103,7 +110,7 @@ def find_packed(record: bytes, start: int, stop: int) -> tuple[int, int]:
     return begin, stop
 
 
-def varint_stops(content: bytes) -> Int64Array:
+def varint_stops(content: Encoded) -> Int64Array:
     """Returns where each of the integers in their packed form ends, int64 [number of integers]."""
     data = np.frombuffer(content, np.uint8)
     return np.flatnonzero(data < 0x80) + 1
@@ -145,7 +152,7 @@ def write_example(features: Iterable[tuple[bytes, bytes]]) -> bytes:
     return _field(0x0A, b"".join(_field(0x0A, entry) for entry in entries))
 
 
-def _fields(record: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+def _fields(record: Encoded, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yields the fields of a message: the tag, and where the content of a delimited one begins and ends."""
     at = start
     while at < stop:
@@ -165,7 +172,7 @@ def _fields(record: bytes, start: int, stop: int) -> Iterator[tuple[int, int, in
         yield tag, begin, at
 
 
-def _length(record: bytes, at: int, stop: int) -> tuple[int, int]:
+def _length(record: Encoded, at: int, stop: int) -> tuple[int, int]:
     """Returns the integer at a place, and where it ends."""
     value = shift = 0
     while at < stop and shift < 70:

@@ -11,11 +11,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.crc32c import crc32c
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 from tfds_torch.storage.shard_scans import Advance, ShardFile, expect_jumps, size_of
@@ -42,7 +43,6 @@ def framed_bytes(record_bytes: int) -> int:
 HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
 _unpack_header = struct.Struct("<QI").unpack_from
-_crc32c = google_crc32c.value
 
 # Small records are found in large windows of the file. Of large ones only the headers are read, so that a cold disk
 # does not deliver the data in between. Measured: a cold header costs what 30 to 80 KB of cold sequential reading cost.
@@ -87,7 +87,21 @@ def read_records(
     stamp: Stamp | None = None,
     files: ShardFiles = LOCAL,
 ) -> Iterator[bytes]:
-    """Yields the data of every record of a file, with both checksums verified.
+    """Yields the data of every record of a file, with both checksums verified; see `scan_records`."""
+    for record in scan_records(path, advance, stamp, files):
+        yield record.tobytes()
+
+
+def scan_records(
+    path: str | os.PathLike[str],
+    advance: Advance | None = None,
+    stamp: Stamp | None = None,
+    files: ShardFiles = LOCAL,
+) -> Iterator[NDArray[np.uint8]]:
+    """Yields the data of every record of a file, uint8 [n], with both checksums verified.
+
+    It is valid until the next one is asked for: all lie in one buffer, because fresh memory for each costs as much time
+    as reading it.
 
     Args:
         path: a TFRecord file.
@@ -102,14 +116,17 @@ def read_records(
     path = os.fspath(path)
     with files.scan(path, stamp) as file:
         size = size_of(file)
-        offset, number, header = 0, 0, file.read(HEADER_SIZE)
+        offset, number, header, buffer = 0, 0, file.read(HEADER_SIZE), np.empty(0, np.uint8)
         while offset < size:
             end = _record_end(path, header, 0, offset, number, size)
             length = end - offset - FRAME_SIZE
-            # The next header comes with the footer: one call less for each record.
-            data, behind = file.read(length), file.read(FOOTER_SIZE + HEADER_SIZE)
-            if len(data) + len(behind) < length + FOOTER_SIZE:
+            wanted = length + FOOTER_SIZE + HEADER_SIZE  # The next header comes along: one call less for each record.
+            if wanted > len(buffer):
+                buffer = np.empty(wanted + wanted // 4, np.uint8)
+            found = _fill(file, buffer[:wanted])
+            if found < length + FOOTER_SIZE:
                 raise _cut(path, offset, number, size_of(file))
+            data, behind = buffer[:length], buffer[length:found].tobytes()
             if behind[:FOOTER_SIZE] != checksum(data):
                 raise CorruptRecordError(
                     f"{path}: record {number} at offset {offset} ({length} bytes) does not have its checksum: the "
@@ -121,6 +138,14 @@ def read_records(
                 advance(offset)
 
 
+def _fill(file: ShardFile, buffer: NDArray[np.uint8]) -> int:
+    """Reads into a buffer; returns how many bytes, fewer only where the file ends."""
+    found = 0
+    while found < len(buffer) and (more := file.readinto(buffer[found:].data)):
+        found += more
+    return found
+
+
 @lru_cache(maxsize=4096)
 def record_header(length: int) -> bytes:
     """Returns the 12 bytes before the data of a record: its length and their checksum."""
@@ -128,14 +153,14 @@ def record_header(length: int) -> bytes:
     return encoded + checksum(encoded)
 
 
-def checksum(data: bytes) -> bytes:
+def checksum(data: bytes | NDArray[np.uint8]) -> bytes:
     """Returns the 4 bytes that follow a length or the data of a record: its masked CRC32C."""
     return _masked_crc32c(data).to_bytes(4, "little")
 
 
-def _masked_crc32c(data: bytes) -> int:
+def _masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
     """Returns the masked CRC32C of a length or of the data of a record, as the u32 that follows it."""
-    crc: int = _crc32c(data)
+    crc: int = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 

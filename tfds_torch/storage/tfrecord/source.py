@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
@@ -21,8 +22,8 @@ from tfds_torch.storage.tfrecord.framing import (
     HEADER_SIZE,
     checksum,
     count_records,
-    read_records,
     record_header,
+    scan_records,
 )
 from tfds_torch.storage.tfrecord.index import Located, RecordIndex, TfrecordIndex
 from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
@@ -46,9 +47,9 @@ class TfrecordSource(RecordSource):
             index = RemoteRecordIndex(self.table, self.files, self.fetched_records)
         return TfrecordReader(index, verify_checksums=self.verify_checksums)
 
-    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[bytes]:
+    def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
         """Yields all records of a file; see RecordSource."""
-        return read_records(path, advance, stamp, self.files)
+        return scan_records(path, advance, stamp, self.files)
 
     def _count_records(self, path: str) -> int:
         return count_records(path)

@@ -1,0 +1,15 @@
+"""CRC32C of bytes, or of an array of bytes without a copy of it."""
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+
+def _of_a_copy(content: bytes | NDArray[np.uint8]) -> int:
+    value: int = google_crc32c.value(bytes(content))
+    return value
+
+
+# Compiled, it takes what NumPy's arrays are as well; in Python it computes with each byte as it comes.
+crc32c = google_crc32c.value if google_crc32c.implementation == "c" else _of_a_copy
+"""Returns the CRC32C of bytes, or of an array, uint8 [n], that is contiguous."""
