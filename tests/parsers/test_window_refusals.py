@@ -47,6 +47,10 @@ from tfds_torch.storage.tfrecord.framing import read_records
         ({"windows": Windows(), "target_key": "phase"}, "target_key='phase' is for examples that are whole records"),
         ({"windows": Windows(), "class_map": {1: 2}}, "class_map={1: 2} is for examples that are whole records"),
         (
+            {"windows": Windows(), "read": ReadOptions(mode="files")},
+            "windows are read by their numbers, and read mode 'files' streams whole records. Use mode 'index' or",
+        ),
+        (
             {"windows": Windows(), "fields": {"image": "action"}},
             "'image' must be one uint8 image a step, and 'action' is",
         ),
@@ -63,6 +67,12 @@ def test_arguments_that_cannot_work_are_refused(robots: Robots, arguments: dict[
         return
     with pytest.raises(ConfigError, match=re.escape(message)):
         ParserTfds(robots.root, "droid_like", **arguments)
+
+
+def test_windows_cannot_be_turned_into_a_stream(robots: Robots) -> None:
+    parser = ParserTfds(robots.root, "droid_like", windows=Windows())
+    with pytest.raises(ConfigError, match="read mode 'examples' streams whole records"):
+        parser.with_read(ReadOptions(mode="examples"))
 
 
 def test_a_field_without_offsets_has_no_padding(robots: Robots) -> None:

@@ -332,7 +332,7 @@ def test_a_file_that_changed_since_its_steps_were_counted_is_refused(split: Made
 
 def test_checksums_can_be_left_out(split: MadeSplit) -> None:
     source = open_source(split, Windows(), {})
-    fast = source.over(source.episodes.with_checksums(False))
+    fast = source.with_checksums(False)
     len(source)
     path = next(iter(split.records))
     image = made_episode(3, 0)[IMAGE][1]

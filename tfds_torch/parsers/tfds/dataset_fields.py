@@ -1,6 +1,8 @@
 """The fields that can be asked for of a dataset: which feature is behind each, and how it is decoded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,22 +15,63 @@ from tfds_torch.engines.fields import (
     StoredField,
 )
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import stored_key
-from tfds_torch.parsers.tfds.feature_tree import Feature, FoundFeature, Leaf, Repeated, describe_missing, find_feature
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.parser import METADATA_SPECS, stored_key
+from tfds_torch.parsers.tfds.feature_tree import (
+    Feature,
+    FoundFeature,
+    Leaf,
+    Repeated,
+    describe_missing,
+    features_by_key,
+    find_feature,
+)
 from tfds_torch.parsers.tfds.features import num_classes, structured_field
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 
+_FILE_NAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
+
 
 @dataclass(frozen=True)
 class DatasetFields:
-    """The features of a dataset, and which of them are `image` and `label`."""
+    """The features of a dataset, and which of them are `image` and `label`; see NamedFields."""
 
     dataset: str
     features: Feature
     image_key: str | None
     target_key: str | tuple[str, ...] | None
+
+    @property
+    def cameras(self) -> dict[str, Preprocess]:
+        """Nothing: the preprocess of whole records is that of the field `image`, and names what goes along."""
+        return {}
+
+    @property
+    def all_fields(self) -> list[str]:
+        """The keys of all features, sorted."""
+        return sorted(features_by_key(self.features))
+
+    @property
+    def specs(self) -> dict[str, Any]:
+        """Key of a feature -> what the dataset declares of one value."""
+        return {key: found.spec for key, found in sorted(features_by_key(self.features).items())}
+
+    @property
+    def file_name_key(self) -> str | None:
+        """The first of the usual features that name files, where it is one value."""
+        found = next(filter(None, (find_feature(self.features, key) for key in _FILE_NAME_KEYS)), None)
+        return None if found is None or found.feature.shape != () else "/".join(found.path)
+
+    def paths(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns field -> keys of its feature, of those that are made of one feature."""
+        several = {"label"} if isinstance(self.target_key, tuple) else set()
+        return {name: self.find(name).path for name in names if name not in {*METADATA_SPECS, *several}}
+
+    def stored(self, names: Sequence[str]) -> "DatasetFields":
+        """Returns these fields: all are stored."""
+        return self
 
     def find(self, name: str) -> FoundFeature:
         """Returns the feature behind a field; of several target keys, the first one's."""

@@ -3,9 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -27,17 +25,11 @@ from tfds_torch.parsers.remote_store import open_store
 from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
-from tfds_torch.parsers.tfds.feature_tree import features_by_key, find_feature
+from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
-from tfds_torch.parsers.tfds.window_arguments import (
-    check_cameras,
-    check_window_arguments,
-    divide_preprocess,
-    open_windows,
-)
+from tfds_torch.parsers.tfds.window_arguments import WindowArguments, check_read_mode, divide_preprocess
 from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
-from tfds_torch.parsers.tfds.window_transforms import check_are_stored, given_specs, make_transformed_fields
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
@@ -45,13 +37,12 @@ from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.remote.options import RemoteOptions
-from tfds_torch.storage.source import FieldSpec, Source, is_local
+from tfds_torch.storage.source import Source, is_local
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core.splits import AbstractSplit
     from tensorflow_datasets.decode import SkipDecoding
 
-_FILENAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 _NAMES_AT_A_TIME = 64
 
 
@@ -116,12 +107,6 @@ class ParserTfds(ParserBase):
         DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
     """
 
-    _of_windows: WindowFields | None = None
-    """The fields of windows; None: examples are whole records."""
-
-    _transformed: Mapping[str, TransformedField] = MappingProxyType({})
-    """The fields of windows that functions of the user's give."""
-
     def __init__(
         self,
         root: str | os.PathLike[str] | None,
@@ -165,19 +150,20 @@ class ParserTfds(ParserBase):
         source = dataset.source(split, verify_checksums=read.verify_checksums)
         self._directory, self._features, self.cache = dataset.directory, dataset.features, cache
         self.windows = windows
-        if windows is not None or fields is not None:
-            others = {"image_key": image_key, "target_key": target_key, "class_map": class_map, "cache": cache}
-            others["decoders"] = decoders
-            self._of_windows = check_window_arguments(windows, fields, dataset.name, self._features, others)
-            self._of_windows = check_cameras(self._of_windows, cameras, batch_size)
-            source = open_windows(self._of_windows, source, options.preprocess)
-        self._transformed = make_transformed_fields(transform, self._of_windows, dataset.name)
-        target = parse_target_key(target_key, self._features)
-        if decoders is not None:
-            from tfds_torch.parsers.tfds.decoders import merge_decoders
+        self._fields: NamedFields
+        of_windows = WindowArguments(windows, fields, transform, cameras)
+        if of_windows.are_given:
+            others: dict[str, Any] = {"image_key": image_key, "target_key": target_key, "class_map": class_map}
+            others |= {"cache": cache, "decoders": decoders}
+            self._fields, source = of_windows.open(source, self._features, options, others)
+            target = None
+        else:
+            target = parse_target_key(target_key, self._features)
+            self._fields = DatasetFields(dataset.name, self._features, image_key, target)
+            if decoders is not None:
+                from tfds_torch.parsers.tfds.decoders import merge_decoders
 
-            named = DatasetFields(dataset.name, self._features, image_key, target)
-            options = replace(options, decode=merge_decoders(decode, decoders, named))
+                options = replace(options, decode=merge_decoders(decode, decoders, self._fields))
         super().__init__(source, split, options, image_key, target)
         if cache is not None:
             self._check_cache(read)
@@ -186,7 +172,7 @@ class ParserTfds(ParserBase):
     @property
     def cameras(self) -> Mapping[str, Preprocess]:
         """Field -> what is done to its images while they are decoded, of windows."""
-        return {} if self._of_windows is None else self._of_windows.preprocesses
+        return self._fields.cameras
 
     @staticmethod
     def split_names(
@@ -218,37 +204,26 @@ class ParserTfds(ParserBase):
     @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
-        if self._of_windows is not None:
-            specs = self._of_windows.specs | self._given_specs
-            own = {field_name(key): spec for key, spec in specs.items()}
-            return ElementSpec(self._undecoded_specs(own) | METADATA_SPECS)
-        fields = {field_name(key): found.spec for key, found in sorted(features_by_key(self._features).items())}
+        fields = {field_name(key): spec for key, spec in self._fields.specs.items()}
         return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
         """Returns which boxes move with the image: those that the preprocess names, else those that are declared."""
-        return find_boxes(self._features, self._paths(fields), preprocess.box_fields)[0]
+        return find_boxes(self._features, self._fields.paths(fields), preprocess.box_fields)[0]
 
     def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
         """Returns the fields whose boxes stay those of the whole image, though the preprocess names none."""
         if not isinstance(preprocess, Views):
-            return find_boxes(self._features, self._paths(fields), preprocess.box_fields)[1]
-        groups, others = find_boxes(self._features, self._paths(fields), None)
+            return find_boxes(self._features, self._fields.paths(fields), preprocess.box_fields)[1]
+        groups, others = find_boxes(self._features, self._fields.paths(fields), None)
         return list(dict.fromkeys([*(part.field for group in groups for part in group.boxes), *others]))
 
-    def _paths(self, fields: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns field -> keys of its feature, of those that are made of one feature; of windows none."""
-        if self._of_windows is not None:
-            return {}
-        several = {"label"} if isinstance(self.target_key, tuple) else set()
-        return {name: self._fields.find(name).path for name in fields if name not in {*METADATA_SPECS, *several}}
-
     def _source_for(self, read: ReadOptions) -> Source:
-        if isinstance(self._source, WindowSource):
-            return self._source.over(self._source.episodes.with_checksums(read.verify_checksums))
         cached = self._source if isinstance(self._source, CachedSource) else None
         source = self._source if cached is None else cached.original
-        if isinstance(source, RecordSource):
+        if isinstance(source, WindowSource):
+            check_read_mode(self.dataset_name, read)
+        if isinstance(source, RecordSource | WindowSource):
             source = source.with_checksums(read.verify_checksums)
         if cached is None:
             return source
@@ -260,10 +235,10 @@ class ParserTfds(ParserBase):
         return str(self._directory)
 
     def _file_names(self) -> list[str]:
-        found = next(filter(None, (find_feature(self._features, key) for key in _FILENAME_KEYS)), None)
-        if found is None or found.feature.shape != () or not self._source.has_shards or self._of_windows is not None:
+        key = self._fields.file_name_key
+        if key is None or not self._source.has_shards:
             return super()._file_names()
-        return list(self._stored_names("/".join(found.path)))
+        return list(self._stored_names(key))
 
     def _stored_names(self, key: str) -> Iterator[str]:
         """Yields the values of a scalar field as texts, in the order of `index`."""
@@ -279,21 +254,14 @@ class ParserTfds(ParserBase):
                 yield name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
     def _field(self, name: str) -> FieldDecoder:
-        if name in self._transformed:
-            return self._transformed[name].with_jpeg_decoder(self.read.jpeg_decoder)
         field = self._fields.field(name, self.image_mode)
+        if isinstance(field, TransformedField):
+            return field.with_jpeg_decoder(self.read.jpeg_decoder)
         return ImageField(PIXELS, field.mode) if self.cache is not None and isinstance(field, ImageField) else field
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: every single image encoded; see ParserBase."""
-        if name in self._transformed:
-            return EncodedField(self._transformed[name], "value", self._given_specs[name])
         return self._fields.encoded_field(name)
-
-    @cached_property
-    def _given_specs(self) -> dict[str, FieldSpec | None]:
-        """Shape and dtype of what functions of the user's give; None where they vary."""
-        return given_specs(self._transformed, self._source)
 
     def statistics(self, fields: Sequence[str]) -> Statistics:
         """Returns mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
@@ -312,17 +280,14 @@ class ParserTfds(ParserBase):
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Returns fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
-        if self._of_windows is None or not isinstance(self._source, WindowSource):
+        stored = self._fields.stored(fields)
+        if not isinstance(stored, WindowFields) or not isinstance(self._source, WindowSource):
             return super().columns_at(fields, index)
-        check_are_stored(fields, self._transformed, self._of_windows)
-        return WindowColumns(self._of_windows, self._source, self.read.threads_of_worker(1)).read(fields, index)
+        return WindowColumns(stored, self._source, self.read.threads_of_worker(1)).read(fields, index)
 
     def column_keys(self, field: str) -> tuple[str, ...]:
         """Returns the stored fields that a column is made of, whatever a transform gives of its name."""
-        if self._of_windows is None:
-            return super().column_keys(field)
-        check_are_stored([field], self._transformed, self._of_windows)
-        return self._of_windows.encoded_field(field).decoder.keys
+        return self._fields.stored([field]).encoded_field(field).decoder.keys
 
     @property
     def _has_integer_target(self) -> bool:
@@ -330,17 +295,11 @@ class ParserTfds(ParserBase):
 
     @property
     def _all_fields(self) -> Sequence[str]:
-        if self._of_windows is not None:
-            return sorted({*self._of_windows.all_fields, *self._transformed})
-        return sorted(features_by_key(self._features))
+        return self._fields.all_fields
 
     @property
     def _stored_class_names(self) -> list[str] | None:
         return class_names(self.target_key, self._features)
-
-    @property
-    def _fields(self) -> DatasetFields | WindowFields:
-        return self._of_windows or DatasetFields(self.dataset_name, self._features, self.image_key, self.target_key)
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
         feature = self._fields.find(name).feature

@@ -1,15 +1,18 @@
 """The arguments of a parser of windows, and what can be wrong with them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.parser_options import check_preprocess
+from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
 from tfds_torch.parsers.tfds.feature_tree import Feature
+from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.window_fields import WindowFields
+from tfds_torch.parsers.tfds.window_transforms import with_transforms
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.source import WindowSource
@@ -26,48 +29,94 @@ _OF_WHOLE_RECORDS = {
 """Arguments of parsers whose examples are whole records -> their default, and what to do instead."""
 
 
-def check_window_arguments(
-    windows: object, names: object, dataset: str, features: Feature, others: Mapping[str, Any]
-) -> WindowFields:
-    """Returns the fields of the windows that a user asks for.
+@dataclass(frozen=True)
+class WindowArguments:
+    """The arguments of ParserTfds that are about windows, as they were given.
 
-    Args:
-        windows: the argument `windows`.
-        names: the argument `fields`.
-        dataset: name of the dataset, for messages.
-        features: those of the dataset.
-        others: arguments that are for whole records.
-
-    Raises:
-        ConfigError: an argument that cannot work, or a feature that does not exist.
+    Attributes:
+        windows, fields, transform: as ParserTfds takes them.
+        cameras: camera -> its preprocess, without that of the field `image`.
     """
-    if windows is None:
-        raise ConfigError(
-            f"{dataset}: fields={quoted(names)} names the fields of windows: give windows=Windows('steps', ...), too. "
-            f"Fields of whole records are asked for by their own names."
-        )
-    if not isinstance(windows, Windows):
-        raise ConfigError(
-            f"{dataset}: windows={quoted(windows)} must be Windows, for example "
-            f"Windows('steps', offsets={{'action': range(16)}})."
-        )
-    is_mapping = isinstance(names, Mapping) and all(
-        isinstance(name, str) and isinstance(key, str) for name, key in names.items()
-    )
-    if names is not None and not is_mapping:
-        raise ConfigError(
-            f"{dataset}: fields={quoted(names)} must be a dictionary of names and the features that they stand for, "
-            f"such as {{'image_primary': 'observation/image'}}."
-        )
-    for name, (default, remedy) in _OF_WHOLE_RECORDS.items():
-        if others[name] != default and others[name] is not None:
+
+    windows: Any
+    fields: Any
+    transform: Any
+    cameras: Mapping[Any, Any]
+
+    @property
+    def are_given(self) -> bool:
+        """Whether any of them was given: examples are windows then, or one argument lacks another."""
+        return any(one is not None for one in (self.windows, self.fields, self.transform))
+
+    def open(
+        self, source: Source, features: Feature, options: ParserOptions, others: Mapping[str, Any]
+    ) -> tuple[NamedFields, WindowSource]:
+        """Returns the fields of the windows of a split's records, and these windows.
+
+        Args:
+            source: the records.
+            features: those of the dataset.
+            options: of the parser.
+            others: arguments that are for whole records.
+
+        Raises:
+            ConfigError: an argument that cannot work, or a feature that does not exist; the files are not records of
+                shards, or are remote.
+        """
+        self._check(source.name, others)
+        check_read_mode(source.name, options.read)
+        fields = WindowFields(source.name, features, self.windows, dict(self.fields or {}))
+        fields.check()
+        fields = replace(fields, cameras=_checked_cameras(fields, self.cameras, options.batch_size))
+        if not isinstance(source, RecordSource):
+            raise ConfigError(f"{source.name} has no episodes: its examples are single images. Leave out windows=.")
+        if isinstance(options.preprocess, Preprocess) and options.preprocess.moved_fields:
             raise ConfigError(
-                f"{dataset}: {name}={quoted(others[name])} is for examples that are whole records, and this parser has "
-                f"windows. {remedy}"
+                f"{source.name}: the preprocess names {', '.join(map(quoted, options.preprocess.moved_fields))}, and "
+                f"of windows only the image is cut: leave out also and boxes."
             )
-    fields = WindowFields(dataset, features, windows, dict(names) if isinstance(names, Mapping) else {})
-    fields.check()
-    return fields
+        windows = fields.open(source)
+        return with_transforms(self.transform, fields, windows), windows
+
+    def _check(self, dataset: str, others: Mapping[str, Any]) -> None:
+        if self.windows is None:
+            if self.fields is None:
+                raise ConfigError(
+                    f"{dataset}: transform={quoted(self.transform)} is for windows: give windows=Windows('steps', "
+                    f"...), too. Images of whole records go through the transform of ImageDataset, or a preprocess."
+                )
+            raise ConfigError(
+                f"{dataset}: fields={quoted(self.fields)} names the fields of windows: give windows=Windows('steps', "
+                f"...), too. Fields of whole records are asked for by their own names."
+            )
+        if not isinstance(self.windows, Windows):
+            raise ConfigError(
+                f"{dataset}: windows={quoted(self.windows)} must be Windows, for example "
+                f"Windows('steps', offsets={{'action': range(16)}})."
+            )
+        is_mapping = isinstance(self.fields, Mapping) and all(
+            isinstance(name, str) and isinstance(key, str) for name, key in self.fields.items()
+        )
+        if self.fields is not None and not is_mapping:
+            raise ConfigError(
+                f"{dataset}: fields={quoted(self.fields)} must be a dictionary of names and the features that they "
+                f"stand for, such as {{'image_primary': 'observation/image'}}."
+            )
+        for name, (default, remedy) in _OF_WHOLE_RECORDS.items():
+            if others[name] != default and others[name] is not None:
+                raise ConfigError(
+                    f"{dataset}: {name}={quoted(others[name])} is for examples that are whole records, and this "
+                    f"parser has windows. {remedy}"
+                )
+
+
+def check_read_mode(dataset: str, read: ReadOptions) -> None:
+    """Raises ConfigError where windows would be read in a stream mode."""
+    if read.mode not in ("auto", "index"):
+        raise ConfigError(
+            f"{dataset}: windows are read by their numbers, and read mode {quoted(read.mode)} streams whole records. "
+            f"Use mode 'index' or 'auto', or leave out windows=."
+        )
 
 
 def divide_preprocess(preprocess: Any, *, has_windows: bool) -> tuple[Any, dict[Any, Any]]:
@@ -78,17 +127,10 @@ def divide_preprocess(preprocess: Any, *, has_windows: bool) -> tuple[Any, dict[
     return cameras.pop("image", None), cameras
 
 
-def check_cameras(fields: WindowFields, preprocesses: Mapping[Any, Any], batch_size: int | None) -> WindowFields:
-    """Returns fields some of whose images go through a preprocess while they are decoded.
-
-    Args:
-        fields: those of the windows.
-        preprocesses: field -> its preprocess.
-        batch_size: of the parser.
-
-    Raises:
-        ConfigError: a field that does not exist, or is not uint8 images; or a preprocess that they cannot go through.
-    """
+def _checked_cameras(
+    fields: WindowFields, preprocesses: Mapping[Any, Any], batch_size: int | None
+) -> dict[str, Preprocess]:
+    """Returns field -> its preprocess; raises ConfigError where the images of one cannot go through it."""
     for name, one in preprocesses.items():
         if not fields.is_camera(name):
             raise ConfigError(
@@ -101,20 +143,4 @@ def check_cameras(fields: WindowFields, preprocesses: Mapping[Any, Any], batch_s
                 f"{fields.dataset}: the images {quoted(name)} of windows cannot go through {quoted(one)}: use a "
                 f"TrainPreprocess or an EvalPreprocess without also, boxes and map_fn."
             )
-    return replace(fields, preprocesses=dict(preprocesses))
-
-
-def open_windows(fields: WindowFields, source: Source, preprocess: Preprocess | None) -> WindowSource:
-    """Returns the windows of a split's records.
-
-    Raises:
-        ConfigError: its files are not records of shards, or are remote; or a preprocess that windows cannot go through.
-    """
-    if not isinstance(source, RecordSource):
-        raise ConfigError(f"{source.name} has no episodes: its examples are single images. Leave out windows=.")
-    if isinstance(preprocess, Preprocess) and preprocess.moved_fields:
-        raise ConfigError(
-            f"{source.name}: the preprocess names {', '.join(map(quoted, preprocess.moved_fields))}, and of windows "
-            f"only the image is cut: leave out also and boxes."
-        )
-    return fields.open(source)
+    return dict(preprocesses)

@@ -43,7 +43,7 @@ _MODES = {channels: mode for mode, channels in CHANNELS.items()}
 
 @dataclass(frozen=True)
 class WindowFields:
-    """The fields of windows of a dataset.
+    """The fields of windows of a dataset; see NamedFields.
 
     A name is one that `names` gives; a feature of steps, counted from the sequence that holds them
     (`observation/image`); or a feature from the top level down, as those of whole episodes are
@@ -54,16 +54,17 @@ class WindowFields:
         features: those of the dataset.
         windows: which windows there are.
         names: names of the user's own -> the features that they stand for.
-        preprocesses: field -> what is done to its images while they are decoded.
+        cameras: field -> what is done to its images while they are decoded.
     """
 
     dataset: str
     features: Feature
     windows: Windows
     names: Mapping[str, str]
-    preprocesses: Mapping[str, Preprocess] = field(default_factory=dict)
+    cameras: Mapping[str, Preprocess] = field(default_factory=dict)
 
     has_integer_target = False
+    file_name_key = None
 
     def check(self) -> None:
         """Raises ConfigError where a name or an offset is of no feature."""
@@ -117,6 +118,14 @@ class WindowFields:
     def specs(self) -> dict[str, Any]:
         """Field -> FieldSpec of one window's value."""
         return {name: self._spec(name) for name in self.all_fields}
+
+    def paths(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns nothing: boxes of windows do not move with an image."""
+        return {}
+
+    def stored(self, names: Sequence[str]) -> "WindowFields":
+        """Returns these fields: all are stored."""
+        return self
 
     def find(self, name: str) -> FoundFeature:
         """Returns the feature behind a field.
@@ -218,7 +227,7 @@ class WindowFields:
         return self._is_camera(self.find(name))
 
     def _preprocess_of(self, found: FoundFeature) -> Preprocess | None:
-        return next((one for name, one in self.preprocesses.items() if self.find(name).path == found.path), None)
+        return next((one for name, one in self.cameras.items() if self.find(name).path == found.path), None)
 
     def _is_camera(self, found: FoundFeature) -> bool:
         """Whether a step has one uint8 image of a feature."""

@@ -1,39 +1,38 @@
 """The argument `transform` of a parser of windows: which fields its functions give, and what can be wrong with it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from tfds_torch.engines.direct import read_examples
-from tfds_torch.engines.fields import Content
+from tfds_torch.engines.fields import Content, EncodedField, FieldDecoder
 from tfds_torch.engines.window_transform import TransformedField, WindowTransform
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.parsers.tfds.feature_tree import FoundFeature
 from tfds_torch.parsers.tfds.window_fields import OWN_FIELDS, WindowFields
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec, Source
 
 
-def make_transformed_fields(
-    transform: object, fields: WindowFields | None, dataset: str
-) -> dict[str, TransformedField]:
-    """Returns name -> the fields that transforms give.
+def with_transforms(transform: object, fields: WindowFields, source: Source) -> "WindowFields | TransformedFields":
+    """Returns the fields of windows with those that transforms give.
 
     Args:
         transform: the argument: a WindowTransform, or a list of them; None: there are none.
-        fields: those of the windows; None: examples are whole records.
-        dataset: name of the dataset, for messages.
+        fields: those that are stored.
+        source: the windows.
 
     Raises:
         ConfigError: it is something else; a field that does not exist, or has two transforms.
     """
     if transform is None:
-        return {}
-    if fields is None:
-        raise ConfigError(
-            f"{dataset}: transform={quoted(transform)} is for windows: give windows=Windows('steps', ...), too. Images "
-            f"of whole records go through the transform of ImageDataset, or a preprocess."
-        )
+        return fields
+    dataset = fields.dataset
     every = transform if isinstance(transform, Sequence) else [transform]
     found: dict[str, TransformedField] = {}
     for one in every:
@@ -48,29 +47,77 @@ def make_transformed_fields(
                 why = "is given by two transforms" if name in found else "is not a name that a transform can give"
                 raise ConfigError(f"{dataset}: transform: the field {quoted(name)} {why}.")
             found[name] = TransformedField(name, one, inputs, dataset)
-    return found
+    return TransformedFields(fields, found, source)
 
 
-def given_specs(fields: Mapping[str, TransformedField], source: Source) -> dict[str, FieldSpec | None]:
-    """Returns the fields that transforms give, as they are of the first window.
+@dataclass(frozen=True)
+class TransformedFields:
+    """The fields of windows, some of which functions of the user's give; see NamedFields.
 
-    Returns:
-        Name -> shape and dtype; None: it is not numbers of one size, or there is no window.
+    Attributes:
+        of_windows: the fields as they are stored.
+        given: name -> a field that a function gives, also in the place of a stored one.
+        source: the windows.
     """
-    if not len(source) or not fields:
-        return dict.fromkeys(fields)
-    ((_, decoded),) = read_examples(source, Content(fields, has_label=False), np.zeros(1, np.int64), 1, 1)
-    return {
-        name: FieldSpec(values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
-        for name, values in decoded.items()
-    }
 
+    of_windows: WindowFields
+    given: Mapping[str, TransformedField]
+    source: Source
 
-def check_are_stored(names: Sequence[str], given: Mapping[str, TransformedField], fields: WindowFields) -> None:
-    """Raises ConfigError where a field is given by a transform, and the dataset has none of that name."""
-    for name in names:
-        if name in given and name not in fields.all_fields:
-            raise ConfigError(
-                f"{fields.dataset}: columns are what is stored, and {quoted(name)} is given by transform=. Ask for "
-                f"{', '.join(given[name].inputs)}, and apply the function to their steps."
-            )
+    has_integer_target = False
+    file_name_key = None
+
+    @property
+    def all_fields(self) -> list[str]:
+        """The names of all fields, sorted."""
+        return sorted({*self.of_windows.all_fields, *self.given})
+
+    @property
+    def specs(self) -> dict[str, Any]:
+        """Field -> FieldSpec of one window's value; None where what a function gives has no fixed size."""
+        return self.of_windows.specs | self._given_specs
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """Field -> what is done to its images while they are decoded."""
+        return self.of_windows.cameras
+
+    def find(self, name: str) -> FoundFeature:
+        """Returns the feature behind a stored field."""
+        return self.of_windows.find(name)
+
+    def field(self, name: str, image_mode: str | None) -> FieldDecoder:
+        """Returns how a field is made."""
+        return self.given[name] if name in self.given else self.of_windows.field(name, image_mode)
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Returns how a field is handed over as it is stored; what functions give, as they give it."""
+        if name in self.given:
+            return EncodedField(self.given[name], "value", self._given_specs[name])
+        return self.of_windows.encoded_field(name)
+
+    def paths(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns nothing, as WindowFields."""
+        return {}
+
+    def stored(self, names: Sequence[str]) -> WindowFields:
+        """Returns the fields as they are stored; raises ConfigError where one of these is only given by a function."""
+        for name in names:
+            if name in self.given and name not in self.of_windows.all_fields:
+                raise ConfigError(
+                    f"{self.of_windows.dataset}: columns are what is stored, and {quoted(name)} is given by "
+                    f"transform=. Ask for {', '.join(self.given[name].inputs)}, and apply the function to their steps."
+                )
+        return self.of_windows
+
+    @cached_property
+    def _given_specs(self) -> dict[str, FieldSpec | None]:
+        """Shape and dtype of what functions give for the first window; None: not numbers of one size, or no window."""
+        if not len(self.source):
+            return dict.fromkeys(self.given)
+        content = Content(self.given, has_label=False)
+        ((_, decoded),) = read_examples(self.source, content, np.zeros(1, np.int64), 1, 1)
+        return {
+            name: FieldSpec(values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
+            for name, values in decoded.items()
+        }

@@ -59,9 +59,9 @@ class WindowSource(ReadByNumber):
     def __len__(self) -> int:
         return len(self.reader.table)
 
-    def over(self, episodes: RecordSource) -> "WindowSource":
-        """Returns the same windows of the same episodes, which are read in another way."""
-        return WindowSource(episodes, self.windows, self.features)
+    def with_checksums(self, verify_checksums: bool) -> "WindowSource":
+        """Returns these windows, with checksums verified or not. It opens files of its own."""
+        return WindowSource(self.episodes.with_checksums(verify_checksums), self.windows, self.features)
 
     def steps(self) -> "WindowSource":
         """Returns all steps of the same episodes, one after the other, each with one value of a feature of steps."""
