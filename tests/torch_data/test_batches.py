@@ -1,5 +1,6 @@
 """Fields of a whole batch: tensors where values have one shape, lists where they have none."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 import torch
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.storage.source import LazyIds
-from tfds_torch.torch_data.batches import make_items
+from tfds_torch.parsers.parser import ElementSpec
+from tfds_torch.storage.source import FieldSpec, LazyIds
+from tfds_torch.torch_data.batches import image_fields, make_items
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 
@@ -17,8 +19,8 @@ def batch_of(image: Any = None, label: Any = None, **features: Any) -> Batch:
     return Batch(image, label, valid, index, ["a__5", "a__6"], features, 0, 0)
 
 
-def fields_of(batch: Batch, *names: str) -> tuple[Any, ...]:
-    (found,) = make_items([batch], names, None)
+def fields_of(batch: Batch, *names: str, images: tuple[str, ...] = ()) -> tuple[Any, ...]:
+    (found,) = make_items([batch], names, None, images=images)
     return found
 
 
@@ -80,10 +82,34 @@ def test_features_do_not_share_memory_with_the_parsers() -> None:
 
 def test_masks_are_channels_first_like_images_even_mirrored_ones() -> None:
     masks = [np.arange(20, dtype=np.uint8).reshape(4, 5, 1), np.arange(20, dtype=np.uint8).reshape(4, 5, 1)[:, ::-1]]
-    (tensor,) = fields_of(batch_of(mask=masks), "mask")
+    (tensor,) = fields_of(batch_of(mask=masks), "mask", images=("mask",))
     assert tensor.shape == (2, 1, 4, 5)
     for ours, theirs in zip(tensor, masks, strict=True):
         np.testing.assert_array_equal(ours[0].numpy(), theirs[..., 0])
+
+
+def test_numbers_of_three_dimensions_that_are_not_images_keep_their_order() -> None:
+    blocks = [np.arange(60, dtype=np.uint8).reshape(3, 4, 5), np.ones((3, 4, 5), np.uint8)]
+    (tensor,) = fields_of(batch_of(blocks=blocks), "blocks")
+    assert tensor.tolist() == [block.tolist() for block in blocks]
+
+
+def test_images_are_those_that_are_declared_so() -> None:
+    specs = {
+        "photo": FieldSpec((None, None, 3), np.uint8),
+        "mask": FieldSpec((4, 5, 1), np.dtype(np.uint8)),
+        "any": FieldSpec((None, None, None), np.uint8),
+        "depth": FieldSpec((4, 5, 1), np.uint16),
+        "cube": FieldSpec((4, 5, 6), np.uint8),
+        "frames": FieldSpec((None, 4, 5, 3), np.uint8),
+        "text": FieldSpec((), object),
+        "nested": {"photo": FieldSpec((4, 5, 3), np.uint8)},
+        "image": FieldSpec((4, 5, 3), np.uint8),
+    }
+    parser: Any = SimpleNamespace(element_spec=ElementSpec(specs))
+    assert image_fields(parser, [*specs, "unknown"]) == {"photo", "mask", "any"}
+    parser.has_windows = True  # Their cameras are declared as they come, [C, H, W].
+    assert image_fields(parser, list(specs)) == frozenset()
 
 
 def test_a_label_that_is_not_a_scalar_integer_is_a_feature() -> None:

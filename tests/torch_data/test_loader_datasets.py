@@ -170,7 +170,7 @@ def parser(data_root: Path) -> ParserTfds:
 
 
 def test_a_parser_is_refused_and_image_dataset_is_named(parser: ParserTfds) -> None:
-    text = "ParserTfds(digits:1.0.0, split='train', num_examples=1437) is a parser, whose single examples would come"
+    text = "ParserTfds(digits:1.0.0, split='train', num_examples=1437) is a parser, "
     for call in (lambda: create_loader(parser, num_workers=2), lambda: DevicePrefetcher(parser, "cpu")):  # type: ignore[arg-type]
         with pytest.raises(ConfigError) as caught:
             call()

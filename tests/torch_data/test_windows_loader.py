@@ -10,7 +10,16 @@ import torch
 from conformance import OwnStateLoader, Step, check_resumes
 from parsers.robot_episodes import Robots
 
-from tfds_torch import ImageDataset, Loader, MultiLoader, ParserTfds, TrainPreprocess, Windows, create_loader
+from tfds_torch import (
+    DevicePrefetcher,
+    ImageDataset,
+    Loader,
+    MultiLoader,
+    ParserTfds,
+    TrainPreprocess,
+    Windows,
+    create_loader,
+)
 from tfds_torch.errors import ConfigError
 
 WINDOWS = Windows(offsets={"wrist": [-1, 0], "action": range(16)})
@@ -66,6 +75,28 @@ def test_single_windows_can_be_asked_for(robots: Robots) -> None:
     assert len(items) == 55
     assert items[3][0].shape == (16, 7)
     assert [int(step) for _, step in items[:3]] == [0, 1, 2]
+
+
+def test_without_fields_the_message_says_how_to_name_some(robots: Robots) -> None:
+    parser = make_parser(robots)
+    with pytest.raises(ConfigError, match=r"windows have no field 'image' unless .* fields=\('wrist', 'episode'\)"):
+        ImageDataset(parser)
+    calls: tuple[Any, ...] = create_loader, partial(DevicePrefetcher, device="cpu")
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"Use create_loader\(ImageDataset\(parser, fields=\('action', \.\.\."):
+            call(parser)
+
+
+def test_single_windows_and_multi_loader_have_all_fields_where_none_are_named(robots: Robots) -> None:
+    parser = make_parser(robots, fields={"image": "observation/image", **NAMES}, shuffle=False)
+    every = {*parser.element_spec.fields} - {"index", "id", "valid"}
+    assert {"image", "wrist", "wrist_pad", "action", "episode", "language_instruction"} < every
+    assert {*parser[0].features, "image"} == every
+    assert parser[0].image.shape == (16, 16, 3)
+    with MultiLoader(parser, 1, timeout_s=60.0) as loader:
+        batch = next(iter(loader))
+    assert {*batch.features, "image"} == every
+    assert len(batch.image) == len(batch.id) == 4
 
 
 def test_multi_loader_gives_the_same_batches(robots: Robots) -> None:

@@ -57,7 +57,7 @@ class MultiLoader(BaseLoader[PoolReader]):
             this system has.
         prefetch_batches: items that each worker reads ahead, >= 1.
         verbose: whether workers' starts and each epoch's `stats()` are logged at level INFO instead of DEBUG.
-        fields: of a Parser's batches; None: `image` and `label`, as far as it has them, else all.
+        fields: of a Parser's batches; None: `image` and `label`, as far as it has them, else all; of windows all.
 
     Raises:
         ConfigError: an argument that cannot work, or an environment that makes no sense.

@@ -10,7 +10,7 @@ from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.worker import BatchMemory, CountedItems, WorkerBatch, WorkerSource
 from tfds_torch.parsers.error_context import name_of
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, stored_name
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, has_windows, stored_name
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import num_local_ranks
@@ -141,6 +141,8 @@ def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> Wo
 
 
 def _usual_fields(parser: Parser) -> tuple[str, ...]:
+    if has_windows(parser):
+        return tuple(parser.element_spec.fields)
     found = tuple(name for name in DEFAULT_FIELDS if _has_field(parser, name))
     return found or tuple(stored_name(name) if name in DEFAULT_FIELDS else name for name in parser.element_spec.fields)
 

@@ -129,9 +129,9 @@ class ParserBase(Selection):
         """Returns the example of an index or an id, or a list of those of a slice.
 
         It has image and label, as far as the dataset has them. Without both, as where image_key and target_key are
-        None, it has all features, those named `image` and `label` too. The image is whole, uint8 [H, W, C], whatever
-        the preprocess: crops belong to a pass. A negative index counts from the end; iterating ends with the split. For
-        more than a few use `examples_by_index`.
+        None, it has all features, those named `image` and `label` too; a window of an episode has all of its fields.
+        The image is whole, uint8 [H, W, C], whatever the preprocess: crops belong to a pass. A negative index counts
+        from the end; iterating ends with the split. For more than a few use `examples_by_index`.
 
         Raises:
             ConfigError: key is not an index, id or slice, or the files are remote.
@@ -161,7 +161,9 @@ class ParserBase(Selection):
         ]
 
     def _examples(self, indices_or_ids: Iterable[int | str]) -> list[Example]:
-        """Returns examples with image and label, as far as they have them; those without both have all features."""
+        """Returns examples with image and label, as far as they have them; windows and those without both with all."""
+        if self.has_windows:
+            return self.examples_by_index(indices_or_ids, [field_name(key) for key in self._all_fields])
         fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
         if fields:
             return self.examples_by_index(indices_or_ids, fields)

@@ -1,7 +1,7 @@
 """Turns a parser's batches into the items of a dataset: whole batches, or single examples."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -17,12 +17,14 @@ from torch import Tensor
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.padding import Padded, check_fills
 from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.loaders.worker import WorkerBatch
-from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, has_windows
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, Parser, has_windows
 from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.profiling import stage
 
@@ -54,6 +56,11 @@ def check_is_parser(parser: object) -> None:
             f"{quoted(parser)} is not a parser. ParserMapStyle(dataset, ...) makes one of a dataset of your own, which "
             f"create_loader(dataset, batch_size=...) also takes as it is."
         )
+
+
+def dataset_call(parser: Parser) -> str:
+    """Returns how a dataset is made of a parser, for messages: windows have no usual fields."""
+    return "ImageDataset(parser, fields=('action', ...))" if has_windows(parser) else "ImageDataset(parser)"
 
 
 def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
@@ -164,16 +171,36 @@ def make_items(
     fields: Sequence[str],
     transforms: Transforms | None,
     fills: Mapping[str, float] = MappingProxyType({}),
+    images: Collection[str] = (),
 ) -> Iterator[Any]:
     """Yields the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
 
-    The images of whole batches are a TensorBuffer's. The fields of `fills` are padded by its values.
+    The images of whole batches are a TensorBuffer's. The fields of `fills` are padded by its values; of `images`, see
+    `image_fields`, values [H, W, C] become [C, H, W].
     """
     for batch in batches:
         if transforms is None:
-            yield tuple(_padded(batch, name, fills[name]) if name in fills else _field(batch, name) for name in fields)
+            yield tuple(
+                _padded(batch, name, fills[name]) if name in fills else _field(batch, name, name in images)
+                for name in fields
+            )
         else:
             yield from make_examples([(name, _values(batch, name)) for name in fields], transforms)
+
+
+def image_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
+    """Returns the fields beside `image` that are declared as one image [H, W, C]; those of windows are [C, H, W]."""
+    others = [name for name in fields if name not in (*DEFAULT_FIELDS, *METADATA_FIELDS)]
+    if not others or has_windows(parser):
+        return frozenset()
+    specs = parser.element_spec.fields
+    return frozenset(name for name in others if _is_image(specs.get(name)))
+
+
+def _is_image(spec: object) -> bool:
+    if not isinstance(spec, FieldSpec) or len(spec.shape) != 3 or spec.dtype is object:
+        return False
+    return np.dtype(spec.dtype) == np.uint8 and spec.shape[-1] in (*CHANNELS.values(), None)
 
 
 def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Transforms) -> Iterator[tuple[Any, ...]]:
@@ -215,7 +242,7 @@ def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor 
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
-def _field(batch: Batch, name: str) -> Any:
+def _field(batch: Batch, name: str, is_image: bool) -> Any:
     """Returns a field of a whole batch, a tensor where that is possible; images are uint8 [B, C, H, W]."""
     if name == "image":
         return batch.image
@@ -223,7 +250,7 @@ def _field(batch: Batch, name: str) -> Any:
         return list(batch.id)
     if name in ("valid", "index") or (name == "label" and batch.label is not None):
         return torch.from_numpy(np.ascontiguousarray(getattr(batch, name)))
-    return _feature(batch.features[name])
+    return _feature(batch.features[name], is_image)
 
 
 def _padded(batch: Batch, name: str, fill: float) -> Padded:
@@ -231,8 +258,11 @@ def _padded(batch: Batch, name: str, fill: float) -> Padded:
     return Padded(*map(torch.from_numpy, batch.padded(name, fill)))
 
 
-def _feature(values: Any) -> Any:
-    """Returns the values of a feature, [B, ...] or B of them, as a tensor where they are numbers of one shape."""
+def _feature(values: Any, is_image: bool) -> Any:
+    """Returns the values of a feature, [B, ...] or B of them, as a tensor where they are numbers of one shape.
+
+    Images [H, W, C] become [B, C, H, W] in channels_last memory, as the field `image`.
+    """
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "biuf":
             return values.tolist()
@@ -245,8 +275,7 @@ def _feature(values: Any) -> Any:
     if not is_alike or len({(value.shape, value.dtype) for value in values}) != 1:
         return values
     stacked = torch.from_numpy(np.stack(values))
-    # Images, as the field `image`: channels first, in channels_last memory.
-    return stacked.permute(0, 3, 1, 2) if values[0].ndim == 3 and stacked.dtype == torch.uint8 else stacked
+    return stacked.permute(0, 3, 1, 2) if is_image and stacked.ndim == 4 else stacked
 
 
 def _values(batch: Batch, field: str) -> Any:

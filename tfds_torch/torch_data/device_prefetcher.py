@@ -11,6 +11,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.one_thread import close_iterator
+from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.device_copy import CudaCopy, DeviceCopy, StageTimes, find_device
 from tfds_torch.torch_data.nested import with_tensors
 from tfds_torch.torch_data.normalization import Normalization
@@ -69,8 +70,8 @@ class DevicePrefetcher(Iterable[Any]):
     ) -> None:
         if isinstance(batches, Parser):
             raise ConfigError(
-                f"DevicePrefetcher: {batches!r} is a parser, whose single examples would come one by one. Use "
-                f"create_loader(ImageDataset(parser), device=...)."
+                f"DevicePrefetcher: {batches!r} is a parser, and not an iterable of batches of tensors. Use "
+                f"create_loader({dataset_call(batches)}, device=...)."
             )
         self.batches = batches
         self.device = find_device(device)

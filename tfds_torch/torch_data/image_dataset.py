@@ -1,7 +1,7 @@
 """ImageDataset: a parser's examples as a torch IterableDataset."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
 from typing import Any, NoReturn
@@ -23,7 +23,15 @@ from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_start import end_with_parent, keep_freed_memory
-from tfds_torch.torch_data.batches import check_batched, check_field_names, check_pad, make_items, timed
+from tfds_torch.torch_data.batches import (
+    Transforms,
+    check_batched,
+    check_field_names,
+    check_pad,
+    image_fields,
+    make_items,
+    timed,
+)
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
@@ -276,7 +284,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
         batches = self._batches(world, start, metrics, slots)
-        return make_items(batches, self.fields, None if self.is_batched else transforms, self.pad)
+        return self._items(batches, transforms)
 
     @property
     def users_own(self) -> Any:
@@ -309,15 +317,19 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         num_passed = began.examples
         check_fetch(self, self.parser.batch_size, self.is_batched, self.has_pil_images)
         start = replace(began.began_at.start, start_batch=began.start_batch)
-        transforms = None if self.is_batched else (self.transform, self.target_transform)
         for batch in self._batches(iteration.plan.world, start):
             self._iterations.epochs.note_produced(batch.batch + 1)
-            for item in make_items([batch], self.fields, transforms, self.pad):
+            for item in self._items([batch], (self.transform, self.target_transform)):
                 if num_passed:
                     num_passed -= 1
                 else:
                     iteration.num_examples += len(batch) if self.is_batched else 1
                     yield item
+
+    def _items(self, batches: Iterable[Batch], transforms: Transforms) -> Iterator[Any]:
+        if not self.is_batched:
+            return make_items(batches, self.fields, transforms)
+        return make_items(batches, self.fields, None, self.pad, image_fields(self.parser, self.fields))
 
     def _batches(
         self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
+from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.default_collation import collate_lists
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
@@ -210,8 +211,8 @@ def _check_kind(dataset: Any) -> None:
     """Refuses objects that are not datasets, and datasets that a loader would misread."""
     if not isinstance(dataset, Dataset | type) and isinstance(dataset, Parser):
         raise ConfigError(
-            f"create_loader: {dataset!r} is a parser, whose single examples would come one by one, without batches "
-            f"and without a preprocess. Use create_loader(ImageDataset(parser), ...)."
+            f"create_loader: {dataset!r} is a parser, and a loader takes a dataset, which says what its batches have. "
+            f"Use create_loader({dataset_call(dataset)}, ...)."
         )
     bottom = dataset
     while isinstance(bottom, Subset):

@@ -12,7 +12,7 @@ from tfds_torch.engines.window_fields import WindowField, WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess, height_and_width
-from tfds_torch.parsers.parser import METADATA_FIELDS, stored_key
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, stored_key
 from tfds_torch.parsers.tfds.dataset_fields import is_image, is_stored_as_it_is, stored_field
 from tfds_torch.parsers.tfds.feature_tree import (
     Dictionary,
@@ -274,6 +274,12 @@ class WindowFields:
         found = self._look_up(key) if isinstance(key, str) else None
         if found is None:
             there = [*self.names, *self._keys]
+            if key in DEFAULT_FIELDS:
+                raise ConfigError(
+                    f"{self.dataset}: windows have no field {quoted(key)} unless a feature is given this name. Name "
+                    f"the fields that are wanted, as in ImageDataset(parser, fields=({quoted(there[0])}, 'episode')). "
+                    f"There are: {', '.join(there)}; and episode, step, and <name>_pad of fields with offsets."
+                )
             raise ConfigError(
                 f"{self.dataset}: windows have no field {quoted(key)}. Their fields are: {', '.join(there)}; and "
                 f"episode, step, and <name>_pad of fields with offsets.{did_you_mean(key, [*there, *OWN_FIELDS])}"
