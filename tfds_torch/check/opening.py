@@ -42,7 +42,9 @@ def open_parser(
         ShardError: an embedded or made-up dataset was damaged since it was built.
         WorkerError: the dataset could not be built.
     """
-    config = replace(config, preprocess=None, decode=None)  # What comes is held against pixels.
+    config = replace(
+        config, preprocess=None, cameras=None, transform=None, decode=None
+    )  # What comes is held against pixels.
     if config.mixture is not None:
         return _open_mixture(config, config.mixture, root, num_fake, num_shards, command)
     return _open_dataset(config, root, num_fake=num_fake, num_shards=num_shards, command=command)

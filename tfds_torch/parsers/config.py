@@ -9,10 +9,10 @@ from typing import Any, get_type_hints
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
+from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.class_map import check_entries
-from tfds_torch.parsers.config_values import check_keys, checked, shown
+from tfds_torch.parsers.config_values import check_keys, checked, shown, take_tables
 from tfds_torch.parsers.mixture_config import MEMBER_KEYS, MIXTURE, TOP_KEYS, MemberConfig, MixtureConfig, make_mixture
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.one_split import is_one_split, open_one_split
@@ -21,8 +21,16 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.preprocess_config import PREPROCESS, PREPROCESS_KEYS, make_preprocess, of_cameras
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.parsers.windows_config import WINDOWS, WINDOWS_KEYS, make_windows
+from tfds_torch.parsers.windows_config import (
+    TRANSFORM,
+    WINDOWS,
+    WINDOWS_KEYS,
+    TransformConfig,
+    make_transforms,
+    make_windows,
+)
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
@@ -30,7 +38,6 @@ from tfds_torch.runtime.printable import quoted
 _MAX_FILE_BYTES = 64 * 2**10
 _OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read", "source", "fields")
 _OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
-_PREPROCESSES: dict[str, Any] = {"train": TrainPreprocess, "eval": EvalPreprocess}
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,9 @@ class Config:
     """A recipe: which dataset is read, and how.
 
     In the file, `read` is a table `[read]` with the fields of ReadOptions, `preprocess` a table `[preprocess]` with
-    `kind = "train"` or `"eval"` and the fields of TrainPreprocess or EvalPreprocess, and `num_workers` stands in the
-    table `[loader]`; the other keys stand at the top. A key that is left out has the default of ParserTfds.
+    `kind = "train"` or `"eval"` and the fields of TrainPreprocess or EvalPreprocess (of windows there is one for each
+    camera, `[preprocess.image_primary]`), and `num_workers` stands in the table `[loader]`; the other keys stand at the
+    top. A key that is left out has the default of ParserTfds.
 
     A mixture has a table [[mixture]] for each dataset (see MemberConfig), and the keys of MixtureConfig at the top.
 
@@ -68,6 +76,9 @@ class Config:
         windows: the windows of episodes that are the examples, in the file a table `[windows]`; of a mixture, those of
             all members that have none of their own. None: examples are whole records.
         fields: of windows: names of the user's own -> the features that they stand for, as in ParserTfds.
+        cameras: of windows: field -> its preprocess; of a mixture, those of all members.
+        transform: of windows: functions that make fields out of others, in the file a table `[[transform]]` for each,
+            whose function is `module:function`; of a mixture, those of all members that have none of their own.
         mixture: the datasets that are mixed, each with its own name, split, keys and class map; None: one is read.
     """
 
@@ -92,6 +103,8 @@ class Config:
     source: str | None = None
     windows: Windows | None = None
     fields: Mapping[str, str] | None = None
+    cameras: Mapping[str, Preprocess] | None = None
+    transform: tuple[TransformConfig, ...] | None = None
 
     def make_parser(
         self,
@@ -117,10 +130,11 @@ class Config:
         for name in ("num_workers", "mixture", "source"):
             del given[name]
         is_of_tfds = self.source is None and not is_one_split(self.name)
-        if not is_of_tfds and (given.pop("windows"), given.pop("fields")) != (None, None):
+        of_windows = {name: given.pop(name) for name in ("windows", "fields", "cameras", "transform")}
+        if not is_of_tfds and any(one is not None for one in of_windows.values()):
             raise ConfigError(
                 f"{quoted(self.source or self.name)} has no windows: they are of datasets of TFDS whose records are "
-                f"episodes. Leave out windows and fields."
+                f"episodes. Leave out {', '.join(name for name, one in of_windows.items() if one is not None)}."
             )
         if self.source is not None:
             del given["name"], given["split"]
@@ -128,7 +142,12 @@ class Config:
         if not is_of_tfds:
             del given["split"]
             return open_one_split(**given)
-        given["split"] = "train" if self.split is None else self.split
+        given |= {"split": self.split or "train", "windows": self.windows, "fields": self.fields}
+        if self.cameras is not None:
+            of_image = {} if self.preprocess is None else {"image": self.preprocess}
+            given["preprocess"] = {**self.cameras, **of_image}
+        if self.transform is not None:
+            given["transform"] = [one.make() for one in self.transform]
         return ParserTfds(root, download=download, cache=cache, **given)
 
     def for_evaluation(self) -> "Config":
@@ -148,6 +167,7 @@ class Config:
         mixture, members = self.mixture, dict[str, ParserBase]()
         for one in () if mixture is None else mixture.members:
             own = {name: getattr(one, name) for name in _OF_MEMBERS} | {"windows": one.windows or self.windows}
+            own["transform"] = self.transform if one.transform is None else one.transform
             recipe = replace(self, mixture=None, preprocess=None, epoch_size=None, **own)
             try:
                 members[one.member_name] = open_member(one, recipe)
@@ -174,7 +194,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     is_mixture, has_preprocess, has_windows = (name in content for name in ("mixture", "preprocess", "windows"))
     tables = {name: _take_table(source, content, name) for name in ("read", "loader", "preprocess", "windows")}
     read, loader, preprocess, windows = tables.values()
-    entries, schedule = (_take_tables(source, content, name) for name in ("mixture", "schedule"))
+    entries, schedule, transforms = (
+        take_tables(source, content, name) for name in ("mixture", "schedule", "transform")
+    )
     _check_all_keys(source, content, tables, entries, _homes(is_mixture))
 
     def find_class_map(value: object, where: str) -> Any:
@@ -186,9 +208,17 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     mixed = {key: content.pop(key) for key in TOP_KEYS & content.keys()}
     top = checked(source, "", content, Config) | checked(source, "[loader]", loader, Config)
     if has_preprocess:
-        top["preprocess"] = _make_preprocess(source, preprocess)
+        top |= _make_preprocesses(source, preprocess)
+    if "cameras" in top and not (has_windows or any("windows" in one for one in entries)):
+        camera = next(iter(top["cameras"]))
+        raise ConfigError(
+            f"{source}: [preprocess.{camera}] is for a camera of windows, and there are none: give a table {WINDOWS}, "
+            f"or the keys of one {PREPROCESS}, which is for the image of whole records."
+        )
     if has_windows:
         top["windows"] = make_windows(source, WINDOWS, windows)
+    if transforms:
+        top["transform"] = make_transforms(source, TRANSFORM, transforms)
     if "class_map" in top:
         top["class_map"] = find_class_map(top["class_map"], f"{source}: class_map")
     if is_mixture:
@@ -223,23 +253,42 @@ def _check_all_keys(
     """Raises ConfigError for an unknown key at the top of a file, in its tables, or in the entries of a mixture."""
     check_keys(source, "", top, homes)
     for name, table in tables.items():
-        check_keys(source, f"[{name}]", table, homes)
+        cameras = of_cameras(table) if name == "preprocess" else {}
+        if not cameras:
+            check_keys(source, f"[{name}]", table, homes)
+        for camera, own in cameras.items():
+            _check_keys_of(source, f"[preprocess.{camera}]", own, homes, PREPROCESS)
     for entry in entries:
         check_keys(source, MIXTURE, entry, homes)
         for name in ("read", "windows"):
-            of_member, shown_name = _take_table(source, dict(entry), name, f"mixture.{name}"), f"[mixture.{name}]"
-            check_keys(source, shown_name, of_member, {**homes, shown_name: homes[f"[{name}]"]})
+            of_member = _take_table(source, dict(entry), name, f"mixture.{name}")
+            _check_keys_of(source, f"[mixture.{name}]", of_member, homes, f"[{name}]")
+
+
+def _check_keys_of(
+    source: str, shown_name: str, table: Mapping[str, Any], homes: Mapping[str, set[str]], as_in: str
+) -> None:
+    """Raises ConfigError for an unknown key in a table that has the keys of another one."""
+    check_keys(source, shown_name, table, {**homes, shown_name: homes[as_in]})
+
+
+def _make_preprocesses(source: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields `preprocess` and `cameras` of a Config, as far as the file gives them."""
+    cameras = {name: make_preprocess(source, f"[preprocess.{name}]", own) for name, own in of_cameras(table).items()}
+    if not cameras:
+        return {"preprocess": make_preprocess(source, PREPROCESS, table)}
+    of_image = {"preprocess": cameras.pop("image")} if "image" in cameras else {}
+    return {"cameras": cameras, **of_image}
 
 
 def _homes(is_mixture: bool) -> dict[str, set[str]]:
     """Returns the tables of a file and their keys; of a mixture, what says which dataset is read is each member's."""
-    top = set(get_type_hints(Config)) - {"num_workers"}
+    top = set(get_type_hints(Config)) - {"num_workers", "cameras"}
     homes = {"": top | {"loader", "schedule"}, "[read]": set(get_type_hints(ReadOptions)), "[loader]": {"num_workers"}}
-    homes[WINDOWS] = set(WINDOWS_KEYS)
-    homes["[preprocess]"] = {"kind"}.union(*map(get_type_hints, _PREPROCESSES.values()))
+    homes |= {WINDOWS: set(WINDOWS_KEYS), PREPROCESS: set(PREPROCESS_KEYS)}
     if is_mixture:
         homes[""] = homes[""] - MEMBER_KEYS | TOP_KEYS
-        homes[MIXTURE] = {*MEMBER_KEYS, "read", "windows"}
+        homes[MIXTURE] = {*MEMBER_KEYS, "read", "windows", "transform"}
     return homes
 
 
@@ -251,41 +300,6 @@ def _take_table(source: str, content: dict[str, Any], name: str, shown_name: str
             f"{source}: {shown_name} = {quoted(table)} must be a table: a line [{shown_name}], and its keys below it."
         )
     return table
-
-
-def _take_tables(source: str, content: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """Takes the tables of a list out of the content of a file."""
-    is_given, tables = name in content, content.pop(name, [])
-    is_list = isinstance(tables, list) and all(isinstance(one, dict) for one in tables)
-    if not is_list or (is_given and not tables):
-        raise ConfigError(
-            f"{source}: {name} = {shown(tables)} must be a list of tables: a line [[{name}]] before the keys of each."
-        )
-    return list(tables)
-
-
-def _make_preprocess(source: str, table: Mapping[str, Any]) -> Preprocess:
-    where, kinds = f"{source}: [preprocess]", " or ".join(map(repr, _PREPROCESSES))
-    given = dict(table)
-    kind = given.pop("kind", None)
-    if kind is None:
-        raise ConfigError(f"{where} does not say what it is for: it needs a line kind = {kinds}.")
-    if not isinstance(kind, str) or kind not in _PREPROCESSES:
-        raise ConfigError(f"{where} kind = {shown(kind)} must be {kinds}.{did_you_mean(kind, _PREPROCESSES)}")
-    owner = _PREPROCESSES[kind]
-    strange = next((key for key in given if key not in get_type_hints(owner)), None)
-    if strange is not None:
-        other = next(name for name in _PREPROCESSES if name != kind)
-        raise ConfigError(
-            f"{where} kind = {quoted(kind)} has no {quoted(strange)}: it belongs to kind = {quoted(other)}."
-        )
-    if "size" not in given:
-        raise ConfigError(f"{where} needs size: the pixels of a side, or [height, width].")
-    values = checked(source, "[preprocess]", given, owner)
-    try:
-        return owner(**values)  # type: ignore[no-any-return]
-    except ConfigError as error:
-        raise ConfigError(f"{where} {error}") from None
 
 
 def _resolve(name: str, config: Path, source: str) -> str:

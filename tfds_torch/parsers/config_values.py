@@ -86,6 +86,23 @@ def checked(source: str, table: str, given: Mapping[str, Any], owner: type) -> d
     return values
 
 
+def take_tables(source: str, content: dict[str, Any], name: str, shown_name: str = "") -> list[dict[str, Any]]:
+    """Takes the tables of a list out of the content of a file; none where there are none.
+
+    Raises:
+        ConfigError: it is not a list of tables, or an empty one.
+    """
+    shown_name = shown_name or name
+    is_given, tables = name in content, content.pop(name, [])
+    is_list = isinstance(tables, list) and all(isinstance(one, dict) for one in tables)
+    if not is_list or (is_given and not tables):
+        raise ConfigError(
+            f"{source}: {shown_name} = {shown(tables)} must be a list of tables: a line [[{shown_name}]] before the "
+            f"keys of each."
+        )
+    return list(tables)
+
+
 def _is_of(value: Any, kind: Any) -> bool:
     """Whether a value is of the type that a hint names: not by isinstance, because a boolean is not a number."""
     if isinstance(kind, UnionType):

@@ -7,10 +7,16 @@ from typing import Any, get_type_hints
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.config_values import check_keys, checked, shown
+from tfds_torch.parsers.config_values import check_keys, checked, shown, take_tables
 from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.own_dataset import name_by_source
-from tfds_torch.parsers.windows_config import WINDOWS_OF_MEMBER, make_windows
+from tfds_torch.parsers.windows_config import (
+    TRANSFORM_OF_MEMBER,
+    WINDOWS_OF_MEMBER,
+    TransformConfig,
+    make_transforms,
+    make_windows,
+)
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 
@@ -29,7 +35,7 @@ class MemberConfig:
         weight: its weight, >= 0; None: no member has one.
         root: TFDS data directory; None: that of the other members.
         split, image_key, target_key, class_map, read, source, fields: as in Config.
-        windows: as in Config; None: those of the whole recipe.
+        windows, transform: as in Config; None: those of the whole recipe.
     """
 
     name: str
@@ -44,6 +50,7 @@ class MemberConfig:
     source: str | None = None
     windows: Windows | None = None
     fields: Mapping[str, str] | None = None
+    transform: tuple[TransformConfig, ...] | None = None
 
     @property
     def member_name(self) -> str:
@@ -96,7 +103,8 @@ class _Part:
 TOP_KEYS = frozenset(get_type_hints(MixtureConfig)) - {"members", "schedule"}
 """The keys of a mixture that stand at the top of the file."""
 
-MEMBER_KEYS = frozenset(get_type_hints(MemberConfig)) - {"read", "windows"}
+_TABLES_OF_MEMBERS = {"read", "windows", "transform"}
+MEMBER_KEYS = frozenset(get_type_hints(MemberConfig)) - _TABLES_OF_MEMBERS
 
 
 def make_mixture(
@@ -154,7 +162,7 @@ def make_mixture(
 
 
 def _make_member(source: str, entry: Mapping[str, Any], find_class_map: Callable[[object, str], Any]) -> MemberConfig:
-    given = {key: value for key, value in entry.items() if key not in ("read", "windows")}
+    given = {key: value for key, value in entry.items() if key not in _TABLES_OF_MEMBERS}
     values = checked(source, MIXTURE, given, MemberConfig)
     if not name_by_source(f"{source}: {MIXTURE}", values) and "name" not in values:
         raise ConfigError(
@@ -170,6 +178,8 @@ def _make_member(source: str, entry: Mapping[str, Any], find_class_map: Callable
         raise ConfigError(f"{source}: {_READ} {error}") from None
     if "windows" in entry:
         values["windows"] = make_windows(source, WINDOWS_OF_MEMBER, entry["windows"])
+    if transforms := take_tables(source, dict(entry), "transform", "mixture.transform"):
+        values["transform"] = make_transforms(source, TRANSFORM_OF_MEMBER, transforms)
     return MemberConfig(**values, read=read)
 
 

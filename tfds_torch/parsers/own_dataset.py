@@ -1,14 +1,11 @@
 """Datasets of the user's own that a recipe names: `source = "module:function"`."""
 
-import re
 from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
-from tfds_torch.runtime.imported_function import import_function
+from tfds_torch.runtime.imported_function import import_function, is_function_name
 from tfds_torch.runtime.printable import quoted
-
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def name_by_source(where: str, values: dict[str, Any]) -> bool:
@@ -24,7 +21,7 @@ def name_by_source(where: str, values: dict[str, Any]) -> bool:
     if "source" not in values:
         return False
     source = values["source"]
-    if not _NAME.fullmatch(source):
+    if not is_function_name(source):
         raise ConfigError(
             f"{where}: source = {quoted(source)} must be 'module:function', such as 'my_data:make_dataset': a function "
             f"without arguments that returns the dataset."

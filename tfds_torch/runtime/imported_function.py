@@ -1,10 +1,18 @@
 """Functions of the user's that a text names: `module:function`."""
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_function_name(name: str) -> bool:
+    """Whether a text has the form `module:function`."""
+    return _NAME.fullmatch(name) is not None
 
 
 def import_function(argument: str, name: str) -> Callable[..., Any]:
