@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+from parsers.robot_episodes import robots
 from tfds_fixtures import cache_home, datasets
 from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from tfds_torch import demo
 
-__all__ = ["cache_home", "datasets"]
+__all__ = ["cache_home", "datasets", "robots"]
 
 FAKES = ("oxford_iiit_pet", "coco/2017")
 

@@ -153,6 +153,12 @@ class ShardedExport:
         """Returns the records that are copied; a ConfigError: the dataset has none."""
         parser = self._parser
         source = None if parser is None else parser.source
+        if parser is not None and parser.has_windows:
+            raise ConfigError(
+                f"{self._samples.name}: format={quoted(file_format)} copies records as they are stored, which are "
+                f"whole episodes, and this parser has windows of them. Leave out windows=, or use format='webdataset' "
+                f"or 'beton'."
+            )
         if parser is None or not isinstance(source, RecordSource):
             of_cache = parser is not None and parser.cache is not None
             advice = "open it without cache=" if of_cache else "use format='webdataset' or 'beton'"

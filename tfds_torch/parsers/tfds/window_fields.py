@@ -177,7 +177,9 @@ class WindowFields:
         return WindowField(structured_field(features, found.path), padding, is_text, self._is_frame(found))
 
     def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored: an image of the window's own step encoded."""
+        """Returns how a field is handed over as it is stored, without a preprocess: that of one step encoded."""
+        if self.cameras:
+            return replace(self, cameras={}).encoded_field(name)
         if self._own_field(name) is not None:
             return EncodedField(self.field(name, None), "value", self._spec(name))
         found = self.find(name)
