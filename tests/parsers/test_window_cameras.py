@@ -103,8 +103,12 @@ def test_a_mixture_takes_cameras_of_several_sizes(robots: Robots) -> None:
 @pytest.mark.parametrize(
     ("preprocess", "arguments", "message"),
     [
-        ({"action": TrainPreprocess(size=8)}, {}, "preprocess names 'action', which is not uint8 images"),
-        ({"front": TrainPreprocess(size=8)}, {}, "windows have no field 'front'"),
+        ({"action": TrainPreprocess(size=8)}, {}, "preprocess names 'action', which is not a camera"),
+        (
+            {"front": TrainPreprocess(size=8)},
+            {},
+            "'front', which is not a camera: uint8 images, one a step. Its cameras are 'primary'",
+        ),
         ({"wrist": 8}, {}, "preprocess=8 must be a TrainPreprocess"),
         (
             {"wrist": TrainPreprocess(size=8)},
@@ -113,8 +117,8 @@ def test_a_mixture_takes_cameras_of_several_sizes(robots: Robots) -> None:
         ),
         ({"wrist": TrainPreprocess(size=8, also=("primary",))}, {}, "cannot go through"),
         ({"wrist": Views((TrainPreprocess(size=8), 2))}, {}, "cannot go through"),
-        ({"wrist": TrainPreprocess(size=8)}, {"windows": None, "fields": None}, "must be a TrainPreprocess"),
-        (TrainPreprocess(size=8), {}, "windows have no field 'image'"),
+        ({"wrist": TrainPreprocess(size=8)}, {"windows": None, "fields": None}, "cameras are those of windows"),
+        (TrainPreprocess(size=8), {}, "Give each camera its own: preprocess={'primary': TrainPreprocess(...)}"),
     ],
 )
 def test_preprocesses_that_cannot_work_are_refused(

@@ -14,7 +14,7 @@ from tfds_fixtures import write_shard
 from zygote import tensorflow_zygote
 
 from parsers.robot_episodes import Robots, shard_paths, write_dataset_of
-from tfds_torch import ReadOptions
+from tfds_torch import ReadOptions, TrainPreprocess
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.windows import Windows
@@ -40,6 +40,27 @@ from tfds_torch.storage.tfrecord.framing import read_records
         ({"windows": Windows(texts=["action"])}, "texts= names 'action', which does not hold bytes"),
         ({"windows": Windows(), "fields": {"step": "action"}}, "the name 'step', which windows have"),
         ({"windows": Windows(), "fields": {"a": "b"}}, "windows have no field 'b'"),
+        (
+            {"windows": Windows(), "fields": {"action": "arm"}},
+            "fields= are names of your own -> features, and 'action' is a feature: give fields={'arm': 'action'}.",
+        ),
+        (
+            {"windows": Windows(), "batch_size": 2, "preprocess": TrainPreprocess(8)},
+            "Give each camera its own: preprocess={'observation/exterior_image_1_left': TrainPreprocess(...)}.",
+        ),
+        (
+            {"windows": Windows(), "batch_size": 2, "preprocess": {"wrist": TrainPreprocess(8)}},
+            "preprocess names 'wrist', which is not a camera: uint8 images, one a step. Its cameras are 'observation/",
+        ),
+        (
+            {"windows": Windows(), "batch_size": 2, "preprocess": {"action": TrainPreprocess(8)}},
+            "fields={'image_primary': 'observation/exterior_image_1_left'} gives one a name.",
+        ),
+        (
+            {"batch_size": 2, "preprocess": {"wrist": TrainPreprocess(8)}},
+            "preprocess has one for each of 'wrist': cameras are those of windows. Give windows=Windows('steps', ...)",
+        ),
+        ({"image_key": "observation"}, "Its records are episodes: their steps are examples with windows=Windows('st"),
         ({"windows": Windows(), "fields": ["a"]}, "fields=['a'] must be a dictionary of names"),
         ({"fields": {"a": "action"}}, "names the fields of windows: give windows=Windows('steps', ...), too"),
         ({"windows": "steps"}, "windows='steps' must be Windows, for example"),

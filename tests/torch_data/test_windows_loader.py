@@ -87,6 +87,11 @@ def test_without_fields_the_message_says_how_to_name_some(robots: Robots) -> Non
             call(parser)
 
 
+def test_a_transform_of_single_examples_is_refused_with_the_one_of_windows(robots: Robots) -> None:
+    with pytest.raises(ConfigError, match=r"Give the parser transform=WindowTransform\(function, reads=\[\.\.\.\]\)"):
+        ImageDataset(make_parser(robots), transform=len, fields=("action",))
+
+
 def test_single_windows_and_multi_loader_have_all_fields_where_none_are_named(robots: Robots) -> None:
     parser = make_parser(robots, fields={"image": "observation/image", **NAMES}, shuffle=False)
     every = {*parser.element_spec.fields} - {"index", "id", "valid"}

@@ -23,6 +23,8 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec, Source
 
 LABEL_NAME = "label"
+_ARGUMENTS_OF_RECORDS = "keys, image_mode, class_map and decode"
+_ARGUMENTS_OF_WINDOWS = "offsets, fields and preprocess, or a transform that makes their values alike"
 _OF_BATCHES = {*METADATA_SPECS, MEMBER}
 
 
@@ -237,8 +239,8 @@ def describe_common(members: Members, name: str) -> FieldDescription:
         if first is not None and found != first[1]:
             raise ConfigError(
                 f"The field {quoted(name)} is {first[1]} in the member {quoted(first[0])}, and {found} in "
-                f"{quoted(member)}: members must have equal fields. Give the parsers the same keys, "
-                f"image_mode, class_map and decode."
+                f"{quoted(member)}: members must have equal fields. Give the parsers the same "
+                f"{_ARGUMENTS_OF_WINDOWS if parser.has_windows else _ARGUMENTS_OF_RECORDS}."
             )
         first = first or (member, found)
     if first is None:

@@ -92,10 +92,12 @@ def check_batched(
         return False
     for name, function in (("transform", transform), ("target_transform", target_transform)):
         if function is not None:
-            raise ConfigError(
-                f"{name} is called with single examples, and this dataset yields whole batches. Augment in the "
-                f"preprocess (map_fn), or on the device; or leave out the preprocess."
+            remedy = (
+                "Give the parser transform=WindowTransform(function, reads=[...]), or this dataset batched=False."
+                if has_windows(parser)
+                else "Augment in the preprocess (map_fn), or on the device; or leave out the preprocess."
             )
+            raise ConfigError(f"{name} is called with single examples, and this dataset yields whole batches. {remedy}")
     if parser.batch_size is None:
         raise ConfigError("batched=True needs the parser's batch_size: it is the size of the batches.")
     if preprocess is not None:

@@ -84,7 +84,7 @@ class DatasetFields:
         found = find_feature(self.features, key) or find_feature(self.features, stored_key(name) or key)
         if found is None:
             what = {"image": "image feature", "label": "target feature"}.get(name, "feature")
-            advice = suggest_targets(self.features) if name == "label" else ""
+            advice = suggest_targets(self.features) if name == "label" else _suggest_windows(self.features)
             raise ConfigError(f"{self.dataset}: {describe_missing(what, key, self.features)}{advice}")
         if name == "image" and (
             not is_image(found.feature) or self._is_repeated(found) or found.feature.spec.dtype != np.uint8
@@ -134,6 +134,14 @@ class DatasetFields:
     def _is_repeated(self, found: FoundFeature) -> bool:
         """Whether an example has many of a feature: it lies in a sequence, as all do in some datasets of robots."""
         return bool(found.sequence_depth) or isinstance(self.features, Repeated)
+
+
+def _suggest_windows(features: Feature) -> str:
+    """Returns the end of a message about a dataset of episodes that is opened without windows."""
+    steps = find_feature(features, "steps")
+    if steps is None or not isinstance(steps.feature, Repeated):
+        return ""
+    return " Its records are episodes: their steps are examples with windows=Windows('steps', ...)."
 
 
 def is_image(feature: Feature) -> bool:

@@ -68,6 +68,12 @@ class WindowArguments:
         fields = WindowFields(source.name, features, self.windows, dict(self.fields or {}))
         fields.check()
         fields = replace(fields, cameras=_checked_cameras(fields, self.cameras, options.batch_size))
+        if options.preprocess is not None and not fields.has("image"):
+            raise ConfigError(
+                f"{source.name}: preprocess={quoted(options.preprocess)} is for a field 'image', which windows have "
+                f"where a feature is given this name. Give each camera its own: preprocess={{{_example_of(fields)}: "
+                f"{type(options.preprocess).__name__}(...)}}."
+            )
         if not isinstance(source, RecordSource):
             raise ConfigError(f"{source.name} has no episodes: its examples are single images. Leave out windows=.")
         if isinstance(options.preprocess, Preprocess) and options.preprocess.moved_fields:
@@ -121,8 +127,13 @@ def check_read_mode(dataset: str, read: ReadOptions) -> None:
 
 def divide_preprocess(preprocess: Any, *, has_windows: bool) -> tuple[Any, dict[Any, Any]]:
     """Returns the preprocess of the field `image`, and of windows those of all other cameras by their names."""
-    if not has_windows or not isinstance(preprocess, Mapping):
+    if not isinstance(preprocess, Mapping):
         return preprocess, {}
+    if not has_windows:
+        raise ConfigError(
+            f"preprocess has one for each of {', '.join(map(quoted, preprocess))}: cameras are those of windows. Give "
+            f"windows=Windows('steps', ...), too; whole records have one preprocess, that of their image."
+        )
     cameras = dict(preprocess)
     return cameras.pop("image", None), cameras
 
@@ -133,9 +144,10 @@ def _checked_cameras(
     """Returns field -> its preprocess; raises ConfigError where the images of one cannot go through it."""
     for name, one in preprocesses.items():
         if not fields.is_camera(name):
+            hint = "" if fields.names else f" fields={{'image_primary': {_example_of(fields)}}} gives one a name."
             raise ConfigError(
-                f"{fields.dataset}: preprocess names {quoted(name)}, which is not uint8 images, one a step: only these "
-                f"can be cut and resized."
+                f"{fields.dataset}: preprocess names {quoted(name)}, which is not a camera: uint8 images, one a step. "
+                f"Its cameras are {', '.join(map(quoted, fields.cameras_there)) or 'none'}.{hint}"
             )
         check_preprocess(one, batch_size, "RGB")
         if isinstance(one, Views) or one.map_fn is not None or one.moved_fields:
@@ -144,3 +156,8 @@ def _checked_cameras(
                 f"TrainPreprocess or an EvalPreprocess without also, boxes and map_fn."
             )
     return dict(preprocesses)
+
+
+def _example_of(fields: WindowFields) -> str:
+    """Returns the name of a camera, as a text in Python."""
+    return quoted(next(iter(fields.cameras_there), "observation/image"))

@@ -73,6 +73,11 @@ class WindowFields:
                 raise ConfigError(
                     f"{self.dataset}: fields= gives a feature the name {quoted(name)}, which windows have."
                 )
+            if self._look_up(key) is None and self._look_up(name) is not None:
+                raise ConfigError(
+                    f"{self.dataset}: fields= are names of your own -> features, and {quoted(name)} is a feature: give "
+                    f"fields={{{quoted(key)}: {quoted(name)}}}."
+                )
             self._resolve(key)
         for name in self.windows.texts:
             if not _is_bytes(self.find(name).feature):
@@ -109,10 +114,8 @@ class WindowFields:
     @property
     def all_fields(self) -> list[str]:
         """The fields that windows have: by the names that `names` gives, else by their keys."""
-        named = {"/".join(self._resolve(key).path) for key in self.names.values()}
-        rest = [self._short(key) for key, _ in list_leaves(self.features) if key not in named]
-        padding = [f"{name}{_PADDING}" for name in (*self.names, *rest) if self.offsets_of(name) is not None]
-        return sorted({*self.names, *rest, *padding, *OWN_FIELDS})
+        padding = [f"{name}{_PADDING}" for name in self._all_names if self.offsets_of(name) is not None]
+        return sorted({*self._all_names, *padding, *OWN_FIELDS})
 
     @property
     def specs(self) -> dict[str, Any]:
@@ -224,9 +227,18 @@ class WindowFields:
             spec = replace(spec, shape=(spec.shape[-1], *size))
         return replace(spec, shape=(*time, *spec.shape)) if isinstance(spec, FieldSpec) else spec
 
+    def has(self, name: str) -> bool:
+        """Whether there is a feature behind a field."""
+        return self._look_up(self.names.get(name, name)) is not None
+
     def is_camera(self, name: str) -> bool:
         """Whether a field is uint8 images, one a step."""
-        return self._is_camera(self.find(name))
+        return self.has(name) and self._is_camera(self.find(name))
+
+    @property
+    def cameras_there(self) -> list[str]:
+        """The fields that are uint8 images, one a step."""
+        return list(filter(self.is_camera, self._all_names))
 
     def _preprocess_of(self, found: FoundFeature) -> Preprocess | None:
         return next((one for name, one in self.cameras.items() if self.find(name).path == found.path), None)
@@ -258,6 +270,12 @@ class WindowFields:
     @property
     def _key(self) -> str:
         return "/".join(self._sequence.path)
+
+    @property
+    def _all_names(self) -> list[str]:
+        """A name for each feature: the one that `names` gives, else its own."""
+        named = {"/".join(self._resolve(key).path) for key in self.names.values()}
+        return [*self.names, *(self._short(key) for key, _ in list_leaves(self.features) if key not in named)]
 
     @property
     def _keys(self) -> list[str]:
