@@ -14,7 +14,8 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.tfds.feature_tree import FoundFeature
-from tfds_torch.parsers.tfds.window_fields import OWN_FIELDS, WindowFields
+from tfds_torch.parsers.tfds.window_fields import WindowFields
+from tfds_torch.parsers.tfds.window_names import OWN_FIELDS
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec, Source
 
