@@ -21,6 +21,7 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.errors import ConfigError
+from tfds_torch.loaders.pool_setup import make_slots
 
 WINDOWS = Windows(offsets={"wrist": [-1, 0], "action": range(16)})
 NAMES = {"wrist": "observation/wrist_image", "state": "observation/state"}
@@ -128,3 +129,22 @@ class WindowsLoader(OwnStateLoader):
 def test_every_state_goes_on_with_other_workers(robots: Robots) -> None:
     make, other = (partial(WindowsLoader, robots, workers) for workers in (0, 2))
     assert check_resumes(make, other, num_epochs=1) > 20
+
+
+def test_cameras_of_a_batch_come_in_one_shared_slot(robots: Robots) -> None:
+    names = {"front": "observation/image", **NAMES}
+    parser = make_parser(robots, fields=names)
+    planned = list(parser.batches(fields=("front", "wrist")))
+    with create_loader(ImageDataset(parser, fields=("front", "wrist")), num_workers=1) as loader:
+        for (front, wrist), expected in zip(loader, planned, strict=True):
+            front_bytes = 4 * 16 * 16 * 3
+            assert wrist.data_ptr() - front.data_ptr() == -(-front_bytes // 64) * 64 + 64
+            np.testing.assert_array_equal(front.numpy(), expected.features["front"])
+            np.testing.assert_array_equal(wrist.numpy(), expected.features["wrist"])
+
+
+def test_slots_have_room_for_all_cameras(robots: Robots) -> None:
+    offsets = {"wrist": range(40), "action": range(16)}
+    parser = make_parser(robots, windows=Windows(offsets=offsets), batch_size=8192)
+    slots = make_slots(1, 1, parser)
+    assert slots.slot_bytes > 8192 * (40 + 1) * 3 * 16 * 16  # Of both cameras; of the usual size a slot is 128 MiB.

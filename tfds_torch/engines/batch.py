@@ -8,18 +8,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import ChunkDecoder, Decoded, EncodedChunk
+from tfds_torch.engines.chunks import (
+    BatchImages,
+    ChunkDecoder,
+    DecodedChunk,
+    EncodedChunk,
+    RowsByField,
+    RowsOf,
+    WrittenImages,
+    join,
+)
 from tfds_torch.engines.padding import Padded, pad_values
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import ConfigError, CorruptRecordError, TfdsTorchError
-from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
 from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.order import examples_of
@@ -95,42 +102,16 @@ class Example:
         return f"Example({', '.join(f'{name}={_summary(value)}' for name, value in values.items())})"
 
 
-@dataclass(frozen=True)
-class DecodedChunk:
-    """Examples that are decoded.
-
-    Attributes:
-        keys: int64 [n], their sample keys.
-        columns: field -> n values.
-        replaced: bool [n], which of them took the place of damaged ones; None: none.
-    """
-
-    keys: NDArray[np.int64]
-    columns: Decoded
-    replaced: NDArray[np.bool_] | None = None
-
-    def cut(self, start: int, stop: int) -> "DecodedChunk":
-        """Returns the examples at positions start..stop-1 of these."""
-        columns = {name: values[start:stop] for name, values in self.columns.items()}
-        return DecodedChunk(
-            self.keys[start:stop], columns, None if self.replaced is None else self.replaced[start:stop]
-        )
-
-
-RowsOf = Callable[[EncodedChunk], list[BufferRows]]
-"""Where the images of a chunk belong."""
-
 ReplaceDamaged = Callable[[int, int, RowsOf], DecodedChunk]
 """Reads the examples at positions start..stop-1 once more, and lets whole ones take the places of damaged ones."""
 
 
 @dataclass
 class _OpenBatch:
-    """A batch of `size` examples that are being decoded; `parts` are ready, in order."""
+    """A batch of `images.size` examples that are being decoded; `parts` are ready, in order."""
 
     number: int
-    size: int
-    buffer: BatchBuffer | None = None
+    images: BatchImages
     parts: list[DecodedChunk] = field(default_factory=list)
 
 
@@ -209,34 +190,36 @@ class BatchAssembler:
         except TfdsTorchError as error:  # What comes before it is yielded first.
             return _failed(error)
 
-    def _decode(self, chunk: EncodedChunk, rows: list[BufferRows]) -> DecodedChunk:
+    def _decode(self, chunk: EncodedChunk, rows: RowsByField) -> DecodedChunk:
         return DecodedChunk(chunk.keys, self._decoder.decode(chunk, rows))
 
     def _finish(self, chunk: EncodedChunk, decoding: "Future[DecodedChunk]") -> Iterator[Batch]:
         """Yields the batches that are whole with a chunk; or its pieces of batches."""
-        start, stop = chunk.start, chunk.start + len(chunk)
+        start, stop, is_damaged = chunk.start, chunk.start + len(chunk), False
         try:
-            decoded: DecodedChunk | None = decoding.result()
+            self._keep(start, decoding.result())
         except CorruptRecordError:
             if self._replace is None:
                 raise
-            decoded = None
+            is_damaged = True
         finally:
-            del decoding  # It keeps an error, whose traceback keeps this frame and its buffers.
+            del decoding  # It keeps the chunk's rows; or an error, whose traceback keeps this frame and its buffers.
         metrics = self._request.context.metrics
         if metrics is not None:
             metrics.note_reading(examples_of(int(chunk.keys[-1]), self._request.plan.num_examples))
         for ordinal, first, last in self._within_batches(start, stop):
-            parts = self._batch_at(ordinal).parts
-            if decoded is not None:
-                parts.append(decoded.cut(first - start, last - start))
-            elif self._replace is not None:  # Batch by batch: an error comes after the batches that are whole.
-                parts.append(self._replace(first, last, self._rows_of))
-            if last == ordinal * self._batch_size + self._open[ordinal].size:
+            if is_damaged and self._replace is not None:  # Batch by batch: an error comes after what is whole.
+                self._batch_at(ordinal).parts.append(self._replace(first, last, self._rows_of))
+            if last == ordinal * self._batch_size + self._open[ordinal].images.size:
                 yield self._make(self._open.pop(ordinal), last)  # Nothing here refers to it while it is used.
             elif self._request.in_pieces:
                 yield self._make(self._open[ordinal], last)
-                parts.clear()
+                self._open[ordinal].parts.clear()
+
+    def _keep(self, start: int, decoded: DecodedChunk) -> None:
+        """Makes a decoded chunk, which begins at a position, parts of its batches."""
+        for ordinal, first, last in self._within_batches(start, start + len(decoded.keys)):
+            self._batch_at(ordinal).parts.append(decoded.cut(first - start, last - start))
 
     def _within_batches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yields the ordinal of each batch with positions among start..stop-1, and the first and the end of these."""
@@ -248,51 +231,50 @@ class BatchAssembler:
         batch = self._open.get(ordinal)
         if batch is None:
             size = min(self._batch_size, self._num_delivered - ordinal * self._batch_size)
-            batch = self._open[ordinal] = _OpenBatch(self._numbers[ordinal], size)
+            batch = self._open[ordinal] = _OpenBatch(self._numbers[ordinal], BatchImages(size))
         return batch
 
-    def _rows_of(self, chunk: EncodedChunk) -> list[BufferRows]:
-        """Returns where the images of a chunk belong; empty where they are arrays of their own."""
-        rows: list[BufferRows] = []
-        if self._request.content.image is None:
+    def _rows_of(self, chunk: EncodedChunk) -> RowsByField:
+        """Returns where the images of a chunk belong."""
+        rows: dict[str, list[BufferRows]] = {}
+        if not self._request.content.in_buffers:
             return rows
+        make_buffer = self._request.context.make_buffer
         for ordinal, start, stop in self._within_batches(chunk.start, chunk.start + len(chunk)):
-            batch = self._batch_at(ordinal)
-            if batch.buffer is None:
-                make_buffer = self._request.context.make_buffer or ArrayBuffer
-                batch.buffer = make_buffer((batch.size, *self._decoder.row_shape(chunk, start - chunk.start)))
-            first = ordinal * self._batch_size
-            rows.append(BufferRows(batch.buffer, start - first, stop - first))
+            first, images = ordinal * self._batch_size, self._batch_at(ordinal).images
+            found = images.rows_of(self._decoder, make_buffer, chunk, start - chunk.start, start - first, stop - first)
+            for name, own in found.items():
+                rows.setdefault(name, []).append(own)
         return rows
 
     def _make(self, batch: _OpenBatch, stop: int) -> Batch:
         """Returns the parts of a batch, which end before position `stop`, as one."""
-        images = None if batch.buffer is None else batch.buffer.images
-        return make_batch(self._request, batch.number, join(batch.parts), images, stop, self._num_valid)
+        return make_batch(self._request, batch.number, join(batch.parts), stop, self._num_valid)
 
 
-def make_batch(
-    request: ReadRequest, number: int, decoded: DecodedChunk, images: Any, stop: int, num_valid: int
-) -> Batch:
+def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: int, num_valid: int) -> Batch:
     """Returns decoded examples as a batch.
 
     Args:
         request: the examples to read, and how.
         number: number of the batch among the rank's batches of the epoch.
         decoded: n examples; their fields become the batch's.
-        images: images of the batch's buffer; None: they are among the fields, or are not asked for.
         stop: end of the examples' positions among those that the pipeline delivers.
         num_valid: the leading ones of these that are not padding.
     """
-    plan, columns, label = request.plan, decoded.columns, None
+    plan, label = request.plan, None
+    columns = {
+        name: values.of_batch() if isinstance(values, WrittenImages) else values
+        for name, values in decoded.columns.items()
+    }
     index = examples_of(decoded.keys, plan.num_examples)
     valid = np.arange(stop - len(index), stop) < num_valid
     if decoded.replaced is not None and not plan.is_training:  # What took its place is counted where it belongs.
         valid &= ~decoded.replaced
     if request.content.has_label:
         label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
-    image = columns.pop("image", None) if images is None else images
-    return Batch(image, label, valid, index, request.source.ids(index), columns, request.epoch, number)
+    image, ids = columns.pop("image", None), request.source.ids(index)
+    return Batch(image, label, valid, index, ids, columns, request.epoch, number)
 
 
 def _failed(error: TfdsTorchError) -> "Future[DecodedChunk]":
@@ -311,25 +293,6 @@ def _end_all_threads() -> None:
 
 
 atexit.register(_end_all_threads)
-
-
-def join(parts: Sequence[DecodedChunk]) -> DecodedChunk:
-    """Returns consecutive decoded examples as one chunk."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = {name: _concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    replaced = None
-    if any(part.replaced is not None for part in parts):
-        replaced = np.concatenate(
-            [np.zeros(len(part.keys), np.bool_) if part.replaced is None else part.replaced for part in parts]
-        )
-    return DecodedChunk(np.concatenate([part.keys for part in parts]), columns, replaced)
-
-
-def _concatenate(values: list[Any]) -> Any:
-    shapes = {one.shape[1:] if isinstance(one, np.ndarray) else None for one in values}
-    is_one_array = len(shapes) == 1 and None not in shapes
-    return np.concatenate(values) if is_one_array else list(chain.from_iterable(values))
 
 
 def _summary(value: Any) -> str:

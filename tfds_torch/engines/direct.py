@@ -5,17 +5,16 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.batch import Batch, BatchAssembler, DecodedChunk, make_batch
-from tfds_torch.engines.fields import ChunkDecoder, Content, Decoded, EncodedChunk
+from tfds_torch.engines.batch import Batch, BatchAssembler, make_batch
+from tfds_torch.engines.chunks import BatchImages, ChunkDecoder, DecodedChunk, EncodedChunk, RowsByField, WrittenImages
+from tfds_torch.engines.fields import Content, Decoded
 from tfds_torch.engines.replacing import Replacement
 from tfds_torch.engines.request import ReadContext, ReadRequest, SampleOrder
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
-from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
-from tfds_torch.images.transform import BufferRows
+from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.block_windows import block_windows
 from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array, examples_of
@@ -96,40 +95,41 @@ def _gather_batches(
             part = chunk.cut(start, start + batch_size)
             if chunk.error is not None:  # The batches before the damaged example are delivered.
                 part = reader.read(part.start, part.keys)
-            stop, rows = part.start + len(part), _BatchRows(part, decoder, request.context.make_buffer or ArrayBuffer)
-            try:
-                if part.error is not None:
-                    raise part.error
-                if image is None or not isinstance(part.columns[image.key], StoredPixels):
-                    return part.start  # A cache was lost.
-                decoded = DecodedChunk(part.keys, decoder.decode(part, rows.of(part)))
-            except CorruptRecordError:
-                if replace is None:
-                    raise
-                decoded = replace(part.start, stop, rows.of)
-            number = numbers[part.start // batch_size]
-            yield make_batch(request, number, decoded, rows.take_images(), stop, num_valid)
+            if part.error is None and (image is None or not isinstance(part.columns[image.key], StoredPixels)):
+                return part.start  # A cache was lost.
+            number, stop = numbers[part.start // batch_size], part.start + len(part)
+            # Nothing here refers to its memory while it is used.
+            yield make_batch(request, number, _gather(request, part, decoder, replace), stop, num_valid)
     return reader.num_examples
 
 
+def _gather(
+    request: ReadRequest, batch: EncodedChunk, decoder: ChunkDecoder, replace: Replacement | None
+) -> DecodedChunk:
+    """Returns a batch whose images are copied into its memory."""
+    rows = _BatchRows(batch, decoder, request.context.make_buffer)
+    try:
+        if batch.error is not None:
+            raise batch.error
+        return DecodedChunk(batch.keys, decoder.decode(batch, rows.of(batch)))
+    except CorruptRecordError:
+        if replace is None:
+            raise
+        return replace(batch.start, batch.start + len(batch), rows.of)
+
+
 class _BatchRows:
-    """The memory of one batch's images, made when the first one is decoded."""
+    """The memory of the images of one batch."""
 
-    def __init__(self, batch: EncodedChunk, decoder: ChunkDecoder, make_buffer: MakeBatchBuffer) -> None:
-        self._start, self._size, self._decoder, self._make_buffer = batch.start, len(batch), decoder, make_buffer
-        self._buffer: BatchBuffer | None = None
+    def __init__(self, batch: EncodedChunk, decoder: ChunkDecoder, make_buffer: MakeBatchBuffer | None) -> None:
+        self._start, self._decoder, self._make_buffer = batch.start, decoder, make_buffer
+        self._images = BatchImages(len(batch))
 
-    def of(self, chunk: EncodedChunk) -> list[BufferRows]:
+    def of(self, chunk: EncodedChunk) -> RowsByField:
         """Returns the rows of some examples of the batch."""
-        if self._buffer is None:
-            self._buffer = self._make_buffer((self._size, *self._decoder.row_shape(chunk, 0)))
         first = chunk.start - self._start
-        return [BufferRows(self._buffer, first, first + len(chunk))]
-
-    def take_images(self) -> Any:
-        """Returns the images of the whole batch; nothing here refers to them any more."""
-        buffer, self._buffer = self._buffer, None
-        return None if buffer is None else buffer.images
+        rows = self._images.rows_of(self._decoder, self._make_buffer, chunk, 0, first, first + len(chunk))
+        return {name: [own] for name, own in rows.items()}
 
 
 class _ChunkReader:
@@ -243,15 +243,15 @@ def read_examples(
     """
     source.check()
     decoder = ChunkDecoder(source, content, seed, context.metrics)
-    make_buffer = context.make_buffer or ArrayBuffer
 
     def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
         index = examples_of(part, len(source))
         chunk = EncodedChunk(0, part, source.read(index, content.keys) if content.keys else {})
-        if content.image is None:
-            return index, decoder.decode(chunk, [])
-        buffer = make_buffer((len(part), *decoder.row_shape(chunk, 0)))
-        return index, decoder.decode(chunk, [BufferRows(buffer, 0, len(part))]) | {"image": buffer.images}
+        rows: RowsByField = {}
+        if content.in_buffers:
+            rows = _BatchRows(chunk, decoder, context.make_buffer).of(chunk)
+        decoded = decoder.decode(chunk, rows)
+        return index, {name: own.of_batch() if isinstance(own, WrittenImages) else own for name, own in decoded.items()}
 
     parts: Sequence[Int64Array] = [keys[at : at + chunk_size] for at in range(0, len(keys), chunk_size)]
     if num_threads == 1 or len(parts) == 1 or source.is_one_threaded:

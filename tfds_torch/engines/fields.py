@@ -1,25 +1,17 @@
-"""Encoded examples and how they are decoded: a class for each kind of field, and ChunkDecoder for whole chunks."""
+"""How the fields of examples are decoded: a class for each kind; and Content, those that are asked for."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.map_function import make_map
-from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.images.boxes import BoxRows, move_boxes
-from tfds_torch.images.decoding import BadImageError, OtherSizeError
-from tfds_torch.images.preprocess import Preprocess, PreprocessError
+from tfds_torch.images.boxes import BoxRows
+from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.transform import BufferRows, ImageTransform
-from tfds_torch.images.view_transform import make_transform
-from tfds_torch.plan.order import Int64Array, examples_of
-from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.storage.source import Columns, Source
-from tfds_torch.storage.stored_pixels import StoredPixels
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.source import Columns
 
 Decoded = dict[str, Any]
 """Field -> n values."""
@@ -39,6 +31,28 @@ class FieldDecoder(Protocol):
 
         Raises:
             ValueError: a value cannot be decoded; the message is a sentence with the reason.
+        """
+
+
+class CameraField(FieldDecoder, Protocol):
+    """Images of windows, which may be decoded into the memory of their batch.
+
+    Attributes:
+        has_time: whether a window has several, in an axis of their own.
+    """
+
+    @property
+    def has_time(self) -> bool: ...  # noqa: D102
+
+    def row_shape(self, columns: Columns, position: int) -> tuple[int, int, int, int]:
+        """Returns how many images a window has, and [H, W, C] of the window at a position; raises BadImageError."""
+
+    def write(self, columns: Columns, rows: Sequence[BufferRows]) -> None:
+        """Decodes the images of n windows into as many rows as there are images.
+
+        Raises:
+            OtherSizeError: an image is not of the size of its row; `decode` takes it.
+            BadImageError, PreprocessError: as `decode`.
         """
 
 
@@ -184,6 +198,7 @@ class Content:
         preprocess: preprocess of those images.
         boxes: the fields, or parts of them, that move with those images.
         are_whole: whether images of windows stay whole, whatever the preprocess of their camera.
+        cameras: name -> the images of windows that go into batch buffers, too.
     """
 
     fields: Mapping[str, FieldDecoder]
@@ -192,147 +207,18 @@ class Content:
     preprocess: Preprocess | None = None
     boxes: tuple[BoxRows, ...] = ()
     are_whole: bool = False
+    cameras: Mapping[str, CameraField] = field(default_factory=dict)
+
+    @property
+    def in_buffers(self) -> bool:
+        """Whether images go into batch buffers."""
+        return self.image is not None or bool(self.cameras)
 
     @property
     def keys(self) -> list[str]:
         """The stored fields that are needed."""
-        decoders = [*self.fields.values(), *([self.image] if self.image else [])]
+        decoders = [*self.fields.values(), *self.cameras.values(), *([self.image] if self.image else [])]
         return list(dict.fromkeys(key for decoder in decoders for key in decoder.keys))
-
-
-@dataclass(frozen=True)
-class EncodedChunk:
-    """Examples as they are stored, in the order of delivery.
-
-    Attributes:
-        start: position of the first one among those that the pipeline delivers from `start_batch` on.
-        keys: int64 [n], their sample keys: `pass_number * num_examples + index`.
-        columns: stored field -> n encoded values.
-        error: why they could not be read, or could not be decoded; None: they could.
-    """
-
-    start: int
-    keys: Int64Array
-    columns: Columns = field(default_factory=dict)
-    error: TfdsTorchError | None = None
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def cut(self, start: int, stop: int) -> "EncodedChunk":
-        """Returns the examples at positions start..stop-1 of these."""
-        columns = {name: values[start:stop] for name, values in self.columns.items()}
-        return EncodedChunk(self.start + start, self.keys[start:stop], columns, self.error)
-
-
-class ChunkDecoder:
-    """Decodes chunks of examples. Several threads may decode, each chunks of its own."""
-
-    def __init__(self, source: Source, content: Content, seed: int = 0, metrics: StageMetrics | None = None) -> None:
-        self._source, self._seed = source, seed
-        self._content = content
-        self._metrics = metrics
-        self._transform: ImageTransform | None = None
-        if (image := content.image) is not None:
-            map_images = make_map(content.preprocess, image.mode, seed)
-            self._transform = make_transform(
-                image.mode,
-                content.preprocess,
-                seed=seed,
-                map_images=map_images,
-                jpeg_decoder=image.jpeg_decoder,
-                metrics=metrics,
-            )
-
-    def row_shape(self, chunk: EncodedChunk, position: int) -> tuple[int, int, int]:
-        """Returns [H, W, C] of the rows of a batch that begins with an example of a chunk."""
-        assert self._content.image is not None and self._transform is not None  # noqa: S101, PT018 (only batches with a buffer ask for it)
-        try:
-            return self._transform.row_shape(chunk.columns[self._content.image.key], position)
-        except BadImageError as error:
-            raise self._undecodable(chunk, position, error.reason) from None
-
-    def only_copies(self, columns: Columns, keys: Int64Array) -> bool:
-        """Whether decoding only copies: all values are arrays, and images are pixels, at most cut and flipped."""
-        image, preprocess = self._content.image, self._content.preprocess
-        if image is None or self._transform is None or (preprocess is not None and preprocess.also):
-            return False
-        images = columns[image.key]
-        others = [values for name, values in columns.items() if name != image.key]
-        return (
-            isinstance(images, StoredPixels)
-            and all(isinstance(values, np.ndarray) and values.dtype != object for values in others)
-            and self._transform.only_copies(images, keys)
-        )
-
-    def decode(self, chunk: EncodedChunk, rows: Sequence[BufferRows]) -> Decoded:
-        """Returns field name -> n values; the images of batch buffers are written into these.
-
-        Args:
-            chunk: n encoded examples.
-            rows: n rows in all that their images belong to; empty where images are arrays of their own.
-
-        Raises:
-            CorruptRecordError: an image or another value cannot be decoded.
-            ConfigError: the preprocess or its map_fn failed, or images of whole batches are of several sizes.
-        """
-        began_at = time.monotonic()
-        try:
-            return self._decode(chunk, rows)
-        except OtherSizeError as error:
-            (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
-            raise ConfigError(
-                f"Whole batches need images of one size: {name} is of another one than the images before it. "
-                f"{error.reason} Give the parser a preprocess, such as TrainPreprocess(size=224), or leave out "
-                f"batched=True."
-            ) from None
-        except PreprocessError as error:
-            (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
-            raise ConfigError(f"The preprocess cannot be applied to {name}. {error.reason}") from error.__cause__
-        except BadImageError as error:
-            raise self._undecodable(chunk, error.position, error.reason) from None
-        finally:
-            if self._metrics is not None:
-                self._metrics.add("decode", time.monotonic() - began_at, began_at)
-
-    def _decode(self, chunk: EncodedChunk, rows: Sequence[BufferRows]) -> Decoded:
-        columns = self._columns(chunk)
-        decoded = {name: self._decode_field(name, chunk, columns) for name in self._content.fields}
-        image, preprocess = self._content.image, self._content.preprocess
-        if image is not None and self._transform is not None:
-            also = () if preprocess is None else preprocess.also
-            masks = {name: decoded[name] for name in also if name in decoded}
-            boxes, move = self._content.boxes, None
-            if boxes and preprocess is not None:
-                move = partial(move_boxes, decoded, boxes, preprocess.min_visible)
-            decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows, masks, move)
-        return decoded
-
-    def _decode_field(self, name: str, chunk: EncodedChunk, columns: Columns) -> Any:
-        """Returns the values of a field of a chunk; `columns` are what `_columns` makes of it."""
-        decoder = self._content.fields[name]
-        try:
-            return decoder.decode(columns)
-        except (BadImageError, PreprocessError, TfdsTorchError, MemoryError):
-            raise
-        except Exception as error:  # Of TFDS's decoders, which do not check what they are given.
-            failure = error
-        for position in range(len(chunk)):
-            try:
-                decoder.decode(self._columns(chunk.cut(position, position + 1)))
-            except Exception as error:
-                raise self._undecodable(chunk, position, f"Its field {name!r}: {describe(error)}") from error
-        raise self._undecodable(chunk, 0, f"The field {name!r} of it and its neighbours: {describe(failure)}")
-
-    def _columns(self, chunk: EncodedChunk) -> Columns:
-        """Returns what decoders are given: the stored fields of a chunk, and its `Samples`."""
-        return {**chunk.columns, SAMPLES: Samples(chunk.keys, self._seed, self._content.are_whole)}
-
-    def _undecodable(self, chunk: EncodedChunk, position: int, reason: str) -> TfdsTorchError:
-        return self._source.undecodable(int(self._index(chunk)[position]), reason)
-
-    def _index(self, chunk: EncodedChunk) -> Int64Array:
-        return examples_of(chunk.keys, len(self._source))
 
 
 def describe(error: BaseException) -> str:

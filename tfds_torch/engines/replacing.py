@@ -5,8 +5,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from tfds_torch.engines.batch import DecodedChunk, RowsOf, join
-from tfds_torch.engines.fields import ChunkDecoder, EncodedChunk
+from tfds_torch.engines.chunks import ChunkDecoder, DecodedChunk, EncodedChunk, RowsOf, join
 from tfds_torch.engines.request import ReadRequest, SampleOrder
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array, examples_of
@@ -77,5 +76,6 @@ class Replacement:
             self._request.context.metrics.note_replaced()
         _logger.warning(
             "%s The place of example %d (id %s) is taken by example %d (id %s): %d of at most %d are replaced.",
-            *(error, damaged, damaged_id, taken, taken_id, self._num_replaced[at], most),
+            # Its text: an error keeps frames, and these the memory of batches.
+            *(str(error), damaged, damaged_id, taken, taken_id, self._num_replaced[at], most),
         )

@@ -27,8 +27,8 @@ class ReadContext:
     """The memory, metrics and neighbours that a run supplies; none of them changes the examples.
 
     Attributes:
-        make_buffer: makes the memory of a batch's images, which are then of one size; None: numpy's where there is a
-            preprocess, else images are arrays of their own.
+        make_buffer: makes the memory of a batch's images; None: numpy does.
+        has_one_size: whether the field `image` goes there without a preprocess, too: a batch's images are of one size.
         metrics: metrics that times and places are reported to.
         num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
         is_read_ahead: whether the consumer of the batches keeps some ready.
@@ -38,6 +38,7 @@ class ReadContext:
     metrics: StageMetrics | None = None
     num_local_ranks: int | None = None
     is_read_ahead: bool = False
+    has_one_size: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class ReadRequest:
     @cached_property
     def chunk_size(self) -> int:
         """Examples that are read and decoded at a time: part of a large batch, or several small batches."""
-        batch_size, in_buffers = self.plan.batch_size, self.content.image is not None
+        batch_size, in_buffers = self.plan.batch_size, self.content.in_buffers
         size = find_chunk_size(batch_size, self.source.mean_example_bytes, in_buffers=in_buffers)
         # Threads share the batches that are decoded ahead, rather than each taking batches of its own.
         most = -(-batch_size * (self.options.prefetch_batches + 1) // self.num_threads)

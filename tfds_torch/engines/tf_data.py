@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfds_torch.engines.batch import Batch, BatchAssembler
+from tfds_torch.engines.chunks import ChunkDecoder, EncodedChunk
 from tfds_torch.engines.direct import read_in_order
-from tfds_torch.engines.fields import ChunkDecoder, EncodedChunk
 from tfds_torch.engines.read_mode import assign
 from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_elsewhere, stream_records
 from tfds_torch.engines.request import ReadRequest

@@ -1,5 +1,7 @@
 """Fields of windows: steps outside of an episode become zeros, and images of many steps one array."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -73,28 +75,58 @@ class WindowImageField(OneKeyField):
     def keys(self) -> tuple[str, ...]:  # noqa: D102
         return (self.key,) if self.padding is None else (self.key, self.padding)
 
+    def row_shape(self, columns: Columns, position: int) -> tuple[int, int, int, int]:
+        """Returns how many images a window has, and [H, W, C] of the window at a position; raises BadImageError."""
+        images = self._images(columns[self.key][position : position + 1])
+        return (len(images), *self._transform(columns[SAMPLES]).row_shape(images))
+
+    def write(self, columns: Columns, rows: Sequence[BufferRows]) -> None:
+        """Decodes the images of n windows into as many rows as there are images; see `CameraField`."""
+        images, samples = self._images(columns[self.key]), columns[SAMPLES]
+        num_steps = len(images) // len(samples.keys)
+        with self._naming_windows(num_steps):
+            self._transform(samples).write(images, np.repeat(samples.keys, num_steps), rows)
+        if self.padding is not None and (is_outside := columns[self.padding]).any():
+            start, is_outside = 0, is_outside.reshape(-1)
+            for part in rows:
+                part.pixels[is_outside[start : start + len(part)]] = 0
+                start += len(part)
+
     def decode(self, columns: Columns) -> Any:
         """Returns the images of n windows; raises BadImageError or PreprocessError with the window's position."""
         windows = columns[self.key]
         if not len(windows):
             return []
-        images: list[bytes] = [image for window in windows for image in window] if self.has_time else list(windows)
-        num_steps, samples = len(images) // len(windows), columns[SAMPLES]
-        transform = self._transform(samples)
         try:
-            buffer = ArrayBuffer((len(images), *transform.row_shape(images)))
-            transform.write(images, np.repeat(samples.keys, num_steps), [BufferRows(buffer, 0, len(images))])
-            pixels: Any = np.moveaxis(buffer.pixels, -1, 1)
+            num_steps, height, width, num_channels = self.row_shape(columns, 0)
+            buffer = ArrayBuffer((len(windows) * num_steps, height, width, num_channels))
+            self.write(columns, [BufferRows(buffer, 0, len(buffer.pixels))])
+            return buffer.channels_first(num_steps if self.has_time else None)
         except OtherSizeError:
-            pixels = [np.moveaxis(one, -1, 0) for one in transform.decode(images)]
+            pass
+        images = self._images(windows)
+        num_steps = len(images) // len(windows)
+        with self._naming_windows(num_steps):
+            decoded = [np.moveaxis(one, -1, 0) for one in self._transform(columns[SAMPLES]).decode(images)]
+        pixels = _in_windows(decoded, num_steps) if self.has_time else decoded
+        return pixels if self.padding is None else _with_zeros(pixels, columns[self.padding])
+
+    def _images(self, windows: Sequence[Any]) -> list[bytes]:
+        """Returns the images of windows, one behind the other."""
+        return [image for window in windows for image in window] if self.has_time else list(windows)
+
+    @contextmanager
+    def _naming_windows(self, num_steps: int) -> Iterator[None]:
+        """Turns errors of images into those of their windows."""
+        try:
+            yield
+        except OtherSizeError:
+            raise
         except BadImageError as error:
             step = f"Image {error.position % num_steps} of the {num_steps} of {self.key!r}: " if self.has_time else ""
             raise BadImageError(error.position // num_steps, f"{step}{error.reason}") from None
         except PreprocessError as error:
             raise PreprocessError(error.position // num_steps, error.reason) from error.__cause__
-        if self.has_time:
-            pixels = _in_windows(pixels, num_steps)
-        return pixels if self.padding is None else _with_zeros(pixels, columns[self.padding])
 
     def _transform(self, samples: Samples) -> ImageTransform:
         if self.preprocess is None or samples.are_whole:
@@ -103,10 +135,8 @@ class WindowImageField(OneKeyField):
         return ImageTransform(self.mode or "RGB", self.preprocess, seed=seed, jpeg_decoder=self.jpeg_decoder)
 
 
-def _in_windows(images: Any, num_steps: int) -> Any:
+def _in_windows(images: Sequence[Any], num_steps: int) -> list[Any]:
     """Returns images, one behind the other, as windows of so many steps."""
-    if isinstance(images, np.ndarray):
-        return images.reshape(-1, num_steps, *images.shape[1:])
     return [as_one_array(images[at : at + num_steps]) for at in range(0, len(images), num_steps)]
 
 

@@ -22,6 +22,9 @@ class BatchBuffer(Protocol):
     def images(self) -> Any:
         """The images in the form that the buffer's maker wants, such as a tensor."""
 
+    def channels_first(self, num_images: int | None) -> Any:
+        """Returns the images of windows in that form: [B, C, H, W], or [B / num_images, num_images, C, H, W]."""
+
     def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
         """Copies n pieces that begin at `starts` of memory, uint8 [m], to `out`, uint8 [n, length], in one call."""
 
@@ -62,6 +65,10 @@ class ArrayBuffer:
     def images(self) -> Pixels:
         """The array."""
         return self.pixels
+
+    def channels_first(self, num_images: int | None) -> Pixels:  # noqa: D102
+        images = np.moveaxis(self.pixels, -1, 1)
+        return images if num_images is None else images.reshape(-1, num_images, *images.shape[1:])
 
     def part(self, start: int, stop: int, shape: tuple[int, int, int, int]) -> "ArrayBuffer":  # noqa: D102
         buffer = copy.copy(self)

@@ -1,12 +1,15 @@
 """MultiOptions: how a MultiLoader reads; PoolSetup: how its workers are started over its source."""
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import get_all_start_methods
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import PoolReader
@@ -17,7 +20,7 @@ from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
 from tfds_torch.parsers.error_context import error_context_of
-from tfds_torch.parsers.parser import Parser, members_of
+from tfds_torch.parsers.parser import Parser, has_windows, members_of
 from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
@@ -31,6 +34,7 @@ _MOST_WORKERS = _MOST_PREFETCHED = 1024
 _LARGEST_ITEM_BYTES = 1 << 27  # Of address space, not of memory; larger ones go through the pipe.
 _REST_BYTES = 1 << 20  # What comes with the images.
 _MOST_CHANNELS = 4
+_IMAGE_AXES = 3
 _OTHER_SLOTS = 6  # Of items that are on their way, and of some that the loop holds.
 
 _logger = logging.getLogger(__name__)
@@ -166,12 +170,21 @@ def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -
 
 
 def _image_bytes_of_batch(parser: Parser) -> int:
-    """Returns how many bytes the images of a whole batch take at most; 0: it is only known when they are read."""
-    spec = parser.element_spec.fields.get("image")
+    """Returns how many bytes the images of a whole batch take at most, as far as it is known before they are read."""
+    specs = parser.element_spec.fields
+    sizes = [_image_bytes(spec) for name, spec in specs.items() if name != "image"] if has_windows(parser) else []
     if parser.preprocess is not None:
-        num_pixels = parser.preprocess.num_pixels
-    elif isinstance(spec, FieldSpec) and len(spec.shape) == 3:
-        num_pixels = (spec.shape[0] or 0) * (spec.shape[1] or 0)
-    else:
+        sizes.append(parser.preprocess.num_pixels * _MOST_CHANNELS)
+    elif "image" in specs:
+        sizes.append(_image_bytes(specs["image"]))
+    return (parser.batch_size or 0) * sum(sizes)
+
+
+def _image_bytes(spec: Any) -> int:
+    """Returns the bytes of images of a FieldSpec, [H, W, C], or [C, H, W] or [T, C, H, W] of a camera; 0: unknown."""
+    if not isinstance(spec, FieldSpec) or spec.dtype != np.uint8 or len(spec.shape) < _IMAGE_AXES:
         return 0
-    return (parser.batch_size or 0) * num_pixels * _MOST_CHANNELS
+    sizes = list(spec.shape)
+    if len(sizes) == _IMAGE_AXES and sizes[-1] in (None, 1, 2, 3):  # Of the field `image`, in any mode.
+        sizes[-1] = _MOST_CHANNELS
+    return math.prod(size or 0 for size in sizes)

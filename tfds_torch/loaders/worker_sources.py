@@ -55,8 +55,8 @@ class ParserSource(_Source):
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
     ) -> Iterator[WorkerBatch]:
         local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
-        make_buffer = None if self.parser.preprocess is None else BatchMemory(slots)
-        context = ReadContext(make_buffer, metrics, local, is_read_ahead=True)
+        has_one_size = self.parser.preprocess is not None
+        context = ReadContext(BatchMemory(slots), metrics, local, is_read_ahead=True, has_one_size=has_one_size)
         batches = self.parser.batches(
             world,
             start.epoch,

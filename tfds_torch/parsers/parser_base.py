@@ -16,7 +16,6 @@ from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.views import MakeViewsBuffer, Views
 from tfds_torch.parsers.examples import check_are_in, decode_examples, find_examples, find_place
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name
 from tfds_torch.parsers.parser_options import check_has_image, check_single_examples
@@ -78,9 +77,8 @@ class ParserBase(Selection):
             arguments = (self, world, epoch, start_batch, tuple(fields), context.num_local_ranks, first_example)
             made_there = subprocess_call.iterate(_batches_of, *arguments)
             return self._guarded(_move_into_buffers(made_there, context), context)
-        content = self._content(fields, in_buffers=context.make_buffer is not None and not in_pieces)
-        if isinstance(self.preprocess, Views):
-            context = replace(context, make_buffer=MakeViewsBuffer(self.preprocess, context.make_buffer))
+        in_buffers = context.make_buffer is not None and context.has_one_size and not in_pieces
+        content = self._content(fields, in_buffers=in_buffers, has_cameras=not in_pieces)
         request = ReadRequest(
             self._source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context
         )
@@ -102,12 +100,23 @@ class ParserBase(Selection):
         """Returns batches for one thread; a loader's worker, which reads ahead, has no other thread."""
         return batches if context.is_read_ahead else OneThreadIterator(batches, repr(self))
 
-    def _content(self, fields: Sequence[str], *, in_buffers: bool, is_preprocessed: bool = True) -> Content:
-        """Returns the content to decode for some fields; images in batch buffers where that is asked for or needed."""
+    def _content(
+        self, fields: Sequence[str], *, in_buffers: bool, has_cameras: bool = False, is_preprocessed: bool = True
+    ) -> Content:
+        """Returns the content to decode for some fields.
+
+        Args:
+            fields: what is asked for.
+            in_buffers: whether `image` goes into batch buffers also without a preprocess.
+            has_cameras: whether images of windows do.
+            is_preprocessed: whether images are cut and resized.
+        """
         decoders = {name: self.field(name) for name in fields if name not in METADATA_FIELDS}
         for name, decoder in decoders.items():
             if isinstance(decoder, ImageField | WindowImageField):
                 decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
+        cameras = {name: one for name, one in decoders.items() if has_cameras and isinstance(one, WindowImageField)}
+        decoders = {name: one for name, one in decoders.items() if name not in cameras}
         has_label = "label" in decoders and self._has_integer_target and not self.is_undecoded("label")
         image = decoders.get("image")
         preprocess = self.preprocess if is_preprocessed else None
@@ -116,8 +125,8 @@ class ParserBase(Selection):
         if isinstance(image, ImageField) and (in_buffers or preprocess is not None):
             del decoders["image"]
             boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
-            return Content(decoders, has_label, image, preprocess, boxes)
-        return Content(decoders, has_label, are_whole=not is_preprocessed)
+            return Content(decoders, has_label, image, preprocess, boxes, cameras=cameras)
+        return Content(decoders, has_label, are_whole=not is_preprocessed, cameras=cameras)
 
     # Single examples.
 

@@ -265,6 +265,8 @@ def _feature(values: Any, is_image: bool) -> Any:
 
     Images [H, W, C] become [B, C, H, W] in channels_last memory, as the field `image`.
     """
+    if isinstance(values, Tensor):  # Images of windows, in the memory of their batch.
+        return values
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "biuf":
             return values.tolist()

@@ -43,6 +43,9 @@ class TensorBuffer:
         """The images, uint8 [B, C, H, W] in channels_last memory, without a copy."""
         return self._images
 
+    def channels_first(self, num_images: int | None) -> Tensor:  # noqa: D102
+        return self._images if num_images is None else self._images.view(-1, num_images, *self._images.shape[1:])
+
     def part(self, start: int, stop: int, shape: tuple[int, int, int, int]) -> "TensorBuffer":  # noqa: D102
         with torch.inference_mode(False):
             return TensorBuffer(self._images.permute(0, 2, 3, 1).reshape(-1)[start:stop].view(shape))

@@ -1,0 +1,334 @@
+"""Chunks of examples: encoded, decoded by ChunkDecoder, and where in the memory of their batch their images belong."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.engines.fields import SAMPLES, Content, Decoded, Samples, describe
+from tfds_torch.engines.map_function import make_map
+from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
+from tfds_torch.images.boxes import move_boxes
+from tfds_torch.images.decoding import BadImageError, OtherSizeError
+from tfds_torch.images.preprocess import PreprocessError
+from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.images.view_transform import make_transform
+from tfds_torch.images.views import MakeViewsBuffer, Views
+from tfds_torch.plan.order import Int64Array, examples_of
+from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.storage.source import Columns, Source
+from tfds_torch.storage.stored_pixels import StoredPixels
+
+RowsByField = Mapping[str, Sequence[BufferRows]]
+"""Field -> where its images belong in the memory of their batches; of fields whose images belong nowhere, nothing."""
+
+_IMAGE = "image"
+_ALIGNMENT, _SHIFT = 64, 16
+"""Bytes. Images begin that much behind a line of the processor's cache: where lines of an image are aligned,
+libjpeg-turbo writes past the cache, and waits for the memory. That took 20 us of 470 for a window of two cameras."""
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """Examples as they are stored, in the order of delivery.
+
+    Attributes:
+        start: position of the first one among those that the pipeline delivers from `start_batch` on.
+        keys: int64 [n], their sample keys: `pass_number * num_examples + index`.
+        columns: stored field -> n encoded values.
+        error: why they could not be read, or could not be decoded; None: they could.
+    """
+
+    start: int
+    keys: Int64Array
+    columns: Columns = field(default_factory=dict)
+    error: TfdsTorchError | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def cut(self, start: int, stop: int) -> "EncodedChunk":
+        """Returns the examples at positions start..stop-1 of these."""
+        columns = {name: values[start:stop] for name, values in self.columns.items()}
+        return EncodedChunk(self.start + start, self.keys[start:stop], columns, self.error)
+
+
+@dataclass(frozen=True)
+class WrittenImages:
+    """Images of a field that were written into the memory of their batches.
+
+    Attributes:
+        rows: where they are, in the order of the examples.
+        num_images: how many an example has.
+        is_window: whether they are images of windows, which are handed over channels first.
+        has_time: whether those have an axis of their own in each window.
+    """
+
+    rows: Sequence[BufferRows]
+    num_images: int = 1
+    is_window: bool = False
+    has_time: bool = False
+
+    def __getitem__(self, some: slice) -> "WrittenImages":
+        """Returns those of the examples start..stop-1 of these."""
+        first, last, at, rows = some.start * self.num_images, some.stop * self.num_images, 0, []
+        for part in self.rows:
+            start, stop = max(first - at, 0), min(last - at, len(part))
+            if start < stop:
+                rows.append(BufferRows(part.buffer, part.start + start, part.start + stop))
+            at += len(part)
+        return replace(self, rows=rows)
+
+    def of_batch(self) -> Any:
+        """Returns the images of a whole batch, in the form that the maker of its memory wants."""
+        buffer = self.rows[0].buffer
+        if not self.is_window:
+            return buffer.images
+        return buffer.channels_first(self.num_images if self.has_time else None)
+
+    def arrays(self) -> list[NDArray[np.uint8]]:
+        """Returns one array for each window, [C, H, W], or [T, C, H, W] where they have time."""
+        pixels = [np.moveaxis(part.pixels, -1, 1) for part in self.rows]
+        if self.has_time:
+            pixels = [one.reshape(-1, self.num_images, *one.shape[1:]) for one in pixels]
+        return [window for one in pixels for window in one]
+
+
+@dataclass
+class BatchImages:
+    """The memory of one batch's images: a buffer for each field of them, made when the first example is there.
+
+    Attributes:
+        size: number of examples of the batch.
+        buffers: field -> its buffer, with a row for each image.
+    """
+
+    size: int
+    buffers: dict[str, BatchBuffer] = field(default_factory=dict)
+
+    def rows_of(
+        self,
+        decoder: "ChunkDecoder",
+        make_buffer: MakeBatchBuffer | None,
+        chunk: EncodedChunk,
+        position: int,
+        start: int,
+        stop: int,
+    ) -> dict[str, BufferRows]:
+        """Returns field -> the rows of the batch's examples start..stop-1, which begin at a position of a chunk.
+
+        Raises:
+            TfdsTorchError: the memory is not made yet, and an image that tells its size cannot be decoded.
+        """
+        if not self.buffers:
+            self.buffers = decoder.make_buffers(chunk, position, self.size, make_buffer or ArrayBuffer)
+        rows = {}
+        for name, buffer in self.buffers.items():
+            num_images = len(buffer.pixels) // self.size
+            rows[name] = BufferRows(buffer, start * num_images, stop * num_images)
+        return rows
+
+
+@dataclass(frozen=True)
+class DecodedChunk:
+    """Examples that are decoded.
+
+    Attributes:
+        keys: int64 [n], their sample keys.
+        columns: field -> n values.
+        replaced: bool [n], which of them took the place of damaged ones; None: none.
+    """
+
+    keys: NDArray[np.int64]
+    columns: Decoded
+    replaced: NDArray[np.bool_] | None = None
+
+    def cut(self, start: int, stop: int) -> "DecodedChunk":
+        """Returns the examples at positions start..stop-1 of these."""
+        columns = {name: values[start:stop] for name, values in self.columns.items()}
+        return DecodedChunk(
+            self.keys[start:stop], columns, None if self.replaced is None else self.replaced[start:stop]
+        )
+
+
+RowsOf = Callable[[EncodedChunk], RowsByField]
+"""Where the images of a chunk belong."""
+
+
+def join(parts: Sequence[DecodedChunk]) -> DecodedChunk:
+    """Returns consecutive decoded examples as one chunk."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: _concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    replaced = None
+    if any(part.replaced is not None for part in parts):
+        replaced = np.concatenate(
+            [np.zeros(len(part.keys), np.bool_) if part.replaced is None else part.replaced for part in parts]
+        )
+    return DecodedChunk(np.concatenate([part.keys for part in parts]), columns, replaced)
+
+
+def _concatenate(values: list[Any]) -> Any:
+    written = [one for one in values if isinstance(one, WrittenImages)]
+    if written and len(written) == len(values):
+        return replace(written[0], rows=[part for one in written for part in one.rows])
+    if written:  # Some chunks have images of other sizes.
+        values = [one.arrays() if isinstance(one, WrittenImages) else one for one in values]
+        return list(chain.from_iterable(values))
+    shapes = {one.shape[1:] if isinstance(one, np.ndarray) else None for one in values}
+    is_one_array = len(shapes) == 1 and None not in shapes
+    return np.concatenate(values) if is_one_array else list(chain.from_iterable(values))
+
+
+class ChunkDecoder:
+    """Decodes chunks of examples. Several threads may decode, each chunks of its own."""
+
+    def __init__(self, source: Source, content: Content, seed: int = 0, metrics: StageMetrics | None = None) -> None:
+        self._source, self._seed = source, seed
+        self._content = content
+        self._metrics = metrics
+        self._transform: ImageTransform | None = None
+        if (image := content.image) is not None:
+            map_images = make_map(content.preprocess, image.mode, seed)
+            self._transform = make_transform(
+                image.mode,
+                content.preprocess,
+                seed=seed,
+                map_images=map_images,
+                jpeg_decoder=image.jpeg_decoder,
+                metrics=metrics,
+            )
+
+    def make_buffers(
+        self, chunk: EncodedChunk, position: int, size: int, make_buffer: MakeBatchBuffer
+    ) -> dict[str, BatchBuffer]:
+        """Returns field -> the memory of its images in a batch of some size that begins with an example of a chunk.
+
+        Several fields share one piece of memory.
+        """
+        content, columns, shapes = self._content, self._columns(chunk), dict[str, tuple[int, int, int, int]]()
+        try:
+            if content.image is not None and self._transform is not None:
+                shapes[_IMAGE] = (size, *self._transform.row_shape(chunk.columns[content.image.key], position))
+            for name, camera in content.cameras.items():
+                num_images, height, width, num_channels = camera.row_shape(columns, position)
+                shapes[name] = (size * num_images, height, width, num_channels)
+        except BadImageError as error:
+            raise self._undecodable(chunk, position, error.reason) from None
+        if isinstance(content.preprocess, Views):
+            views = MakeViewsBuffer(content.preprocess, make_buffer)(shapes.pop(_IMAGE))
+            return {_IMAGE: views} | _make_parts(make_buffer, shapes)
+        return _make_parts(make_buffer, shapes)
+
+    def only_copies(self, columns: Columns, keys: Int64Array) -> bool:
+        """Whether decoding only copies: all values are arrays, and images are pixels, at most cut and flipped."""
+        content = self._content
+        image, masks = content.image, () if content.preprocess is None else content.preprocess.also
+        if image is None or self._transform is None or content.cameras or masks:
+            return False
+        images = columns[image.key]
+        others = [values for name, values in columns.items() if name != image.key]
+        return (
+            isinstance(images, StoredPixels)
+            and all(isinstance(values, np.ndarray) and values.dtype != object for values in others)
+            and self._transform.only_copies(images, keys)
+        )
+
+    def decode(self, chunk: EncodedChunk, rows: RowsByField) -> Decoded:
+        """Returns field name -> n values; images that belong to batch buffers are written there: `WrittenImages`.
+
+        Args:
+            chunk: n encoded examples.
+            rows: where their images belong, those of `image` and of the cameras.
+
+        Raises:
+            CorruptRecordError: an image or another value cannot be decoded.
+            ConfigError: the preprocess or its map_fn failed, or images of whole batches are of several sizes.
+        """
+        began_at = time.monotonic()
+        try:
+            return self._decode(chunk, rows)
+        except OtherSizeError as error:
+            (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
+            raise ConfigError(
+                f"Whole batches need images of one size: {name} is of another one than the images before it. "
+                f"{error.reason} Give the parser a preprocess, such as TrainPreprocess(size=224), or leave out "
+                f"batched=True."
+            ) from None
+        except PreprocessError as error:
+            (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
+            raise ConfigError(f"The preprocess cannot be applied to {name}. {error.reason}") from error.__cause__
+        except BadImageError as error:
+            raise self._undecodable(chunk, error.position, error.reason) from None
+        finally:
+            if self._metrics is not None:
+                self._metrics.add("decode", time.monotonic() - began_at, began_at)
+
+    def _decode(self, chunk: EncodedChunk, rows: RowsByField) -> Decoded:
+        columns, content = self._columns(chunk), self._content
+        decoded = {name: self._decode_field(name, chunk, columns) for name in content.fields}
+        for name, camera in content.cameras.items():
+            num_images = sum(map(len, rows[name])) // len(chunk)
+            try:
+                camera.write(columns, rows[name])
+                decoded[name] = WrittenImages(rows[name], num_images, is_window=True, has_time=camera.has_time)
+            except OtherSizeError:  # Than the images before it: they are no array.
+                decoded[name] = camera.decode(columns)
+        image, preprocess = content.image, content.preprocess
+        if image is not None and self._transform is not None:
+            also = () if preprocess is None else preprocess.also
+            masks = {name: decoded[name] for name in also if name in decoded}
+            boxes, move = content.boxes, None
+            if boxes and preprocess is not None:
+                move = partial(move_boxes, decoded, boxes, preprocess.min_visible)
+            decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows[_IMAGE], masks, move)
+            decoded[_IMAGE] = WrittenImages(rows[_IMAGE])
+        return decoded
+
+    def _decode_field(self, name: str, chunk: EncodedChunk, columns: Columns) -> Any:
+        """Returns the values of a field of a chunk; `columns` are what `_columns` makes of it."""
+        decoder = self._content.fields[name]
+        try:
+            return decoder.decode(columns)
+        except (BadImageError, PreprocessError, TfdsTorchError, MemoryError):
+            raise
+        except Exception as error:  # Of TFDS's decoders, which do not check what they are given.
+            failure = error
+        for position in range(len(chunk)):
+            try:
+                decoder.decode(self._columns(chunk.cut(position, position + 1)))
+            except Exception as error:
+                raise self._undecodable(chunk, position, f"Its field {name!r}: {describe(error)}") from error
+        raise self._undecodable(chunk, 0, f"The field {name!r} of it and its neighbours: {describe(failure)}")
+
+    def _columns(self, chunk: EncodedChunk) -> Columns:
+        """Returns what decoders are given: the stored fields of a chunk, and its `Samples`."""
+        return {**chunk.columns, SAMPLES: Samples(chunk.keys, self._seed, self._content.are_whole)}
+
+    def _undecodable(self, chunk: EncodedChunk, position: int, reason: str) -> TfdsTorchError:
+        return self._source.undecodable(int(self._index(chunk)[position]), reason)
+
+    def _index(self, chunk: EncodedChunk) -> Int64Array:
+        return examples_of(chunk.keys, len(self._source))
+
+
+def _make_parts(
+    make_buffer: MakeBatchBuffer, shapes: Mapping[str, tuple[int, int, int, int]]
+) -> dict[str, BatchBuffer]:
+    """Returns field -> a buffer of its shape [B, H, W, C]; those of cameras are parts of one piece of memory."""
+    if shapes.keys() <= {_IMAGE}:
+        return {name: make_buffer(shape) for name, shape in shapes.items()}
+    bounds, stop = {}, 0
+    for name, shape in shapes.items():
+        start = -(-stop // _ALIGNMENT) * _ALIGNMENT + _SHIFT
+        stop = start + math.prod(shape)
+        bounds[name] = start, stop, shape
+    memory = make_buffer((1, 1, stop, 1))
+    return {name: memory.part(*part) for name, part in bounds.items()}
