@@ -53,6 +53,57 @@ print(json.dumps(counts))
 """
 
 
+FLIPS_AFTER_WHOLE_ONES = """
+import json, random, sys
+import numpy as np
+from encoded_images import photograph, save
+from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
+
+jpeg_decoder, seed, num_flips = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+decoder, by_pillow = (ImageDecoder(jpeg_decoder=name, max_pixels=100_000) for name in (jpeg_decoder, "pillow"))
+kinds = ({}, {"subsampling": 0}, {"restart_marker_rows": 1})
+images = [save(photograph((90, 70)), "JPEG", **options) for options in kinds]
+rng = random.Random(seed)
+counts = {"errors": 0, "equal": 0, "beyond": 0}
+for _ in range(num_flips):
+    whole = rng.choice(images)
+    header = decoder.read_header(whole)
+    num_bytes = header.height * header.width * 3
+    memory = np.full(num_bytes + 100_000, 77, np.uint8)
+    out = memory[:num_bytes].reshape(header.height, header.width, 3)
+    decoder.decode_into(whole, header, out)
+    image = bytearray(whole)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        image[rng.randrange(len(image))] ^= 1 << rng.randrange(8)
+    image = bytes(image)
+    try:
+        header = decoder.read_header(image)
+        decoder.decode_into(image, header, out)
+    except ImageDecodeError:
+        counts["errors"] += 1
+    else:
+        try:
+            np.testing.assert_array_equal(out, by_pillow.decode(image, header))
+            counts["equal"] += 1
+        except ImageDecodeError:
+            counts["beyond"] += 1  # It is damaged behind its last pixel.
+    assert (memory[num_bytes:] == 77).all(), "written beyond the image"
+print(json.dumps(counts))
+"""
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS[:2])
+def test_flips_of_an_image_that_was_decoded_before_are_errors_or_pillows_pixels(
+    jpeg_decoder: str, run_python: RunPython
+) -> None:
+    num_flips = 5_000
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    ended = run_python("-c", FLIPS_AFTER_WHOLE_ONES, jpeg_decoder, "8", str(num_flips), env={"PYTHONPATH": path})
+    assert ended.returncode == 0, ended.stderr
+    counts = json.loads(ended.stdout)
+    assert min(counts["errors"], counts["equal"]) > num_flips // 50, counts
+
+
 @pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS[:2])
 def test_flipped_bits_are_errors_or_pillows_pixels(jpeg_decoder: str, run_python: RunPython) -> None:
     num_flips = 10_000

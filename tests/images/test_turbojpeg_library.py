@@ -10,15 +10,17 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import RunPython
-from encoded_images import HAS_TURBOJPEG, photograph, save
+from encoded_images import HAS_TURBOJPEG, photograph, pillow_pixels, save
 
 from tfds_torch import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg, simplejpeg, turbojpeg, turbojpeg_library
 from tfds_torch.images.decoders.turbojpeg import Found, Handle, check_pixels
 from tfds_torch.images.decoders.turbojpeg_library import Library, NotUsableError
+from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.images.headers import read_header
 
 needs_turbojpeg = pytest.mark.skipif(not HAS_TURBOJPEG, reason="needs libturbojpeg 3")
@@ -202,3 +204,27 @@ assert turbojpeg.find().library is not None
 assert "turbojpeg" not in sys.modules, "imported"
 """
     assert run_python("-c", code).returncode == 0
+
+
+@needs_turbojpeg
+def test_images_that_begin_alike_share_what_is_read_of_the_first_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = photograph((40, 60)), photograph((40, 60)).rotate(180), photograph((60, 40))
+    images = [save(picture, "JPEG") for picture in pictures]
+    turbojpeg.find()
+    read, real = list[bytes](), turbojpeg.Handle.read_header
+
+    def read_and_note(handle: Handle, image: bytes) -> int:
+        read.append(image)
+        return real(handle, image)
+
+    monkeypatch.setattr(turbojpeg.Handle, "read_header", read_and_note)
+    monkeypatch.setattr(turbojpeg, "_of_thread", threading.local())
+    decoder = ImageDecoder("RGB", jpeg_decoder="turbojpeg")
+    for image in (images[0], images[1], images[0], images[2], images[2], images[1]):
+        header = decoder.read_header(image)
+        out = np.empty((header.height, header.width, 3), np.uint8)
+        decoder.decode_into(image, header, out)
+        np.testing.assert_array_equal(out, pillow_pixels(image, "RGB"))
+        if image is images[2]:  # Another selection of the same handle.
+            np.testing.assert_array_equal(decoder.decode(image, header, (3, 3, 8, 8)), out[3:11, 3:11])
+    assert read == [images[0], images[2], images[2], images[2], images[2], images[1]]

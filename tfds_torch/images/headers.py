@@ -66,6 +66,14 @@ class Header(NamedTuple):
     height_at: int = 0
 
     @property
+    def frame_end(self) -> int:
+        """Bytes of a JPEG that is decoded from top to bottom up to the end of its frame header; 0: of any other image.
+
+        What begins with the same bytes has the same header.
+        """
+        return self.height_at and self.height_at + 5 + 3 * self.channels
+
+    @property
     def is_plain_jpeg(self) -> bool:
         """Whether it is a JPEG of 8 bits a sample, grey or coloured, not CMYK."""
         return self.format == ImageFormat.JPEG and self.channels in (1, 3) and self.bit_depth == 8

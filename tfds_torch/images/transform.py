@@ -233,8 +233,12 @@ class ImageTransform:
         try:
             if isinstance(images, StoredPixels):  # They are all of one size.
                 return [self._decoder.header_of_pixels(images.shape)] * len(images)
+            beginning: bytes | None = None  # Of an image; those of one camera begin alike.
             for image in images:
-                headers.append(self._decoder.read_header(image))
+                if beginning is None or not isinstance(image, bytes) or not image.startswith(beginning):
+                    header = self._decoder.read_header(image)
+                    beginning = image[: header.frame_end] if header.frame_end and isinstance(image, bytes) else None
+                headers.append(header)
         except ImageDecodeError as error:
             raise BadImageError(len(headers), str(error)) from None
         return headers

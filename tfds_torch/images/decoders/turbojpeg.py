@@ -56,6 +56,9 @@ _of_thread = threading.local()
 class Handle:
     """One of a library's decompressors, for one thread at a time. What its methods return but 0 is an error."""
 
+    beginning = b""
+    """How the image begins for whose size all of an image is selected, to the end of its frame header; empty: none."""
+
     def __init__(self, library: Library) -> None:
         self._functions, self._decompress = library.functions, library.decompress
         self._address: int | None = library.functions.tj3Init(DECOMPRESS)
@@ -157,6 +160,9 @@ def _decode(
     handle: Handle, image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None
 ) -> tuple[Pixels, Window] | None:
     """Returns a region of an image, and where in it the window lies; None: the library finds a flaw."""
+    if out is not None and handle.beginning and image.startswith(handle.beginning):
+        return None if handle.decode(image, out, mode) else (out, window)  # Of the size that was compared before.
+    handle.beginning = b""
     if handle.read_header(image) or (handle.get(HEIGHT), handle.get(WIDTH)) != (header.height, header.width):
         return None
     rows, columns = window
@@ -165,6 +171,8 @@ def _decode(
     step = _BLOCK_WIDTHS.get(handle.get(SUBSAMPLING))
     if out is not None or step is None or not image.endswith(JPEG_END):
         failed = handle.select(shrink, Region(0, 0, 0, 0))
+        if out is not None and shrink == 1:
+            handle.beginning = image[: header.frame_end]
     else:
         first_row = max(0, rows.start - _MARGIN)
         first_column = max(0, columns.start - _MARGIN) * shrink // step * step // shrink
