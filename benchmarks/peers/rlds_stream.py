@@ -3,9 +3,10 @@
 Configured as they are: TFDS reads episodes and leaves images encoded; each episode becomes windows (an action of 16
 steps, padded with its last one; both cameras; the state), and windows a stream, without end; a buffer of so many
 encoded windows shuffles it; images are decoded after the buffer, and batched. To its favour: it resizes nothing,
-because the images have their size; batches are prefetched; and the stream goes on over the ends of epochs, so that its
-buffer is filled once. Every stage has as many threads as there are cores. The budget of tf.data's own buffers is 1 GB,
-as OpenVLA has it. The batches go to a training process that is this one; there are no other processes.
+because the images have their size; tf.io.decode_jpeg takes the fast transform, its default, whose pixels differ from
+Pillow's, and ours, by a grey level on average; batches are prefetched; and the stream goes on over the ends of epochs,
+so that its buffer is filled once. Every stage has as many threads as there are cores. The budget of tf.data's own
+buffers is 1 GB, as OpenVLA has it. The batches go to a training process that is this one; there are no other processes.
 
 Sources: github.com/octo-models/octo, octo/data/dataset.py; github.com/openvla/openvla, prismatic/vla/datasets/rlds.
 """

@@ -110,6 +110,9 @@ def test_multi_loader_gives_the_same_batches(robots: Robots) -> None:
     planned = list(parser.batches(fields=("wrist", "action", "step")))
     with MultiLoader(parser, num_workers=2, fields=("wrist", "action", "step")) as loader:
         for batch, expected in zip(loader, planned, strict=True):
+            wrist = batch.features["wrist"]
+            assert np.moveaxis(wrist, -3, -1).flags.c_contiguous
+            assert not wrist.flags.owndata, "it lies in a shared slot"
             assert batch.index.tolist() == expected.index.tolist()
             for name in ("wrist", "action", "step"):
                 np.testing.assert_array_equal(batch.features[name], expected.features[name])

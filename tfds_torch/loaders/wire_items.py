@@ -23,6 +23,7 @@ MOST_BYTES = 1 << 30
 
 ALLOWED_DTYPE = re.compile(r"\|b1|[<>|][iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|[<>]U\d{1,6}|\|S\d{1,6}")
 _SHORT_TEXT, _LEAST_COLUMN, _MOST_DEPTH = 512, 8, 32
+_IMAGE_AXES = 3
 _INT64 = np.iinfo(np.int64)
 _BYTES = np.dtype("|u1")
 _KINDS_OF_NUMBERS = {int: "<i8", float: "<f8", bool: "|b1"}
@@ -63,6 +64,9 @@ class ItemWriter:
             raise ConfigError(f"{path} lies deeper than {_MOST_DEPTH} levels: give a MultiLoader flatter items.")
         kind = type(value)
         if kind is np.ndarray:
+            is_channels_last = value.ndim >= _IMAGE_AXES and not value.flags.c_contiguous
+            if is_channels_last and (moved := np.moveaxis(value, -3, -1)).flags.c_contiguous:
+                return ["c", self._add_array(moved, path)]  # As it lies in memory: cameras lie in a slot.
             return ["a", self._add_array(value, path)]
         if kind is str:
             return value if len(value) <= _SHORT_TEXT else ["t", self._add(_encode_text(value))]
@@ -160,6 +164,8 @@ class ItemReader:
         match node:
             case ["a", number]:
                 return self._buffer(number)
+            case ["c", number]:
+                return np.moveaxis(self._buffer(number), -1, -3)
             case ["s", number]:
                 return self._buffer(number).reshape(())[()]
             case ["b", number]:
