@@ -2,6 +2,7 @@
 
 import hashlib
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -30,6 +31,7 @@ class ObjectServer:
         self.asked: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.sent: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._context: ssl.SSLContext | None = None
         self._is_closed = threading.Event()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._socket.settimeout(0.2)
@@ -39,7 +41,12 @@ class ObjectServer:
 
     @property
     def root(self) -> str:
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        scheme = "http" if self._context is None else "https"
+        return f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def secure(self, context: ssl.SSLContext) -> None:
+        """Answers by TLS from now on."""
+        self._context = context
 
     def put(self, path: str, content: bytes) -> str:
         """Adds or replaces an object and returns its URL."""
@@ -59,6 +66,11 @@ class ObjectServer:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        if self._context is not None:
+            try:
+                connection = self._context.wrap_socket(connection, server_side=True)
+            except OSError:
+                return
         with connection, suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             pending = b""

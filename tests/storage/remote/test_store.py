@@ -93,7 +93,7 @@ def test_a_reader_never_loads_obstore_torch_or_tensorflow(server, tmp_path) -> N
 import json, pkgutil, importlib, sys
 import tfds_torch.storage.remote as remote
 for module in pkgutil.iter_modules(remote.__path__):
-    if module.name not in ("client", "fetcher", "requests", "transfers"):
+    if module.name not in ("aws_profile", "client", "fetcher", "requests", "transfers"):
         importlib.import_module(f"tfds_torch.storage.remote.{{module.name}}")
 from tfds_torch import RemoteOptions
 from tfds_torch.storage.remote.store import ObjectStore

@@ -6,12 +6,19 @@ from itertools import pairwise
 
 from tfds_torch.storage.remote.cache import Claim, RemoteObject
 
-Segment = tuple[int, int]
+Span = tuple[int, int]
 BlockKey = tuple[str, int, int]
 """Folder of an object, start and stop of one of its blocks."""
 
 SEGMENT_BYTES = 8 << 20
 _GAP_BYTES = 64 << 10  # Smaller gaps are fetched with their neighbour: another request costs more.
+
+
+class Segment:
+    """Bytes start..stop-1 while they are fetched by one request; `is_urgent`: a reader waits for some of them."""
+
+    def __init__(self, start: int, stop: int, *, is_urgent: bool) -> None:
+        self.start, self.stop, self.is_urgent = start, stop, is_urgent
 
 
 class BlockJob:
@@ -25,7 +32,7 @@ class BlockJob:
         claim: to its file; None: not claimed yet.
         urgent: segments that wait, and are fetched first.
         pending: the others that wait.
-        num_active: segments that are being fetched.
+        active: segments that are being fetched.
         error: why it could not be fetched.
     """
 
@@ -33,12 +40,12 @@ class BlockJob:
         self.object, self.start, self.stop, self.rank = found, start, stop, rank
         self.key: BlockKey = (found.folder, start, stop)
         self.claim: Claim | None = None
-        self.urgent: list[Segment] = []
+        self.urgent: list[Span] = []
         self.pending = _cut(start, stop)
-        self.num_active = 0
+        self.active: list[Segment] = []
         self.error: Exception | None = None
         self.is_over = False
-        self._done: list[Segment] = []
+        self._done: list[Span] = []
         self._waiters: list[tuple[int, int, asyncio.Future[bytes | None]]] = []
 
     @property
@@ -61,8 +68,11 @@ class BlockJob:
         return waiter
 
     def make_urgent(self, start: int, stop: int) -> None:
-        """Moves what waits of bytes start..stop-1 to the urgent segments."""
-        pending: list[Segment] = []
+        """Moves what waits of bytes start..stop-1 to the urgent segments; what is on its way is urgent from now on."""
+        for segment in self.active:
+            if segment.start < stop and start < segment.stop:
+                segment.is_urgent = True
+        pending: list[Span] = []
         for begin, end in self.pending:
             first, last = max(begin, start), min(end, stop)
             if first >= last:
@@ -112,7 +122,7 @@ class BlockJob:
         return any(begin <= start and stop <= end for begin, end in self._done)
 
 
-def _cut(start: int, stop: int) -> list[Segment]:
+def _cut(start: int, stop: int) -> list[Span]:
     """Returns a block's segments: one request each; a whole object is fetched by several at a time."""
     if stop - start <= 2 * SEGMENT_BYTES:
         return [(start, stop)]

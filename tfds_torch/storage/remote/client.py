@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.storage.remote.aws_profile import profile_provider
 from tfds_torch.storage.remote.faults import Fault, fault_of
 from tfds_torch.storage.remote.layout import pin_of
 from tfds_torch.storage.remote.storage_options import options_of_scheme, secrets_of
@@ -163,6 +164,8 @@ class Client:
         if store is None:
             try:
                 store = self._stores[scheme, bucket] = self._open(scheme, bucket)
+            except Fault:
+                raise
             except Exception as error:
                 fault = self._fault(error, url)
                 fault.is_config = True
@@ -171,6 +174,12 @@ class Client:
 
     def _open(self, scheme: str, bucket: str) -> Any:
         config, client = options_of_scheme(scheme, self._options)
+        more: dict[str, Any] = {}
+        if scheme == "s3":
+            added, provider = profile_provider(config)
+            config |= added
+            if provider is not None:
+                more["credential_provider"] = provider
         client = {
             "read_timeout": f"{self._stall_s:g}s",
             "connect_timeout": f"{min(5.0, self._stall_s):g}s",
@@ -183,7 +192,7 @@ class Client:
         if scheme in ("https", "http"):
             return stores.HTTPStore(f"{scheme}://{bucket}", client_options=client, retry_config=retry)
         kind = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[scheme]
-        return kind(bucket, config=config, client_options=client, retry_config=retry)
+        return kind(bucket, config=config, client_options=client, retry_config=retry, **more)
 
 
 def pause_s(num_failed: int) -> float:

@@ -157,6 +157,7 @@ class Requests:
     async def _follow(self, message: Message) -> Answer:
         folders = (self._object(parts).folder for parts in message["objects"])
         self._readers.begin(message["reader"], message["pid"], message["total"], folders)
+        self._scheduler.hold()
         try:
             self._windows(message)
             self._readers.check(message["reader"])

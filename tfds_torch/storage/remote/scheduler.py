@@ -4,12 +4,13 @@ import asyncio
 import heapq
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from tfds_torch.errors import ConfigError, ShardError, TfdsTorchError
-from tfds_torch.storage.remote.block_job import BlockJob, BlockKey, Segment
+from tfds_torch.storage.remote.block_job import BlockJob, BlockKey, Segment, Span
 from tfds_torch.storage.remote.budget import Budget
 from tfds_torch.storage.remote.cache import Cache, RemoteObject
 from tfds_torch.storage.remote.transfers import Transfers
@@ -23,6 +24,8 @@ _logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _PATIENCE_S = 10.0  # For another process's block, before its bytes are fetched past the cache.
 _FIRST_CONNECTIONS = 4
+_HOLD_S = 0.05
+_WAY_S, _LONGEST_WAY_S = 0.005, 1.0
 
 
 class _NoRoomError(Exception):
@@ -48,9 +51,9 @@ class Scheduler:
         self._heap: list[tuple[Rank, int, BlockJob]] = []
         self._number = itertools.count()
         self._elsewhere: dict[BlockKey, BlockJob] = {}  # Claimed by other processes, or without room.
-        self._active: set[asyncio.Task[None]] = set()
-        self._num_urgent_active = 0
+        self._active: dict[Segment, asyncio.Task[None]] = {}
         self._ramp = min(_FIRST_CONNECTIONS, connections)
+        self._held_until = 0.0
         self._poll: asyncio.Task[None] | None = None
         self.num_cached = 0
         self.is_needed: Callable[[BlockKey], bool] = lambda key: True
@@ -79,7 +82,7 @@ class Scheduler:
         except _NoRoomError:
             return await self.read_past(found, first, last)
 
-    def want(self, found: RemoteObject, start: int, stop: int, rank: Rank, ranges: Iterable[Segment] = ()) -> None:
+    def want(self, found: RemoteObject, start: int, stop: int, rank: Rank, ranges: Iterable[Span] = ()) -> None:
         """Has a block fetched that will be read soon, some ranges of it first; does nothing where it is there."""
         if self._cache.has(found, start, stop):
             return
@@ -93,6 +96,11 @@ class Scheduler:
         parts: list[bytes] = []
         await self._transfers.fetch(found, first, last, lambda content, _: parts.append(content))
         return b"".join(parts)
+
+    def hold(self) -> None:
+        """Begins nothing that nobody waits for yet: a reader has begun, and says in a moment what it reads first."""
+        self._held_until = time.monotonic() + _HOLD_S
+        asyncio.get_running_loop().call_later(_HOLD_S, self.pump)
 
     def discard(self, found: RemoteObject, start: int, stop: int) -> None:
         """Removes a block that is damaged: the next reader has it fetched again."""
@@ -137,17 +145,14 @@ class Scheduler:
                 break
             if not self._is_claimed(job, is_urgent=is_urgent):
                 continue
-            segment = (job.urgent if is_urgent else job.pending).pop(0)
-            job.num_active += 1
-            self._num_urgent_active += is_urgent
-            task = asyncio.get_running_loop().create_task(self._fetch(job, segment, is_urgent))
-            self._active.add(task)
-            task.add_done_callback(self._active.discard)
+            segment = Segment(*(job.urgent if is_urgent else job.pending).pop(0), is_urgent=is_urgent)
+            job.active.append(segment)
+            self._active[segment] = asyncio.get_running_loop().create_task(self._fetch(job, segment))
             self._queue(job)
 
     def close(self) -> None:
         """Gives up what is being fetched."""
-        for task in self._active:
+        for task in self._active.values():
             task.cancel()
         for job in self._jobs.values():
             self._give_up(job)
@@ -175,10 +180,8 @@ class Scheduler:
             job = self._urgent.popleft()
             if job.urgent and not job.is_over and job.key not in self._elsewhere:
                 return job, True
-        # What readers wait for shares the link with few others.
-        most = max(1, self._most // 4) if self._num_urgent_active else self._ramp
-        if len(self._active) - self._num_urgent_active >= most:
-            return None, False
+        if self._is_urgent_active() or len(self._active) >= self._ramp or time.monotonic() < self._held_until:
+            return None, False  # What readers wait for has the link for itself.
         while self._heap:
             rank, _, job = heapq.heappop(self._heap)
             if not job.pending or job.is_over or job.key in self._elsewhere:
@@ -231,29 +234,40 @@ class Scheduler:
                     self._queue(job)
             self.pump()
 
-    async def _fetch(self, job: BlockJob, segment: Segment, is_urgent: bool) -> None:
+    async def _fetch(self, job: BlockJob, segment: Segment) -> None:
         claim = job.claim
         if claim is None:
             raise AssertionError("A segment is fetched by the holder of the claim.")
         error: Exception | None = None
         try:
             if not job.is_over:
-                await self._transfers.fetch(job.object, *segment, claim.write)
+                await self._transfers.fetch(
+                    job.object, segment.start, segment.stop, claim.write, lambda: self._give_way(segment)
+                )
         except (TfdsTorchError, OSError) as found:
             error = self._as_ours(job, found)
         finally:
-            job.num_active -= 1
-            self._num_urgent_active -= is_urgent
+            job.active.remove(segment)
+            del self._active[segment]
         self._ramp = min(self._most, self._ramp + 1)
         if error is not None:
             self._end(job, error)
         elif not job.is_over:
-            job.note_done(*segment)
+            job.note_done(segment.start, segment.stop)
             if job.is_whole:
                 self._finish(job)
-        if job.is_over and job.num_active == 0:
+        if job.is_over and not job.active:
             self._give_up(job)
         asyncio.get_running_loop().call_soon(self.pump)
+
+    def _is_urgent_active(self) -> bool:
+        return any(segment.is_urgent for segment in self._active)
+
+    async def _give_way(self, segment: Segment) -> None:
+        """Reads no more of what nobody waits for, as long as readers wait for something else, and not for long."""
+        ends_at = time.monotonic() + _LONGEST_WAY_S
+        while not segment.is_urgent and self._is_urgent_active() and time.monotonic() < ends_at:
+            await asyncio.sleep(_WAY_S)
 
     def _finish(self, job: BlockJob) -> None:
         claim, job.claim = job.claim, None

@@ -54,7 +54,14 @@ class Transfers:
                 raise fault
             await patience.wait(fault)
 
-    async def fetch(self, found: RemoteObject, start: int, stop: int, write: Callable[[bytes, int], None]) -> None:
+    async def fetch(
+        self,
+        found: RemoteObject,
+        start: int,
+        stop: int,
+        write: Callable[[bytes, int], None],
+        give_way: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Fetches bytes start..stop-1 of an object; a broken answer goes on where it broke.
 
         Args:
@@ -62,6 +69,7 @@ class Transfers:
             start: first byte.
             stop: the byte behind the last one.
             write: takes bytes and their offset in the object.
+            give_way: waits between two pieces while others are more urgent.
 
         Raises:
             ShardError: they cannot be read, or the object is another one than before.
@@ -85,6 +93,8 @@ class Transfers:
                         position += len(chunk)
                         self.num_bytes += len(chunk)
                         patience.renew()
+                        if give_way is not None and position < stop:
+                            await give_way()
                 if position < stop:
                     missing = f"the server sent {stop - position} bytes fewer than were asked for"
                     raise Fault(missing, "", is_transient=True)
