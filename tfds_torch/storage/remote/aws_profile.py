@@ -50,13 +50,9 @@ def profile_provider(config: Mapping[str, Any]) -> tuple[dict[str, Any], Provide
             is_config=True,
         )
     added: dict[str, Any] = {}
-    if "region" in values and not ({"AWS_REGION", "AWS_DEFAULT_REGION"} & os.environ.keys()):
-        added["region"] = values["region"]
-    if "endpoint_url" in values and not (
-        {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"} & os.environ.keys()
-    ):
-        added["endpoint"] = values["endpoint_url"]
-    added = {key: value for key, value in added.items() if key not in config}
+    for ours, theirs, variables in _ALSO_IN_PROFILES:
+        if theirs in values and ours not in config and not variables & os.environ.keys():
+            added[ours] = values[theirs]
     if any(key in config for key in _OWN_KEYS) or any(key in os.environ for key in _OTHER_SOURCES):
         return added, None
     if "aws_access_key_id" in values:

@@ -11,14 +11,22 @@ BlockKey = tuple[str, int, int]
 """Folder of an object, start and stop of one of its blocks."""
 
 SEGMENT_BYTES = 8 << 20
+_LONGEST_WAY_S = 1.0
 _GAP_BYTES = 64 << 10  # Smaller gaps are fetched with their neighbour: another request costs more.
 
 
 class Segment:
-    """Bytes start..stop-1 while they are fetched by one request; `is_urgent`: a reader waits for some of them."""
+    """Bytes start..stop-1 while they are fetched by one request.
 
-    def __init__(self, start: int, stop: int, *, is_urgent: bool) -> None:
-        self.start, self.stop, self.is_urgent = start, stop, is_urgent
+    Attributes:
+        is_first: whether it is a range that readers wait for, for which others give way.
+        is_awaited: whether a reader waits for some of its bytes: it does not give way.
+        gives_way_s: seconds for which it may still give way.
+    """
+
+    def __init__(self, start: int, stop: int, *, is_first: bool) -> None:
+        self.start, self.stop, self.is_first, self.is_awaited = start, stop, is_first, is_first
+        self.gives_way_s = _LONGEST_WAY_S
 
 
 class BlockJob:
@@ -68,10 +76,10 @@ class BlockJob:
         return waiter
 
     def make_urgent(self, start: int, stop: int) -> None:
-        """Moves what waits of bytes start..stop-1 to the urgent segments; what is on its way is urgent from now on."""
+        """Moves what waits of bytes start..stop-1 to the urgent segments; what is on its way does not give way."""
         for segment in self.active:
             if segment.start < stop and start < segment.stop:
-                segment.is_urgent = True
+                segment.is_awaited = True
         pending: list[Span] = []
         for begin, end in self.pending:
             first, last = max(begin, start), min(end, stop)

@@ -25,7 +25,7 @@ _POLL_S = 0.02
 _PATIENCE_S = 10.0  # For another process's block, before its bytes are fetched past the cache.
 _FIRST_CONNECTIONS = 4
 _HOLD_S = 0.05
-_WAY_S, _LONGEST_WAY_S = 0.005, 1.0
+_WAY_S = 0.01
 
 
 class _NoRoomError(Exception):
@@ -145,7 +145,7 @@ class Scheduler:
                 break
             if not self._is_claimed(job, is_urgent=is_urgent):
                 continue
-            segment = Segment(*(job.urgent if is_urgent else job.pending).pop(0), is_urgent=is_urgent)
+            segment = Segment(*(job.urgent if is_urgent else job.pending).pop(0), is_first=is_urgent)
             job.active.append(segment)
             self._active[segment] = asyncio.get_running_loop().create_task(self._fetch(job, segment))
             self._queue(job)
@@ -261,12 +261,12 @@ class Scheduler:
         asyncio.get_running_loop().call_soon(self.pump)
 
     def _is_urgent_active(self) -> bool:
-        return any(segment.is_urgent for segment in self._active)
+        return any(segment.is_first for segment in self._active)
 
     async def _give_way(self, segment: Segment) -> None:
-        """Reads no more of what nobody waits for, as long as readers wait for something else, and not for long."""
-        ends_at = time.monotonic() + _LONGEST_WAY_S
-        while not segment.is_urgent and self._is_urgent_active() and time.monotonic() < ends_at:
+        """Reads no more of what nobody waits for, as long as readers wait for other ranges, and not for long."""
+        while not segment.is_awaited and self._is_urgent_active() and segment.gives_way_s > 0:
+            segment.gives_way_s -= _WAY_S
             await asyncio.sleep(_WAY_S)
 
     def _finish(self, job: BlockJob) -> None:

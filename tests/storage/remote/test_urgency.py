@@ -1,0 +1,138 @@
+"""What a reader waits for is fetched first, and the rest of its block behind it, each byte once."""
+
+import random
+import signal
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import psutil
+import pytest
+
+from tfds_torch.errors import StallError
+from tfds_torch.storage.open_files import ReadRanges
+from tfds_torch.storage.remote import connections, scheduler
+from tfds_torch.storage.remote.block_job import BlockJob
+from tfds_torch.storage.remote.cache import RemoteObject
+from tfds_torch.storage.remote.fetcher_process import MODULE
+from tfds_torch.storage.remote.files import RemoteFiles
+from tfds_torch.storage.remote.store import ObjectStore
+
+MakeStore = Callable[..., ObjectStore]
+MIB = 1 << 20
+CONTENT = random.Random(0).randbytes(16 * MIB)
+
+
+def files_of(store: ObjectStore, url: str) -> RemoteFiles:
+    return RemoteFiles(store, [url], [store.look([url])[0].stamp])
+
+
+def wait_for_blocks(store: ObjectStore, number: int) -> None:
+    for _ in range(5000):
+        if store.stats()["blocks_cached"] == number:
+            return
+    raise AssertionError("the blocks did not arrive")
+
+
+def covers_once(asked: list[tuple[int, int]], start: int, stop: int) -> bool:
+    bounds = sorted(asked)
+    return bounds[0][0] == start and bounds[-1][1] == stop and all(one[1] == two[0] for one, two in pairwise(bounds))
+
+
+def test_a_read_is_answered_before_its_block_is_there(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    files = files_of(store, url)
+    assert files.read(0, 3 * MIB, 1000) == CONTENT[3 * MIB : 3 * MIB + 1000]
+    assert server.asked["shard"][0] == (3 * MIB, 3 * MIB + 1000)
+    wait_for_blocks(store, 1)
+    assert covers_once(server.asked["shard"], 0, 8 * MIB)
+    assert files.read(0, 0, 8 * MIB) == CONTENT[: 8 * MIB]
+    assert server.sent["shard"] == 8 * MIB
+
+
+def test_the_first_advice_is_fetched_by_ranges_and_later_advice_by_blocks(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    files = files_of(store, url)
+
+    def advise(*starts: int) -> None:
+        start = np.array(starts)
+        files.advise_ranges(lambda: ReadRanges(np.zeros(len(start), np.int64), start, start + 1000))
+
+    advise(MIB, 3 * MIB, 5 * MIB)
+    wait_for_blocks(store, 1)
+    asked = server.asked["shard"]
+    assert sorted(asked[:3]) == [(at, at + 1000) for at in (MIB, 3 * MIB, 5 * MIB)]
+    assert covers_once(asked, 0, 8 * MIB)
+    advise(9 * MIB, 12 * MIB)
+    wait_for_blocks(store, 2)
+    assert asked[-1] == (8 * MIB, 16 * MIB)
+    advise(9 * MIB)
+    assert files.read(0, 0, 16 * MIB) == CONTENT
+    assert server.sent["shard"] == 16 * MIB
+
+
+def test_threads_that_wait_for_different_blocks_do_not_wait_for_each_other(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    files = files_of(make_store(), url)
+    found: dict[int, bytes] = {}
+
+    def read(start: int) -> None:
+        found[start] = files.read(0, start, 1000)
+
+    threads = [threading.Thread(target=read, args=(start,)) for start in range(0, 16 * MIB, MIB)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == {start: CONTENT[start : start + 1000] for start in range(0, 16 * MIB, MIB)}
+    assert server.sent["shard"] <= 16 * MIB
+
+
+@pytest.mark.parametrize("ranges", [[(5, 10)], [(0, 3)], [(200_000, 300_000), (250_000, 400_000)], [(0, 1_000_000)]])
+def test_urgent_and_other_segments_cover_a_block_once(ranges) -> None:
+    job = BlockJob(RemoteObject("http://host/a", 1_000_000, 0, "/none"), 0, 1_000_000, (0,))
+    for start, stop in ranges:
+        job.make_urgent(start, stop)
+    assert covers_once(job.urgent + job.pending, 0, 1_000_000)
+    for start, stop in ranges:
+        assert any(begin <= start < end for begin, end in job.urgent)
+        assert any(begin < stop <= end for begin, end in job.urgent)
+
+
+def fetcher_of(store: ObjectStore) -> psutil.Process:
+    store.start()
+    (found,) = [one for one in psutil.Process().children() if MODULE in one.cmdline()]
+    return found
+
+
+def test_a_stopped_fetcher_is_an_error_and_not_a_hang(server, make_store: MakeStore, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "_SILENCE_S", 0.5)
+    store = make_store()
+    fetcher = fetcher_of(store)
+    fetcher.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(StallError, match=r"gave no sign of life .* Is its process stopped\?"):
+            store.look([f"{server.root}/a"])
+    finally:
+        fetcher.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_bytes_that_a_stopped_process_claims_are_read_past_the_cache(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    server.bytes_s = 1e6
+    first = make_store()
+    stopped = fetcher_of(first)
+    files_of(first, url).advise_ranges(lambda: ReadRanges(np.array([0]), np.array([5]), np.array([10])))
+    while not server.sent["shard"]:
+        pass
+    stopped.send_signal(signal.SIGSTOP)
+    server.bytes_s = None
+    try:
+        assert scheduler._PATIENCE_S < 60
+        assert files_of(make_store(), url).read(0, 3 * MIB, 1000) == CONTENT[3 * MIB : 3 * MIB + 1000]
+    finally:
+        stopped.send_signal(signal.SIGCONT)
