@@ -37,6 +37,7 @@ class Split:
         windows: which windows of the split's episodes are its examples, a key of numbered_episodes.WINDOWS; None: they
             are records.
         groups: of blocks, into which the shuffled order is dealt; 1: single examples are shuffled.
+        url: of the root, where the examples are read from a store; None: they are read from `root`.
     """
 
     root: str
@@ -47,6 +48,7 @@ class Split:
     chosen: str = "all"
     windows: str | None = None
     groups: int = 1
+    url: str | None = None
 
     @property
     def label(self) -> str:

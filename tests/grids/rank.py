@@ -70,6 +70,10 @@ def make_parser(cell: Cell, split: Split, mode: str) -> Any:
         "batch_size": cell.batch_size,
         "read": ReadOptions(mode=mode, num_threads=1, cycle_length=16 if mode == "index" else 4, **blocks),
     }
+    if split.url is not None:
+        arguments["read"] = ReadOptions(mode=mode, num_threads=1, block_records=16, shuffle_buffer=48)
+        name = f"{split.name}:1.0.0"  # A web server does not list versions.
+        return choose(ParserTfds(split.url, name, split.split, **arguments), split.chosen)
     if split.windows is not None:
         return choose(WINDOWS[split.windows](split.root, **arguments), split.chosen)
     if split.name == OWN_ITEMS:

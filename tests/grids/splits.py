@@ -1,5 +1,6 @@
 """The splits that grids read, and what TFDS itself says is in them."""
 
+import atexit
 import os
 import shutil
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import tensorflow_datasets as tfds
 from image_folder_fixtures import write_image_folder
 from numbered_episodes import ALL, EPOCH_SIZE, MEMBERS, OFFSETS, member_ranges, write_numbered_episodes
 from numbered_episodes import NAME as EPISODES
+from servers.faulty_server import FaultyFolder
 from tfds_fixtures import Datasets, edited_info, iterate_tfds, reshard
 
 from grids.cell import OWN_ITEMS, Split
@@ -40,6 +42,7 @@ NUM_FILES = {
     "windows": 3,
     "mixture of windows": 0,
     "groups of blocks": 7,
+    "objects in a store": 7,
 }
 """Name -> shards that hold examples of the split: mode `files` deals them."""
 
@@ -118,7 +121,15 @@ def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
         "windows": windows,
         "mixture of windows": replace(windows, windows="mixture"),
         "groups of blocks": Split(root, "shapes", "train", groups=4),
+        "objects in a store": Split(root, "shapes", "train", url=_serve(datasets.root)),
     }
+
+
+def _serve(folder: Path) -> str:
+    """Returns the URL of a folder, which is served until this process ends."""
+    server = FaultyFolder(folder)
+    atexit.register(server.end)
+    return server.url
 
 
 def list_splits(_: object, splits: Mapping[str, Split]) -> dict[str, Truth]:
