@@ -13,9 +13,11 @@ from storage.beton.made_files import write_images
 from storage.webdataset.made_tars import write_samples
 
 from tfds_torch.engines.options import ReadOptions
+from tfds_torch.export.exporting import export_dataset
 from tfds_torch.loaders.multi_loader import MultiLoader
 from tfds_torch.parsers.config import load_config
 from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 Serve = Callable[[Path | str], str]
@@ -62,3 +64,16 @@ def test_a_recipe_takes_a_url_as_root(serve: Serve, numbered_root: str, tmp_path
     recipe.write_text("name = 'numbered:1.0.0'\nbatch_size = 41\n[read]\nblock_records = 'auto'\n")
     (batch,) = load_config(recipe).make_parser(serve(numbered_root)).batches(fields=("label",))
     assert batch.index.tolist() == list(range(41))
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "webdataset"])
+def test_exports_read_them(serve: Serve, numbered_root: str, tmp_path: Path, file_format: str) -> None:
+    parser = ParserTfds(serve(numbered_root), "numbered:1.0.0", batch_size=41)
+    export_dataset(parser, tmp_path / "out", format=file_format)
+    copy: Any = (
+        ParserTfds(tmp_path / "out", "numbered", batch_size=41)
+        if file_format == "tfrecord"
+        else ParserWebDataset(str(next((tmp_path / "out").rglob("*.tar"))), batch_size=41)
+    )
+    (theirs,), (ours,) = (list(one.batches(fields=("label",))) for one in (copy, parser))
+    assert np.asarray(theirs.label).tolist() == np.asarray(ours.label).tolist()

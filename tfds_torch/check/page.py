@@ -21,7 +21,6 @@ from tfds_torch.check.content import choose_shown
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.figures import plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.metadata_folder import metadata_folder
 from tfds_torch.check.mixture_page import mixture_part
 from tfds_torch.check.mixture_report import describe_members
 from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
@@ -30,6 +29,7 @@ from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import printable

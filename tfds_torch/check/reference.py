@@ -15,7 +15,6 @@ import numpy as np
 from PIL import Image
 
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, expected_windows, is_image_folder
-from tfds_torch.check.metadata_folder import metadata_folder
 from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
@@ -23,6 +22,7 @@ from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.array_record.source import ArrayRecordSource

@@ -45,13 +45,17 @@ def fetch_prepared(store: ObjectStore, url: str) -> tuple[Prepared, str]:
         ValueError: a file is damaged, or holds a value that cannot be.
     """
     with TemporaryDirectory(prefix="tfds_torch-") as name:
-        folder = Path(name)
-        if _INFO not in _fetch(store, url, [_INFO, _FEATURES], folder):
-            raise DatasetNotFoundError(f"There is no dataset at {without_secrets(url)}: it has no {_INFO}.")
-        prepared = read_prepared(folder)
-        if _fetch(store, url, list(_files_of(prepared.features, None)), folder):
-            load_class_names(prepared.features, folder)
-    return prepared, name
+        return fetch_metadata(store, url, Path(name)), name
+
+
+def fetch_metadata(store: ObjectStore, url: str, folder: Path) -> Prepared:
+    """Copies the metadata of a version directory into a folder, and returns it; see `fetch_prepared`."""
+    if _INFO not in _fetch(store, url, [_INFO, _FEATURES], folder):
+        raise DatasetNotFoundError(f"There is no dataset at {without_secrets(url)}: it has no {_INFO}.")
+    prepared = read_prepared(folder)
+    if _fetch(store, url, list(_files_of(prepared.features, None)), folder):
+        load_class_names(prepared.features, folder)
+    return prepared
 
 
 def find_version_url(store: ObjectStore, root: str, name: str, arguments: Mapping[str, Any]) -> str | None:

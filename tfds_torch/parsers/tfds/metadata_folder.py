@@ -1,4 +1,4 @@
-"""The folder of a dataset's `dataset_info.json`: of one in an object store a copy, which lasts as long as check."""
+"""The folder of a dataset's metadata: of a dataset in an object store a copy, which lasts as long as this process."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,9 +7,7 @@ from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.record_source import RecordSource
-from tfds_torch.storage.remote.urls import join
 
-_NAMES = ("dataset_info.json", "features.json")
 _copies: dict[str, TemporaryDirectory[str]] = {}
 
 
@@ -22,11 +20,11 @@ def metadata_folder(parser: ParserTfds) -> Path:
     files = parser.source.files if isinstance(parser.source, RecordSource | WindowSource) else None
     if not isinstance(files, ObjectFiles):
         return parser.data_dir
+    from tfds_torch.parsers.tfds.remote_metadata import fetch_metadata  # It imports TFDS, which workers do without.
+
     url = str(parser.data_dir)
     if url not in _copies:
-        _copies[url] = TemporaryDirectory(prefix="tfds_torch-check-")
-        for name in _NAMES:
-            content = files.store.read_small(join(url, name))
-            if content is not None:
-                Path(_copies[url].name, name).write_bytes(content)
+        copy: TemporaryDirectory[str] = TemporaryDirectory(prefix="tfds_torch-metadata-")
+        fetch_metadata(files.store, url, Path(copy.name))
+        _copies[url] = copy
     return Path(_copies[url].name)
