@@ -27,10 +27,10 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
                 f"read mode 'index' fetches single records, and {obstacle}. The modes that can read "
                 f"{source.name} are {working}."
             )
-        if options.block_groups > 1 and options.block_records is None:
+        if options.block_groups > 1 and options.blocks is None:
             raise ConfigError(
-                f"block_groups={options.block_groups} deals blocks into groups, and block_records=None shuffles single "
-                f"examples. Pass block_records, such as ReadOptions(block_records=256, "
+                f"block_groups={options.block_groups} deals blocks into groups, and single examples are shuffled "
+                f"here. Pass block_records, such as ReadOptions(block_records=256, "
                 f"block_groups={options.block_groups}), or leave out block_groups."
             )
         if options.mode == "index":
