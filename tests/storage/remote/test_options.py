@@ -12,6 +12,7 @@ import pytest
 from tfds_torch import RemoteOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.remote import urls
+from tfds_torch.storage.remote.budget import default_max_bytes
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.storage_options import options_of_scheme
 from tfds_torch.storage.remote.store import ObjectStore
@@ -141,3 +142,15 @@ def test_windows_is_one_error(monkeypatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(ConfigError, match="Object stores cannot be read on Windows"):
         ObjectStore()
+
+
+def test_by_default_a_cache_takes_a_part_of_what_is_free(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path)
+    found = default_max_bytes(str(tmp_path))
+    assert 0.7 * free.f_bavail * free.f_frsize < found < 0.9 * free.f_bavail * free.f_frsize
+
+
+def test_a_url_that_is_quoted_is_read_as_it_is_written(server, make_store: MakeStore) -> None:
+    server.put("a%20b", b"abc")
+    assert make_store().read_small(f"{server.root}/a%20b") == b"abc"
+    assert make_store().read_small(f"{server.root}/a b") == b"abc"

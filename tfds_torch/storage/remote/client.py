@@ -4,19 +4,24 @@ import os
 import random
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.remote.aws_profile import profile_provider
 from tfds_torch.storage.remote.faults import Fault, fault_of
 from tfds_torch.storage.remote.layout import pin_of
 from tfds_torch.storage.remote.storage_options import options_of_scheme, secrets_of
-from tfds_torch.storage.remote.urls import split, without_secrets
+from tfds_torch.storage.remote.urls import LISTED_SCHEMES, split, without_secrets
 
 CHUNK_BYTES = 512 << 10
 _TIME = "modified "
 _STALL_S = 15.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 8.0
 _SMALL_BYTES = 64 << 20
+_ENDPOINTS = (
+    *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_BASE_URL"),
+    *("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+)
 
 
 def import_obstore() -> Any:
@@ -63,7 +68,7 @@ class Client:
             self.num_requests += 1
             found = await self._obstore.head_async(store, path)
         except Exception as error:
-            raise self._fault(error, url) from None
+            raise await self._with_reason(self._fault(error, url), store, path, url) from None
         self._note_answer(url)
         etag = _etag(found)
         if etag is not None:
@@ -143,6 +148,17 @@ class Client:
         """Returns whether an object's store has answered before."""
         return split(url)[:2] in self.reached
 
+    async def _with_reason(self, fault: Fault, store: Any, path: str, url: str) -> Fault:
+        """Returns a fault with what the answer to a HEAD, which has no body, does not say: that the bucket is wrong."""
+        if fault.kind != "missing" or split(url)[0] not in LISTED_SCHEMES:
+            return fault
+        try:
+            self.num_requests += 1
+            await self._obstore.get_async(store, path, options={"range": (0, 1)})
+        except Exception as error:
+            return self._fault(error, url)
+        return fault
+
     def _note_answer(self, url: str) -> None:
         self.reached.add(split(url)[:2])
 
@@ -154,6 +170,7 @@ class Client:
         scheme, bucket, path = split(url)
         if scheme in ("https", "http"):
             path, _, query = path.partition("?")
+            path = unquote(path)  # obstore quotes it.
             if query:
                 raise Fault(
                     "a URL with a query (such as a signed one) cannot be read by ranges here",
@@ -231,5 +248,5 @@ def _etag(meta: Mapping[str, Any]) -> str | None:
 
 def _is_plain_endpoint(config: Mapping[str, Any]) -> bool:
     named = [config.get("endpoint"), config.get("base_url"), config.get("aws_endpoint_url_s3")]
-    named += [os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")]
+    named += [os.environ.get(name) for name in _ENDPOINTS]
     return any(str(one).startswith("http://") for one in named if one)

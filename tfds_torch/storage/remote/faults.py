@@ -14,6 +14,7 @@ _METADATA_SERVERS = (
     "login.microsoft",
 )
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524})
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 _MOST_LETTERS = 300
 
 
@@ -77,7 +78,7 @@ def _of_status(status: int, first: str, details: str) -> Fault:
     reason = _reason(first, details)
     clause = f"the store answered {status}{reason}"
     if status == 404:
-        is_bucket = "NoSuchBucket" in first + details or "bucket does not exist" in (first + details).lower()
+        is_bucket = any(code in first + details for code in _NO_BUCKET)
         if is_bucket:
             return Fault(clause, "The bucket is wrong: there is none of this name.", kind="no bucket")
         return Fault(clause, "Check the URL, and whether it is there.", kind="missing")
