@@ -5,12 +5,15 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.storage.remote.fetcher_process import MODULE
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
 
@@ -127,5 +130,45 @@ def test_two_fetchers_share_a_cache_and_its_budget(server, shards, make_store: M
     for _ in zip(*(read_epoch(files, shards, 0) for files in readers), strict=True):
         assert bytes_on_disk(tmp_path / "cache") <= SPLIT // 2
     assert sum(server.sent.values()) <= 1.01 * SPLIT
-    fetched = [store.stats()["bytes_fetched"] for store in stores]
-    assert min(fetched) > 0.2 * SPLIT, fetched
+    assert sum(store.stats()["bytes_fetched"] for store in stores) == sum(server.sent.values())
+
+
+def test_reading_ahead_goes_on_with_the_fetcher_that_replaces_a_killed_one(
+    server, shards, make_store: MakeStore
+) -> None:
+    store = make_store()
+    files = open_files(store, shards)
+    for window in read_epoch(files, shards, 0):
+        if window in (3, 11, 20):
+            (fetcher,) = [one for one in psutil.Process().children() if MODULE in one.cmdline()]
+            fetcher.kill()
+            fetcher.wait()
+    assert sum(server.sent.values()) <= SPLIT + 3 * 24 * BLOCK, "what was finished is not fetched again"
+    assert store.stats()["waited_s"] < 5
+    num_asked = len(server.headers)
+    for _ in read_epoch(files, shards, 1):
+        pass
+    assert len(server.headers) == num_asked
+
+
+def test_a_forked_reader_follows_the_order_on_its_own(server, shards, make_store: MakeStore, tmp_path) -> None:
+    max_bytes = SPLIT // 2
+    files = open_files(make_store(max_bytes=max_bytes, connections=4), shards)
+    order = windows(0)
+    files.follow(iter(order))
+    contents = list(shards.values())
+
+    def read_half(part: int) -> None:
+        for _, blocks in order:
+            for file, block in blocks:
+                if (file + block) % 2 == part:
+                    begin = block * BLOCK
+                    assert files.read(file, begin, BLOCK) == contents[file][begin : begin + BLOCK]
+
+    child = get_context("fork").Process(target=read_half, args=(1,))
+    child.start()
+    read_half(0)
+    child.join(60)
+    assert child.exitcode == 0
+    assert bytes_on_disk(tmp_path / "cache") <= max_bytes
+    assert sum(server.sent.values()) <= 1.2 * SPLIT

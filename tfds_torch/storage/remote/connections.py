@@ -87,8 +87,15 @@ class FetcherConnections:
             f"from outside?)."
         )
 
-    def tell(self, message: Message) -> None:
-        """Sends a message that has no answer; one that is lost because the fetcher ended is not sent again."""
+    def tell(self, message: Message, *, starts: bool = True) -> None:
+        """Sends a message that has no answer; one that is lost because the fetcher ended is not sent again.
+
+        Args:
+            message: what is sent.
+            starts: whether a fetcher is started for it, where there is none.
+        """
+        if not starts and not os.path.exists(self.address):
+            return
         connection = self._take()
         try:
             connection.sendall(pack(message))

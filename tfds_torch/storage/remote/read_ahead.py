@@ -59,7 +59,8 @@ class ReadAhead:
     def begin(self) -> None:
         """Announces the first windows; raises what the fetcher says of them."""
         with self._lock:
-            self._store.ask(self._message("follow") | {"total": self._total, "objects": self._objects})
+            self._take_windows()
+            self._announce_all()
 
     def note_read(self, block: _Block) -> None:
         """Notes that a block is read: its window, if it is a later one, is the current one from now on."""
@@ -80,7 +81,7 @@ class ReadAhead:
     def end(self) -> None:
         """Says that nothing more is read."""
         with self._lock:
-            self._store.tell({"op": "leave", "reader": self._id})
+            self._store.tell({"op": "leave", "reader": self._id}, starts=False)
 
     def _advance(self, current: int | None, dealt: int | None) -> None:
         self._current = current
@@ -92,20 +93,21 @@ class ReadAhead:
             del self._window_of[block]
         if gone:
             self._forget(gone)
-        owner = self._process
-        message = self._message("windows") | {"dealt": dealt}
-        if owner == self._process:
-            self._store.tell(message)
-        else:  # A forked process is another reader.
-            self._store.ask(message | {"op": "follow", "total": self._total, "objects": self._objects})
+        message = self._message("windows", self._take_windows()) | {"dealt": dealt}
+        is_forked = self._process != os.getpid()  # A forked process is another reader.
+        if is_forked or not self._store.ask(message)[0]["is_known"]:  # A fetcher that was replaced knows nothing.
+            self._announce_all()
+
+    def _announce_all(self) -> None:
+        """Announces this reader with all windows that it has not dealt."""
+        if self._process != os.getpid():
+            self._process, self._id = os.getpid(), self._new_id()
+        message = self._message("follow", self._windows)
+        self._store.ask(message | {"total": self._total, "objects": self._objects})
 
     def _take_windows(self) -> list[tuple[int, list[_Block], int]]:
-        """Returns the windows that are announced now."""
-        if self._process != os.getpid():  # A forked reader tells of all windows it has not dealt.
-            self._process, self._id = os.getpid(), self._new_id()
-            taken = list(self._windows)
-        else:
-            taken = []
+        """Returns the windows that are known from now on."""
+        taken = []
         current = self._current
         ahead = sum(size for number, _, size in self._windows if current is None or number > current)
         beyond = sum(current is None or number > current for number, _, _ in self._windows)
@@ -124,8 +126,7 @@ class ReadAhead:
             ahead, beyond = ahead + size, beyond + 1
         return taken
 
-    def _message(self, operation: str) -> Message:
-        windows = self._take_windows()  # First: a forked process gets a name of its own there.
+    def _message(self, operation: str, windows: Iterable[tuple[int, list[_Block], int]]) -> Message:
         described = [[number, self._describe({block: [] for block in blocks})] for number, blocks, _ in windows]
         return {"op": operation, "reader": self._id, "pid": os.getpid(), "windows": described}
 

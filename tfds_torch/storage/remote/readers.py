@@ -54,6 +54,10 @@ class Readers:
         self._readers[name] = Reader(pid, total, frozenset(objects))
         self.version += 1
 
+    def is_known(self, name: str) -> bool:
+        """Returns whether a reader was added, and is still there."""
+        return name in self._readers
+
     def announce(self, name: str, window: int, blocks: Sequence[BlockKey]) -> None:
         """Notes the next window of a reader."""
         reader = self._readers.get(name)

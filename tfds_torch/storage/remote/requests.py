@@ -46,13 +46,13 @@ class Requests:
             "folders": self._folders,
             "get": self._get,
             "follow": self._follow,
+            "windows": self._windows,
             "discard": self._discard,
             "cut": self._cut,
             "stats": self._stats,
         }
         self._tidings: dict[str, Callable[[Message], None]] = {
             "advise": self._advise,
-            "windows": self._windows,
             "leave": self._leave,
         }
 
@@ -159,16 +159,18 @@ class Requests:
         self._readers.begin(message["reader"], message["pid"], message["total"], folders)
         self._scheduler.hold()
         try:
-            self._windows(message)
+            await self._windows(message)
             self._readers.check(message["reader"])
         except TfdsTorchError:
             self._readers.leave(message["reader"])
             raise
         return {}, b""
 
-    def _windows(self, message: Message) -> None:
+    async def _windows(self, message: Message) -> Answer:
         """The next windows of a reader, and the last one that it has dealt."""
         reader = message["reader"]
+        if not self._readers.is_known(reader):
+            return {"is_known": False}, b""
         if message.get("dealt") is not None:
             self._readers.note_dealt(reader, message["dealt"])
         for number, files in message["windows"]:
@@ -178,6 +180,7 @@ class Requests:
                 self._scheduler.want(found, start, stop, (1, number))
         self._published.publish()
         self._scheduler.pump()
+        return {"is_known": True}, b""
 
     def _leave(self, message: Message) -> None:
         """A reader that reads no more."""

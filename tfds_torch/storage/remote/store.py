@@ -140,9 +140,9 @@ class ObjectStore:
         """Returns the fetcher's answer; raises what it reports. For the modules of this folder."""
         return self._connections.ask(message | self._count_delivery.take(), body)
 
-    def tell(self, message: Message) -> None:
-        """Sends what needs no answer. For the modules of this folder."""
-        self._connections.tell(message | self._count_delivery.take())
+    def tell(self, message: Message, *, starts: bool = True) -> None:
+        """Sends what needs no answer, also where a fetcher must start for it. For the modules of this folder."""
+        self._connections.tell(message | self._count_delivery.take(), starts=starts)
 
     def count(self, num_bytes: int, waited_s: float = 0.0) -> None:
         """Counts what a reader got; the fetcher hears of it with the next message."""
