@@ -19,6 +19,7 @@ from tfds_torch.parsers.config import load_config
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.remote.options import RemoteOptions
 
 Serve = Callable[[Path | str], str]
 BLOCKS = ReadOptions(block_records=4, shuffle_buffer=8)
@@ -62,7 +63,9 @@ def test_multi_loader_and_mixtures_read_them(serve: Serve, numbered_root: str) -
 def test_a_recipe_takes_a_url_as_root(serve: Serve, numbered_root: str, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("name = 'numbered:1.0.0'\nbatch_size = 41\n[read]\nblock_records = 'auto'\n")
-    (batch,) = load_config(recipe).make_parser(serve(numbered_root)).batches(fields=("label",))
+    remote = RemoteOptions(cache_dir=tmp_path / "given")
+    (batch,) = load_config(recipe).make_parser(serve(numbered_root), remote=remote).batches(fields=("label",))
+    assert (tmp_path / "given").is_dir()
     assert batch.index.tolist() == list(range(41))
 
 

@@ -34,6 +34,7 @@ from tfds_torch.parsers.windows_config import (
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.remote.options import RemoteOptions
 
 _MAX_FILE_BYTES = 64 * 2**10
 _OF_MEMBERS = ("name", "split", "image_key", "target_key", "class_map", "read", "source", "fields")
@@ -112,20 +113,24 @@ class Config:
         *,
         download: bool = False,
         cache: DecodedCache | None = None,
+        remote: RemoteOptions | None = None,
     ) -> ParserTfds | ParserBeton | ParserWebDataset | ParserMapStyle | ParserMixture:
         """Returns the parser that reads it.
 
         Args:
-            root: TFDS data directory; None: TFDS's default. A path of a `.beton` file or of tars does not need one.
+            root: TFDS data directory, a path or a URL; None: TFDS's default. A path of a `.beton` file or of tars does
+                not need one.
             download: whether to prepare a dataset of TFDS that is not there.
             cache: where decoded images of a dataset of TFDS are kept; None: nowhere.
+            remote: of URLs: how objects are fetched, and where they are cached; None: RemoteOptions().
 
         Raises:
             ConfigError: values that cannot work together, or not with this dataset.
             DatasetNotFoundError: the dataset is not prepared under `root`.
         """
         if self.mixture is not None:
-            return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, download=download, cache=cache))
+            here: dict[str, Any] = {"download": download, "cache": cache, "remote": remote}
+            return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, **here))
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("num_workers", "mixture", "source"):
             del given[name]
@@ -141,14 +146,14 @@ class Config:
             return open_own_dataset(self.source, **given)
         if not is_of_tfds:
             del given["split"]
-            return open_one_split(**given)
-        given |= {"split": self.split or "train", "windows": self.windows, "fields": self.fields}
+            return open_one_split(**given, remote=remote)
+        given |= {"split": "train" if self.split is None else self.split, "windows": self.windows, "fields": self.fields}
         if self.cameras is not None:
             of_image = {} if self.preprocess is None else {"image": self.preprocess}
             given["preprocess"] = {**self.cameras, **of_image}
         if self.transform is not None:
             given["transform"] = [one.make() for one in self.transform]
-        return ParserTfds(root, download=download, cache=cache, **given)
+        return ParserTfds(root, download=download, cache=cache, remote=remote, **given)
 
     def for_evaluation(self) -> "Config":
         """Returns this recipe without what it says of training only: every example once, in order."""
