@@ -18,7 +18,14 @@ from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
 from tfds_torch.parsers.tfds.features_json import find_version_dir
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
-from tfds_torch.parsers.tfds.remote_metadata import describe_remote, fetch_prepared, find_version_url, has_dataset
+from tfds_torch.parsers.tfds.remote_metadata import (
+    MetadataObjects,
+    describe_remote,
+    fetch_prepared,
+    find_version_url,
+    has_dataset,
+    look_at,
+)
 from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.atomic_folder import settle_folder
@@ -65,7 +72,7 @@ def open_dataset(
     if root is not None:
         _check_url("root", os.fspath(root))
     if store is not None and is_object_url(os.fspath(name)):
-        return _fetch_dataset(store, os.fspath(name), os.fspath(name))
+        return _fetch_dataset(MetadataObjects(store), os.fspath(name), os.fspath(name))[0]
     if store is None and _is_version_directory(name):
         return _dataset_in(name, name)
     try:
@@ -78,7 +85,9 @@ def open_dataset(
             f"name/config:version, and it is not a directory with a dataset_info.json.{hint}"
         ) from None
     if store is not None and root is not None:
-        return _open_remote(store, os.fspath(root), os.fspath(name), str(parsed), arguments, download=download)
+        return _open_remote(
+            MetadataObjects(store), os.fspath(root), os.fspath(name), str(parsed), arguments, download=download
+        )
     root = None if root is None else _absolute(root)
     if root is not None and _is_version_directory(root):
         return _dataset_at(root, os.fspath(name), str(parsed), arguments)
@@ -103,30 +112,27 @@ def registered_names() -> list[str]:
 
 
 def _open_remote(
-    store: ObjectStore, root: str, name: str, parsed_name: str, arguments: dict[str, Any], *, download: bool
+    objects: MetadataObjects, root: str, name: str, parsed_name: str, arguments: dict[str, Any], *, download: bool
 ) -> TfdsDataset:
     where = without_secrets(root)
     if download:
         raise ConfigError(f"download=True prepares a dataset on this machine, and the root is {where}: leave it out.")
-    if has_dataset(store, root):
-        dataset, prepared = _fetch_both(store, root, root)
+    look_at(objects, root, parsed_name, arguments)
+    if has_dataset(objects, root):
+        dataset, prepared = _fetch_dataset(objects, root, root)
         _check_is(prepared, where, name, parsed_name, arguments)
         return dataset
     if parsed_name == image_folder.NAME:
         raise ConfigError(f"{image_folder.NAME}: the root {where} is remote, and only local folders can be listed.")
-    found = _guard(lambda: find_version_url(store, root, parsed_name, arguments), name, where)
+    found = _guard(lambda: find_version_url(objects, root, parsed_name, arguments), name, where)
     if found is None:
-        raise DatasetNotFoundError(describe_remote(store, root, parsed_name, arguments))
-    return _fetch_dataset(store, found, name)
+        raise DatasetNotFoundError(describe_remote(objects, root, parsed_name, arguments))
+    return _fetch_dataset(objects, found, name)[0]
 
 
-def _fetch_dataset(store: ObjectStore, url: str, asked: str) -> TfdsDataset:
-    return _fetch_both(store, url, asked)[0]
-
-
-def _fetch_both(store: ObjectStore, url: str, asked: str) -> tuple[TfdsDataset, Prepared]:
-    prepared, mirror = _guard(lambda: fetch_prepared(store, url), asked, without_secrets(url))
-    return _dataset_of(prepared, url.rstrip("/"), ObjectFiles(store), mirror), prepared
+def _fetch_dataset(objects: MetadataObjects, url: str, asked: str) -> tuple[TfdsDataset, Prepared]:
+    prepared, mirror = _guard(lambda: fetch_prepared(objects, url), asked, without_secrets(url))
+    return _dataset_of(prepared, url.rstrip("/"), ObjectFiles(objects.store), mirror), prepared
 
 
 def _dataset_at(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> TfdsDataset:

@@ -20,11 +20,14 @@ def metadata_folder(parser: ParserTfds) -> Path:
     files = parser.source.files if isinstance(parser.source, RecordSource | WindowSource) else None
     if not isinstance(files, ObjectFiles):
         return parser.data_dir
-    from tfds_torch.parsers.tfds.remote_metadata import fetch_metadata  # It imports TFDS, which workers do without.
+    from tfds_torch.parsers.tfds.remote_metadata import (  # It imports TFDS, which workers do without.
+        MetadataObjects,
+        fetch_metadata,
+    )
 
     url = str(parser.data_dir)
     if url not in _copies:
         copy: TemporaryDirectory[str] = TemporaryDirectory(prefix="tfds_torch-metadata-")
-        fetch_metadata(files.store, url, Path(copy.name))
+        fetch_metadata(MetadataObjects(files.store), url, Path(copy.name))
         _copies[url] = copy
     return Path(_copies[url].name)

@@ -28,12 +28,41 @@ _SIDE_BY_SIDE = 8
 _MOST_LISTED = 20
 
 
-def has_dataset(store: ObjectStore, url: str) -> bool:
+class MetadataObjects:
+    """The small objects of a store that the opening of one dataset looks at; each is fetched once.
+
+    Args:
+        store: where they lie.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self._contents: dict[str, bytes | None] = {}
+
+    def read(self, urls: Sequence[str]) -> list[bytes | None]:
+        """Returns the contents of objects, which are fetched side by side; None: there is no such object."""
+        unknown = [url for url in dict.fromkeys(urls) if url not in self._contents]
+        if unknown:
+            with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(unknown)), "tfds_torch-metadata") as threads:
+                self._contents |= dict(zip(unknown, threads.map(self.store.read_small, unknown), strict=True))
+        return [self._contents[url] for url in urls]
+
+
+def has_dataset(objects: MetadataObjects, url: str) -> bool:
     """Returns whether a URL is that of a version directory."""
-    return store.read_small(join(url, _INFO)) is not None
+    return objects.read([join(url, _INFO), join(url, _FEATURES)])[0] is not None
 
 
-def fetch_prepared(store: ObjectStore, url: str) -> tuple[Prepared, str]:
+def look_at(objects: MetadataObjects, root: str, name: str, arguments: Mapping[str, Any]) -> None:
+    """Fetches what tells whether a root is a version directory, and what a whole version below it holds, at once."""
+    folders = [root]
+    version, config = arguments.get("version"), arguments.get("config")
+    if version is not None and "*" not in str(version):
+        folders.append(join(root, name, *([config] if config else []), str(version)))
+    objects.read([join(folder, file) for folder in folders for file in (_INFO, _FEATURES)])
+
+
+def fetch_prepared(objects: MetadataObjects, url: str) -> tuple[Prepared, str]:
     """Fetches and reads the metadata of a version directory.
 
     Returns:
@@ -45,26 +74,26 @@ def fetch_prepared(store: ObjectStore, url: str) -> tuple[Prepared, str]:
         ValueError: a file is damaged, or holds a value that cannot be.
     """
     with TemporaryDirectory(prefix="tfds_torch-") as name:
-        return fetch_metadata(store, url, Path(name)), name
+        return fetch_metadata(objects, url, Path(name)), name
 
 
-def fetch_metadata(store: ObjectStore, url: str, folder: Path) -> Prepared:
+def fetch_metadata(objects: MetadataObjects, url: str, folder: Path) -> Prepared:
     """Copies the metadata of a version directory into a folder, and returns it; see `fetch_prepared`."""
-    if _INFO not in _fetch(store, url, [_INFO, _FEATURES], folder):
+    if _INFO not in _fetch(objects, url, [_INFO, _FEATURES], folder):
         raise DatasetNotFoundError(f"There is no dataset at {without_secrets(url)}: it has no {_INFO}.")
     prepared = read_prepared(folder)
-    if _fetch(store, url, list(_files_of(prepared.features, None)), folder):
+    if _fetch(objects, url, list(_files_of(prepared.features, None)), folder):
         load_class_names(prepared.features, folder)
     return prepared
 
 
-def find_version_url(store: ObjectStore, root: str, name: str, arguments: Mapping[str, Any]) -> str | None:
+def find_version_url(objects: MetadataObjects, root: str, name: str, arguments: Mapping[str, Any]) -> str | None:
     """Returns the URL of a dataset's version directory below a root; None: there is none.
 
     As TFDS does locally, it takes the default config where none is named, and the highest version.
 
     Args:
-        store: where it lies.
+        objects: of its store.
         root: URL of a TFDS data directory.
         name: name of the dataset.
         arguments: `config` and `version`, as far as they were named; a version may have stars.
@@ -76,7 +105,7 @@ def find_version_url(store: ObjectStore, root: str, name: str, arguments: Mappin
     version = None if version is None else str(version)
     above = join(root, name)
     is_whole = version is not None and tfds.core.Version.is_valid(version) and "*" not in version
-    if is_whole and has_dataset(store, exact := join(above, *([config] if config else []), str(version))):
+    if is_whole and has_dataset(objects, exact := join(above, *([config] if config else []), str(version))):
         return exact
     if not is_whole and split(root)[0] not in LISTED_SCHEMES:
         raise ConfigError(
@@ -85,22 +114,23 @@ def find_version_url(store: ObjectStore, root: str, name: str, arguments: Mappin
             f"directory as root."
         )
     if config is None:
-        config = _default_config(store, above)
+        config = _default_config(objects, above)
         if is_whole:
             found = None if config is None else join(above, config, str(version))
-            return found if found is not None and has_dataset(store, found) else None
+            return found if found is not None and has_dataset(objects, found) else None
     below = above if config is None else join(above, config)
     if split(root)[0] not in LISTED_SCHEMES:
         return None
-    versions = sorted(tfds.core.Version(one) for one in store.folders(below) if tfds.core.Version.is_valid(one))
+    versions = sorted(tfds.core.Version(one) for one in objects.store.folders(below) if tfds.core.Version.is_valid(one))
     fitting = [one for one in versions if version is None or one.match(version)]
     return join(below, str(fitting[-1])) if fitting else None
 
 
-def describe_remote(store: ObjectStore, root: str, name: str, arguments: Mapping[str, Any]) -> str:
+def describe_remote(objects: MetadataObjects, root: str, name: str, arguments: Mapping[str, Any]) -> str:
     """Returns the message for a dataset that was not found: what was asked, what is there, what to do."""
     asked = f"{name}{''.join(f'/{arguments[key]}' if key == 'config' else '' for key in arguments)}"
     asked += f":{arguments['version']}" if arguments.get("version") else ""
+    store = objects.store
     problem = f"There is no dataset {quoted(asked)} under {without_secrets(root)}."
     if split(root)[0] not in LISTED_SCHEMES:
         return f"{problem} There is no {without_secrets(join(root, name))}/.../{_INFO}: check the name and the version."
@@ -114,12 +144,9 @@ def describe_remote(store: ObjectStore, root: str, name: str, arguments: Mapping
     return problem + hint + found
 
 
-def _fetch(store: ObjectStore, url: str, names: Sequence[str], folder: Path) -> set[str]:
+def _fetch(objects: MetadataObjects, url: str, names: Sequence[str], folder: Path) -> set[str]:
     """Writes small objects below a URL into a folder; returns the names of those that are there."""
-    if not names:
-        return set()
-    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(names)), "tfds_torch-metadata") as threads:
-        contents = list(threads.map(lambda name: store.read_small(join(url, name)), names))
+    contents = objects.read([join(url, name) for name in names])
     there = {name: content for name, content in zip(names, contents, strict=True) if content is not None}
     for name, content in there.items():
         (folder / name).write_bytes(content)
@@ -137,8 +164,8 @@ def _files_of(feature: Any, name: str | None) -> Iterator[str]:
         yield tfds.features.ClassLabel.get_names_filepath("", name).name
 
 
-def _default_config(store: ObjectStore, dataset: str) -> str | None:
-    content = store.read_small(join(dataset, *_DEFAULT_CONFIG))
+def _default_config(objects: MetadataObjects, dataset: str) -> str | None:
+    (content,) = objects.read([join(dataset, *_DEFAULT_CONFIG)])
     try:
         declared = json.loads(content or b"{}")
     except ValueError:
