@@ -24,6 +24,7 @@ from tfds_torch.images.preprocess import TrainPreprocess
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE
 from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
@@ -160,6 +161,7 @@ def test_no_process_loads_tensorflow(serve: Serve, numbered_root: str, run_pytho
 def test_windows_of_an_order_name_the_blocks_of_their_examples(serve: Serve, numbered_root: str, split: str) -> None:
     source = ParserTfds(serve(numbered_root), "numbered:1.0.0", split, read=BLOCKS, **TRAINING).source
     assert isinstance(source, TfrecordSource)
+    assert isinstance(source.files, ObjectFiles)
     index = RemoteRecordIndex(source.table, source.files, 4)
     num_bytes = 0
     for start in range(0, len(source), 4):
@@ -251,6 +253,12 @@ def test_tensorflow_streams_none_of_these_schemes(mode: str) -> None:
     for root in ("s3://bucket/tfds", "https://host/tfds", "az://container/tfds"):
         with pytest.raises(ConfigError, match="streams files by tensorflow, which opens no URLs of this scheme"):
             ParserTfds(root, "numbered:1.0.0", read=ReadOptions(mode=mode))
+
+
+def test_a_parser_of_urls_is_not_streamed_either(serve: Serve, numbered_root: str) -> None:
+    far = ParserTfds(serve(numbered_root), "numbered:1.0.0", batch_size=4)
+    with pytest.raises(ConfigError, match=r"streams files by tensorflow, which does not open http://.*-00000-of-00009"):
+        far.with_read(ReadOptions(mode="examples")).batches()
 
 
 def test_what_is_of_this_machine_alone_is_refused(serve: Serve, numbered_root: str) -> None:

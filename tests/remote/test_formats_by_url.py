@@ -196,6 +196,8 @@ def test_windows_come_as_from_a_local_copy(serve: Serve, numbered_root: str, rea
     near = ParserTfds(numbered_root, f"{NAME}:1.0.0", **{**arguments, "read": far.read})
     assert far.fingerprint == near.fingerprint
     assert read_epoch(far, ("number", "name")) == read_epoch(near, ("number", "name"))
+    far.source.follow([(np.array([0, 20]), np.array([5, 25])), (np.array([5]), np.array([10]))])
+    assert far.source.read(np.arange(10), ["steps/number"])["steps/number"].shape == (10, len(OFFSETS))
     for block in blocks_of(far):
         content = bytearray(block.read_bytes())
         content[len(content) // 2] ^= 1

@@ -5,7 +5,7 @@ from tfds_torch.engines.tensorflow_runtime import check_tensorflow_is_installed
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.assignment import Assignment, deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.storage.source import Source
+from tfds_torch.storage.source import Source, is_local
 
 _DEFAULTS = ReadOptions()
 
@@ -40,6 +40,11 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
         what = "a subset" if plan.subset is not None else f"epoch_size={plan.epoch_size}"
         why = f"{obstacle}. Copy it to this machine" if obstacle else f"mode={mode!r}. Use mode 'index' or 'auto'"
         raise ConfigError(f"{what} needs every example by its number, and {source.name} is read as a stream: {why}.")
+    if source.streams is None and obstacle is None and not is_local(source.instructions[0].path):
+        url = source.instructions[0].path
+        raise ConfigError(
+            f"read mode {mode!r} streams files by tensorflow, which does not open {url}. Use mode 'index' or 'auto'."
+        )
     if source.streams is None:
         where = "" if obstacle is None else f", and {obstacle}: copy it to this machine"
         raise ConfigError(

@@ -1,7 +1,7 @@
 """WindowSource: windows of the episodes that a dataset stores, by number."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.shard_files import ShardFiles
 from tfds_torch.storage.source import (
     Columns,
+    ExampleRanges,
     FieldSpec,
     FileInstruction,
     LazyIds,
@@ -168,6 +169,12 @@ class WindowSource(ReadByNumber):
             raise ConfigError(f"A window has no field {quoted(unknown)}: its fields are {', '.join(self.specs)}.")
         self._fields = tuple(fields)
         return self.reader.read(index, fields) if len(index) else {key: self._empty_column(key) for key in fields}
+
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Has the episodes of an order's next windows fetched ahead; see `Source`."""
+        if not self.episodes.files.are_local:
+            locate = self.reader.table.locate
+            self.episodes.follow((locate(start)[0], locate(stop - 1)[0] + 1) for start, stop in windows)
 
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read ahead what windows have of the fields that were read last."""

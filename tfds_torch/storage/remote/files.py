@@ -116,7 +116,8 @@ class RemoteFiles:
         self.unfollow()
         self._is_first_advice = True
         self._advised.clear()
-        objects = [self._object(file) for file in range(len(self._urls))]
+        stamps = list(self._stamps)  # At once: those that are asked for one after the other take a request's time each.
+        objects = [{"url": url, "stamp": stamp} for url, stamp in zip(self._urls, stamps, strict=True)]
         ahead = ReadAhead(self._store, schedule, self._described, self._bytes_of, objects, self._forget)
         ahead.begin()
         self._ahead = ahead

@@ -10,10 +10,11 @@ import numpy as np
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.index_cache import IndexCache, UnusableIndexError
+from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import wrong_count
-from tfds_torch.storage.shard_files import RangeReader, ShardFiles, file_name
+from tfds_torch.storage.shard_files import RangeReader, file_name
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 from tfds_torch.storage.tfrecord.index import Located, first_places, offsets_cache
@@ -33,7 +34,7 @@ class RemoteRecordIndex:
         block_records: neighbouring examples that are fetched together.
     """
 
-    def __init__(self, table: InstructionTable, files: ShardFiles, block_records: int) -> None:
+    def __init__(self, table: InstructionTable, files: ObjectFiles, block_records: int) -> None:
         self.files, self.dataset = table.files, table.dataset
         self.stamps = files.stamps(table.files)
         self._table, self._store, self._block_records = table, files, block_records
@@ -100,6 +101,7 @@ class RemoteRecordIndex:
             missing = [file for file in files.tolist() if not self._is_known[file]]
             if not missing:
                 return
+            self.stamps.look(missing)
             stamps = {file: self.stamps[file] for file in missing}
 
             def look(place: int, advance: Advance) -> None:

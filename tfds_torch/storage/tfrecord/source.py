@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.record_source import RecordReader, RecordSource
 from tfds_torch.storage.shard_files import RangeReader, discard_range
@@ -41,10 +42,11 @@ class TfrecordSource(RecordSource):
         return "records" if self.files.are_streamed(self.table.files) else None
 
     def _open(self) -> RecordReader:
-        if self.files.are_local:
-            index: TfrecordIndex = RecordIndex.open(self.table)
-        else:
+        index: TfrecordIndex
+        if isinstance(self.files, ObjectFiles):
             index = RemoteRecordIndex(self.table, self.files, self.fetched_records)
+        else:
+            index = RecordIndex.open(self.table)
         return TfrecordReader(index, verify_checksums=self.verify_checksums)
 
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
