@@ -1,10 +1,12 @@
 """ParserTfds over URLs gives what it gives of a local copy, and says what is not there."""
 
 import json
+import multiprocessing
 import pickle
 import shutil
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,30 @@ def test_a_pickled_parser_reads_on(serve: Serve, numbered_root: str) -> None:
     far = ParserTfds(serve(numbered_root), "numbered:1.0.0", read=BLOCKS, **TRAINING)
     expected = read_epochs(far)
     assert read_epochs(pickle.loads(pickle.dumps(far))) == expected
+
+
+def test_a_process_that_was_forked_after_use_reads_on(serve: Serve, numbered_root: str, own_cache: Path) -> None:
+    far = ParserTfds(serve(numbered_root), "numbered:1.0.0", read=BLOCKS, **TRAINING)
+    expected = read_epochs(far)
+    shutil.rmtree(own_cache / "tfds_torch" / "remote" / "objects")  # What is open may be read, the rest is fetched.
+    context = multiprocessing.get_context("fork")
+    found = context.SimpleQueue()
+    children = [context.Process(target=lambda: found.put(read_epochs(far))) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert [found.get() for _ in children] == [expected, expected]
+    assert read_epochs(far) == expected
+    for child in children:
+        child.join(10)
+        assert child.exitcode == 0
+
+
+def test_threads_read_side_by_side(serve: Serve, numbered_root: str) -> None:
+    source = ParserTfds(serve(numbered_root), "numbered:1.0.0", read=BLOCKS, **TRAINING).source
+    numbers = [np.arange(start, 41, 3) for start in range(12)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda index: source.read(index, ["label"])["label"].tolist(), numbers))
+    assert found == [index.tolist() for index in numbers]
 
 
 def test_no_process_loads_tensorflow(serve: Serve, numbered_root: str, run_python: RunPython, tmp_path: Path) -> None:
