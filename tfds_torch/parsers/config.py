@@ -147,7 +147,11 @@ class Config:
         if not is_of_tfds:
             del given["split"]
             return open_one_split(**given, remote=remote)
-        given |= {"split": "train" if self.split is None else self.split, "windows": self.windows, "fields": self.fields}
+        given |= {
+            "split": "train" if self.split is None else self.split,
+            "windows": self.windows,
+            "fields": self.fields,
+        }
         if self.cameras is not None:
             of_image = {} if self.preprocess is None else {"image": self.preprocess}
             given["preprocess"] = {**self.cameras, **of_image}

@@ -122,8 +122,6 @@ def _open_remote(
         dataset, prepared = _fetch_dataset(objects, root, root)
         _check_is(prepared, where, name, parsed_name, arguments)
         return dataset
-    if parsed_name == image_folder.NAME:
-        raise ConfigError(f"{image_folder.NAME}: the root {where} is remote, and only local folders can be listed.")
     found = _guard(lambda: find_version_url(objects, root, parsed_name, arguments), name, where)
     if found is None:
         raise DatasetNotFoundError(describe_remote(objects, root, parsed_name, arguments))
