@@ -128,6 +128,21 @@ def test_a_copy_without_secrets_starts_a_fetcher_of_its_own(server, make_store: 
     copied.close()
 
 
+def test_what_killed_processes_left_beside_sockets_is_removed(server, make_store: MakeStore) -> None:
+    folder = Path(make_store()._connections.address).parent
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = [folder / f"{dead.pid}-0123.sock.lock", folder / f"{dead.pid}-0123.sock"]
+    for path in left:
+        path.touch()
+    living = folder / f"{os.getpid()}-0123.sock.lock"
+    living.touch()
+    make_store()
+    assert not any(path.exists() for path in left)
+    assert living.exists()
+    living.unlink()
+
+
 @pytest.fixture
 def slow_server(server: ObjectServer) -> ObjectServer:
     server.bytes_s = 4e6

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tfds_torch import errors
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.runtime.own_files import ForeignFileError, own_folder
@@ -220,18 +222,19 @@ def _new_address() -> str:
 
 
 def _remove_left_behind(folder: Path) -> None:
-    """Removes the sockets of fetchers that were killed."""
-    for path in folder.glob("*-*.sock"):
+    """Removes what killed processes left: the sockets of their fetchers, and the locks of these."""
+    for lock in folder.glob("*-*.sock.lock"):
+        owner, address = lock.name.partition("-")[0], lock.with_suffix("")
+        if not owner.isdigit() or psutil.pid_exists(int(owner)):
+            continue
+        connection = None
         with contextlib.suppress(OSError):
-            if time.time() - path.lstat().st_mtime < 60.0:
-                continue
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(1.0)
-                try:
-                    connection.connect(str(path))
-                except ConnectionRefusedError:
-                    path.unlink()
-                    Path(f"{path}.lock").unlink(missing_ok=True)
+            connection = _try_connect(str(address))
+        if connection is not None:  # A worker's fetcher, which outlives the process that named the address.
+            connection.close()
+            continue
+        for path in (address, lock):
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
