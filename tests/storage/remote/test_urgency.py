@@ -136,3 +136,21 @@ def test_bytes_that_a_stopped_process_claims_are_read_past_the_cache(server, mak
         assert files_of(make_store(), url).read(0, 3 * MIB, 1000) == CONTENT[3 * MIB : 3 * MIB + 1000]
     finally:
         stopped.send_signal(signal.SIGCONT)
+
+
+def test_advice_about_cached_blocks_asks_nobody(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    stamps = [store.look([url])[0].stamp]
+    files = RemoteFiles(store, [url], stamps, verifies=False)
+    assert files.read(0, 0, 16 * MIB) == CONTENT
+    store.close()
+    num_asked = len(server.headers)
+    again = RemoteFiles(make_store(), [url], stamps, verifies=False)
+    start = np.arange(0, 16 * MIB, MIB)
+    again.advise_ranges(lambda: ReadRanges(np.zeros(len(start), np.int64), start, start + 1000))
+    assert again.read(0, 3 * MIB, 1000) == CONTENT[3 * MIB : 3 * MIB + 1000]
+    again.close()
+    again.advise_ranges(lambda: ReadRanges(np.zeros(1, np.int64), start[:1], start[:1] + 1000))
+    assert len(server.headers) == num_asked
+    assert not [one for one in psutil.Process().children() if MODULE in one.cmdline()], "no fetcher was started"

@@ -3,7 +3,8 @@
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import google_crc32c
@@ -53,6 +54,17 @@ class CachedBlocks(Generic[_Key]):
             return content
         self.forget(key)  # It was removed meanwhile: its file is cut before that, so that its bytes are free.
         return None
+
+    def advise(self, key: _Key, folder: str, start: int, stop: int, spans: Sequence[tuple[int, int]]) -> None:
+        """Asks the system to read bytes of a block ahead; a block that is not open yet is, if that is all it takes."""
+        found = self._open.get(key)
+        if found is None and not self._verifies:
+            with suppress(DamagedBlockError):  # The read that follows reports it.
+                found = self._open_block(key, folder, start, stop)
+        if found is not None and hasattr(os, "posix_fadvise"):
+            for first, last in spans:
+                with suppress(OSError):  # A file system may refuse the wish.
+                    os.posix_fadvise(found[0], first - start, last - first, os.POSIX_FADV_WILLNEED)
 
     def is_there(self, key: _Key, folder: str, start: int, stop: int) -> bool:
         """Returns whether a block lies in the cache."""

@@ -85,7 +85,7 @@ class RemoteFiles:
         return content
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
-        """Has the blocks of ranges fetched ahead; of the first ones, the ranges themselves first."""
+        """Has ranges read ahead, and missing blocks fetched: of the first ones, the ranges themselves first."""
         ranges = find()
         wanted: dict[_Block, list[tuple[int, int]]] = {}
         for first, last in ranges.bounds:
@@ -93,6 +93,12 @@ class RemoteFiles:
             self._add_blocks(wanted, file, ranges.start[first], max(ranges.end[first:last]))
         with_ranges, self._is_first_advice = self._is_first_advice, False
         missing = {block: parts for block, parts in wanted.items() if not self._is_cached(block)}
+        with self._lock:
+            if not self._finalizer.alive:
+                return
+            for block, parts in wanted.items():
+                if block not in missing:
+                    self._blocks.advise(block, self._folder(block[0]), *self._span(block), parts)
         if not missing:
             return
         if not with_ranges:
@@ -222,12 +228,10 @@ class RemoteFiles:
 
     def _drop(self, block: _Block) -> None:
         """Has a damaged block fetched again."""
-        cuts = self._cuts_of(block[0])
         with self._lock:
             self._damaged.add(block)
             self._blocks.forget(block)
-        span = [cuts[block[1]], cuts[block[1] + 1]]
-        self._store.ask(self._object(block[0]) | {"op": "discard", "block": span})
+        self._store.ask(self._object(block[0]) | {"op": "discard", "block": self._span(block)})
 
     def _forget(self, blocks: Iterable[_Block]) -> None:
         """Closes the files of blocks that may go."""
@@ -245,8 +249,7 @@ class RemoteFiles:
             start, number = end, number + 1
 
     def _is_cached(self, block: _Block) -> bool:
-        cuts = self._cuts_of(block[0])
-        return self._blocks.is_there(block, self._folder(block[0]), cuts[block[1]], cuts[block[1] + 1])
+        return self._blocks.is_there(block, self._folder(block[0]), *self._span(block))
 
     def _described(self, blocks: dict[_Block, list[tuple[int, int]]]) -> list[Message]:
         """Returns blocks, and the ranges of them that are read first, as the fetcher gets them."""
@@ -257,8 +260,13 @@ class RemoteFiles:
         return [self._object(file) | {"blocks": parts} for file, parts in files.items()]
 
     def _bytes_of(self, block: _Block) -> int:
+        start, stop = self._span(block)
+        return stop - start
+
+    def _span(self, block: _Block) -> tuple[int, int]:
+        """Returns where a block begins and ends."""
         cuts = self._cuts_of(block[0])
-        return cuts[block[1] + 1] - cuts[block[1]]
+        return cuts[block[1]], cuts[block[1] + 1]
 
     def _object(self, file: int) -> Message:
         return {"url": self._urls[file], "stamp": self._stamps[file]}
