@@ -50,6 +50,7 @@ class RemoteFiles:
     ) -> None:
         self._store, self._urls, self._stamps, self._find_cuts = store, urls, stamps, cuts
         self._cuts: dict[int, list[int]] = {}
+        self._folders: dict[int, str] = {}
         self._lock = ProcessLock()
         self._blocks: CachedBlocks[_Block] = CachedBlocks(verifies=verifies)
         self._advised: set[_Block] = set()
@@ -272,7 +273,10 @@ class RemoteFiles:
         return {"url": self._urls[file], "stamp": self._stamps[file]}
 
     def _folder(self, file: int) -> str:
-        return object_folder(self._store.cache, self._urls[file], *self._stamps[file])
+        folder = self._folders.get(file)
+        if folder is None:
+            folder = self._folders[file] = object_folder(self._store.cache, self._urls[file], *self._stamps[file])
+        return folder
 
     def _name(self, file: int) -> str:
         return without_secrets(os.fspath(self._urls[file]))
