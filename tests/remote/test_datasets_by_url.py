@@ -27,6 +27,7 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.order_blocks import OrderBlocks
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE
 from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
@@ -193,7 +194,7 @@ def test_windows_of_an_order_name_the_blocks_of_their_examples(serve: Serve, num
     for start in range(0, len(source), 4):
         located = index.locate(np.arange(start, min(start + 4, len(source))))
         ends = located.offset + located.length + FRAME_SIZE
-        blocks = list(source.table.blocks_of(start, min(start + 4, len(source)), 4))
+        blocks = list(OrderBlocks(source.table, 4).of(start, min(start + 4, len(source))))
         spans = [(file, *index.cuts(file)[number : number + 2].tolist()) for file, number in blocks]
         for file, begin, end in zip(located.file.tolist(), located.offset.tolist(), ends.tolist(), strict=True):
             assert any(file == one and first <= begin and end <= last for one, first, last in spans)

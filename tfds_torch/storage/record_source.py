@@ -7,18 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import Any, Literal, Protocol
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
+from tfds_torch.storage.order_blocks import OrderBlocks
+from tfds_torch.storage.record_reader import RecordReader
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name, schedule_of
 from tfds_torch.storage.shard_scans import Advance
@@ -77,40 +79,11 @@ class InstructionTable:
                 f"from local files only. Copy the dataset to a local folder."
             )
 
-    def blocks_of(self, start: int, stop: int, block_records: int) -> Iterator[tuple[int, int]]:
-        """Yields in which blocks examples start..stop-1 lie: position of the file, number among its `block_bounds`.
-
-        A file's blocks are counted from its first record on, whether the split begins with it or not.
-        """
-        place = int(np.searchsorted(self._first, start, side="right")) - 1
-        while start < stop:
-            file, first = int(self._file[place]), int(self._first[place])
-            end = min(stop, first + int(self._take[place]))
-            records = int(self._skip[place]) - first + np.array([start, end - 1], np.int64)
-            bounds = self._own_bounds(file, block_records)
-            low, high = (np.searchsorted(bounds, records, side="right") - 1).tolist()
-            yield from ((file, number) for number in range(low, high + 1))
-            start, place = max(start, end), place + 1
-
-    def _own_bounds(self, file: int, block_records: int) -> Int64Array:
-        return unique(np.append(self.block_bounds(file, block_records), 0)).values
-
-    def block_bounds(self, file: int, block_records: int) -> Int64Array:
-        """Returns the records of a file at which blocks of neighbouring examples begin, and those after them.
-
-        Args:
-            file: its position.
-            block_records: examples of a block; blocks are counted from example 0 of the split.
-
-        Returns:
-            int64 [k], ascending, each once.
-        """
-        bounds = []
-        for item in np.flatnonzero(self._file == file).tolist():
-            first, skip, take = int(self._first[item]), int(self._skip[item]), int(self._take[item])
-            inner = np.arange(first + -first % block_records, first + take, block_records, dtype=np.int64)
-            bounds += [np.array([skip, skip + take], np.int64), inner - first + skip]
-        return unique(np.concatenate([np.empty(0, np.int64), *bounds])).values
+    def parts_of(self, file: int) -> list[tuple[int, int, int]]:
+        """Returns (first example, first record, number of records) of each instruction of a file."""
+        places = np.flatnonzero(self._file == file)
+        first, skip, take = (column[places].tolist() for column in (self._first, self._skip, self._take))
+        return list(zip(first, skip, take, strict=True))
 
     def find(self, index: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Returns int64 [n] positions in `files` and int64 [n] record numbers in these files.
@@ -130,44 +103,6 @@ class InstructionTable:
         # The last instruction that begins at or before the example; those without records are passed over.
         place = np.searchsorted(self._first, index, side="right") - 1
         return self._file[place], self._skip[place] + index - self._first[place]
-
-
-class RecordReader(Protocol):
-    """Reads records of shard files by the examples' index; used by several threads, and after a fork."""
-
-    @property
-    def stamps(self) -> Sequence[Stamp]:
-        """Size in bytes and version of each file, as it was when the reader was opened."""
-
-    def read(self, index: Int64Array) -> list[bytes]:
-        """Returns encoded examples in the order asked."""
-
-    def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
-        """Returns parts of encoded examples in the order asked; the caller compares them with checksums.
-
-        Args:
-            index: int64 [n], of examples; one may be asked for many times.
-            start: int64 [n], where each part begins within its example, in bytes.
-            stop: int64 [n], where it ends.
-
-        Returns:
-            n parts, shorter ones where an example ends earlier.
-        """
-
-    def discard(self, index: Int64Array) -> bool:
-        """Takes a damaged example, int64 [1], out of a cache, once; returns whether it may be read another way now."""
-
-    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the blocks of an order's next windows ahead, where files are far away; see RangeReader."""
-
-    def advise(self, index: Int64Array) -> None:
-        """Asks the system to read examples ahead, where it can; returns at once."""
-
-    def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
-        """Asks the same for parts of examples."""
-
-    def close(self) -> None:
-        """Closes the files; may be called twice."""
 
 
 class RecordSource(ABC):
@@ -337,8 +272,8 @@ class RecordSource(ABC):
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
         """Has the blocks of an order's next windows fetched ahead; see `Source`."""
         if not self.files.are_local:
-            blocks_of = partial(self.table.blocks_of, block_records=self.fetched_records)
-            self._opened().follow(schedule_of(windows, blocks_of))
+            blocks = OrderBlocks(self.table, self.fetched_records)
+            self._opened().follow(schedule_of(windows, blocks.of))
 
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read examples ahead; errors are left to reading."""

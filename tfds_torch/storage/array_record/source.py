@@ -12,7 +12,8 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.array_record.package import FileReader, find_opener
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
-from tfds_torch.storage.record_source import InstructionTable, RecordReader, RecordSource
+from tfds_torch.storage.record_reader import RecordReader
+from tfds_torch.storage.record_source import InstructionTable, RecordSource
 from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_count
 from tfds_torch.storage.shard_scans import Advance, open_shard
 

@@ -12,6 +12,7 @@ from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.index_cache import IndexCache, UnusableIndexError
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp
+from tfds_torch.storage.order_blocks import OrderBlocks
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import wrong_count
 from tfds_torch.storage.shard_files import RangeReader, file_name
@@ -37,7 +38,7 @@ class RemoteRecordIndex:
     def __init__(self, table: InstructionTable, files: ObjectFiles, block_records: int) -> None:
         self.files, self.dataset = table.files, table.dataset
         self.stamps = files.stamps(table.files)
-        self._table, self._store, self._block_records = table, files, block_records
+        self._table, self._store, self._blocks = table, files, OrderBlocks(table, block_records)
         self._first_place = first_places(table)
         # Pages of what no shard has filled take no memory.
         self._offsets = np.empty(sum(table.num_in_file) + len(table.files), np.int64)
@@ -82,8 +83,7 @@ class RemoteRecordIndex:
         if not self._is_known[file]:
             self._look_at(np.array([file], np.int64))
         offsets = self._offsets_of(file)
-        bounds = offsets[self._table.block_bounds(file, self._block_records)]
-        return unique(np.concatenate([bounds, offsets[[0, -1]]])).values
+        return unique(np.append(offsets[self._blocks.bounds(file)], offsets[-1])).values
 
     def _offsets_of(self, file: int) -> Int64Array:
         first = int(self._first_place[file])

@@ -13,7 +13,8 @@ from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Stamp
-from tfds_torch.storage.record_source import RecordReader, RecordSource
+from tfds_torch.storage.record_reader import RecordReader
+from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.shard_files import RangeReader, discard_range
 from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.source import is_local
