@@ -152,6 +152,8 @@ class WindowSource(ReadByNumber):
     @property
     def block_records(self) -> int | None:  # type: ignore[override]
         """Neighbouring windows that are best read together; see `Source`. They share the bytes of their episodes."""
+        if self.files.are_local:
+            return None  # Nothing is opened to find that.
         num_bytes = len(self.episodes) * self.episodes.mean_example_bytes
         return self.episodes.files.block_records(num_bytes // max(1, len(self)))
 
