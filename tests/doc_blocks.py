@@ -7,9 +7,12 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import pytest
 import torchvision_build
+from servers.s3_server import NEEDS_MOTO, S3Server, find_moto
 from zygote import Script, forked_instead_of_fresh, tensorflow_zygote, torch_zygote
 
 from tfds_torch import demo
@@ -77,10 +80,15 @@ ALL_BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PYTHON = [block for block in ALL_BLOCKS if block.language == "python"]
 COMMANDS = [command for block in ALL_BLOCKS if block.language == "console" for command in block.commands]
 THE_TWELVE_LINES = PYTHON[0]
+BUCKET = "s3://bucket/"
+"""Where blocks and commands read that need a bucket: it holds what the reader has in `~/tensorflow_datasets`."""
 
 
 class Reader:
-    """Somebody who follows the docs, and has food101 in `~/tensorflow_datasets`: all but its content is real."""
+    """Somebody who follows the docs, and has food101 in `~/tensorflow_datasets`: all but its content is real.
+
+    The same lies in `s3://bucket/tensorflow_datasets`, on a server of the tests that starts when it is first needed.
+    """
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -89,7 +97,8 @@ class Reader:
         site = home / "site"
         torchvision_build.write_startup(site)  # Lightning and transformers import it.
         paths = [str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]
-        told = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+        hidden = ("TF_CPP_MIN_LOG_LEVEL", "AWS_")
+        told = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
         self.environment = {
             **told,  # With all that tensorflow says.
             "HOME": str(home),
@@ -104,14 +113,32 @@ class Reader:
                 eval(call, {"demo": demo})
         script = folder / "train.py"
         script.write_text(text)
-        return Script(torch_zygote(), [str(script)], self.environment, folder).finish()
+        return Script(torch_zygote(), [str(script)], self._environment_of(text), folder).finish()
 
     def run_module(self, words: Sequence[str], folder: Path) -> "subprocess.CompletedProcess[str]":
         """Runs `python -m module argument...`."""
         script = folder / "module.py"
         script.write_text(_MODULE.format(words[0]))
         arguments = [word.replace("~/", f"{self._home}/", 1) if word.startswith("~/") else word for word in words[1:]]
-        return Script(torch_zygote(), [str(script), *arguments], self.environment, folder).finish()
+        environment = self._environment_of(" ".join(words))
+        return Script(torch_zygote(), [str(script), *arguments], environment, folder).finish()
+
+    def close(self) -> None:
+        """Ends the server, where it was started."""
+        if "_bucket" in self.__dict__:
+            self._bucket.end()
+
+    def _environment_of(self, text: str) -> dict[str, str]:
+        return self.environment | (self._bucket.environ if BUCKET in text else {})
+
+    @cached_property
+    def _bucket(self) -> S3Server:
+        """The server; it ends by `close`, or with this process."""
+        if find_moto() is None:
+            pytest.skip(NEEDS_MOTO)
+        server = S3Server()
+        server.fill(self._home / "tensorflow_datasets", "bucket", "tensorflow_datasets")
+        return server
 
 
 def _demo_calls(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,15 @@ NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_
 NOISY = (
     "grain-0",
     "preprocess-3",
-    "recipes-22",
-    "remote-files-0",
+    "remote-files-8",
 )  # Grain, and where the worker of a stream or map_fn has tensorflow.
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    return Reader(tmp_path_factory.mktemp("home"))
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    with closing(Reader(tmp_path_factory.mktemp("home"))) as found:
+        yield found
 
 
 IN_DOCS = [block for block in PYTHON if block.text != THE_TWELVE_LINES.text]  # Those: test_readme.py.
@@ -160,6 +161,7 @@ DOCUMENTED = {
     "datasets": lambda: parameters_of(tfds_torch.ParserTfds),
     "robot-episodes": lambda: fields_of(tfds_torch.Windows),
     "read-options": lambda: fields_of(tfds_torch.ReadOptions),
+    "remote-files": lambda: fields_of(tfds_torch.RemoteOptions),
     "preprocess": lambda: [*fields_of(tfds_torch.TrainPreprocess), *fields_of(tfds_torch.EvalPreprocess)],
     "loader": lambda: parameters_of(tfds_torch.create_loader) + parameters_of(tfds_torch.DevicePrefetcher),
     "without-torch": lambda: parameters_of(tfds_torch.MultiLoader),
