@@ -6,16 +6,28 @@ from pathlib import Path
 
 import pytest
 from numbered_fixtures import no_ranks, numbered_root
-from server_fixtures import faulty_s3, faulty_server, gcs_server, no_credentials, s3_server
+from server_fixtures import (
+    azure_server,
+    certificates,
+    faulty_s3,
+    faulty_server,
+    gcs_server,
+    nginx_server,
+    no_credentials,
+    s3_server,
+)
 from servers.faulty_server import FaultyFolder
 from tfds_fixtures import cache_home, datasets
 
 __all__ = [
+    "azure_server",
     "cache_home",
+    "certificates",
     "datasets",
     "faulty_s3",
     "faulty_server",
     "gcs_server",
+    "nginx_server",
     "no_credentials",
     "no_ranks",
     "numbered_root",
