@@ -197,7 +197,7 @@ BAD = {
         World(), {}, "block_groups=2", "'index'", "'examples'", read=with_read("examples", block_groups=2)
     ),
     "groups without blocks": bad_read(
-        World(), {}, "block_groups=2", "block_records=None", "block_records=256", read=with_read("auto", block_groups=2)
+        World(), {}, "block_groups=2", "single examples", "block_records=256", read=with_read("auto", block_groups=2)
     ),
     "a stream of array_record": bad_read(
         World(),

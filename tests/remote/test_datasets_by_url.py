@@ -144,11 +144,11 @@ def test_a_process_that_was_forked_after_use_reads_on(serve: Serve, numbered_roo
     expected = read_epochs(far)
     shutil.rmtree(own_cache / "tfds_torch" / "remote" / "objects")  # What is open may be read, the rest is fetched.
     context = multiprocessing.get_context("fork")
-    found = context.SimpleQueue()
+    found = context.Queue()
     children = [context.Process(target=lambda: found.put(read_epochs(far))) for _ in range(2)]
     for child in children:
         child.start()
-    assert [found.get() for _ in children] == [expected, expected]
+    assert [found.get(timeout=60) for _ in children] == [expected, expected]
     assert read_epochs(far) == expected
     for child in children:
         child.join(10)
@@ -292,7 +292,7 @@ def test_what_is_of_this_machine_alone_is_refused(serve: Serve, numbered_root: s
     url = serve(numbered_root)
     with pytest.raises(ConfigError, match="download=True prepares a dataset on this machine, and the root is http"):
         ParserTfds(url, "numbered:1.0.0", download=True)
-    with pytest.raises(ConfigError, match=r"image_folder: the root http.* is remote, and only local folders"):
+    with pytest.raises(ConfigError, match=r"image_folder: the root http.* is remote, and only folders of this machine"):
         ParserTfds(url, "image_folder")
     with pytest.raises(ConfigError, match=r"remote=3 must be RemoteOptions"):
         ParserTfds(url, "numbered:1.0.0", remote=3)  # type: ignore[arg-type]

@@ -134,6 +134,7 @@ class Cache:
 
     def _make_object_folder(self, found: RemoteObject) -> None:
         with contextlib.suppress(FileExistsError):
+            os.makedirs(os.path.dirname(found.folder), 0o700, exist_ok=True)  # A user may remove it at any time.
             os.mkdir(found.folder, 0o700)
         check_own_folder(Path(found.folder))
         description = {"url": without_secrets(found.url), "size": found.size, "pin": found.pin}
