@@ -117,6 +117,10 @@ def _open_remote(
     where = without_secrets(root)
     if download:
         raise ConfigError(f"download=True prepares a dataset on this machine, and the root is {where}: leave it out.")
+    if parsed_name == image_folder.NAME:
+        raise ConfigError(
+            f"{image_folder.NAME}: the root {where} is remote, and only folders of this machine can be listed."
+        )
     look_at(objects, root, parsed_name, arguments)
     if has_dataset(objects, root):
         dataset, prepared = _fetch_dataset(objects, root, root)
