@@ -73,15 +73,18 @@ class CompetitorProcess:
         self._started_at = 0.0
         self._paused: tuple[float, int] = (0.0, 0)
 
-    def run_epoch(self) -> EpochFigures:
+    def run_epoch(self, while_waiting: Callable[[], Any] = lambda: None) -> EpochFigures:
         """Starts the process where there is none yet, runs an epoch, and stops the process again.
+
+        Args:
+            while_waiting: is called now and then meanwhile.
 
         Raises:
             WorkerError: the competitor failed.
             StallError: the epoch took too long. In both cases the competitor's processes have been ended.
         """
         drop_from_page_cache(self._cold_files)
-        return self._run_epoch(lambda: None)
+        return self._run_epoch(while_waiting)
 
     def measure_memory(self) -> list[int]:
         """Runs an epoch; returns the PSS of its processes, bytes, the training process first, when it was greatest.
@@ -91,6 +94,10 @@ class CompetitorProcess:
         samples: list[list[int]] = []
         self._run_epoch(lambda: samples.append(list(tree_pss_bytes(self._pid).values())))
         return max(samples, key=sum, default=[])
+
+    def processes(self) -> list[psutil.Process]:
+        """Returns the processes of the competitor that live, its first one first; none before its first epoch."""
+        return process_tree(self._pid) if self._process else []
 
     def end(self) -> None:
         """Ends all processes of the competitor; does nothing when there are none."""
@@ -162,7 +169,7 @@ class CompetitorProcess:
         except BaseException:
             self.end()
             raise
-        figures = EpochFigures(EpochTimes(**reply["times"]), reply["num_examples"])
+        figures = EpochFigures(EpochTimes(**reply["times"]), reply["num_examples"], report=reply["report"])
         if is_first:
             return replace(figures, start_s=reply["first_batch_at"] - self._started_at)
         cpu_s, disk_bytes = self._paused[0] - before[0] - waiting_cpu_s, self._paused[1] - before[1]

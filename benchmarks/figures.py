@@ -1,6 +1,7 @@
 """The figures of a competitor, and the columns that show them."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from benchmarks.tables import Column, Ratio
@@ -20,6 +21,7 @@ class EpochFigures:
             None in a process's first epoch.
         cpu_s: processor time of the processes that live on after the epoch; None in a process's first epoch.
         disk_bytes: read from disks, not from the page cache, by these processes; None in a process's first epoch.
+        report: what its loader has to say about the epoch, where it has a `report`.
     """
 
     times: EpochTimes
@@ -28,6 +30,7 @@ class EpochFigures:
     waiting_cpu_s: float | None = None
     cpu_s: float | None = None
     disk_bytes: int | None = None
+    report: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def examples_per_s(self) -> float:
@@ -35,8 +38,9 @@ class EpochFigures:
         return self.num_examples / self.times.whole_s
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all figures as JSON has them."""
-        figures = asdict(self)
+        """Returns all figures as JSON has them, without what its loader reports."""
+        figures = asdict(replace(self, report={}))
+        del figures["report"]
         return {**figures.pop("times"), **figures, "examples_per_s": self.examples_per_s}
 
 

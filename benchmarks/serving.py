@@ -77,7 +77,9 @@ def _run_epoch(batches_of: Epochs, epoch: int, timer: EpochTimer, image_shape: S
         num_examples += len(images)
     if not num_examples:
         raise ValueError(f"no batch came in epoch {epoch}")
-    return {"times": asdict(timer.epochs[-1]), "num_examples": num_examples, "first_batch_at": first_batch_at}
+    report = batches_of.report() if hasattr(batches_of, "report") else {}
+    times = asdict(timer.epochs[-1])
+    return {"times": times, "num_examples": num_examples, "first_batch_at": first_batch_at, "report": report}
 
 
 def _check_images(images: Any, image_shape: Sequence[int]) -> None:
