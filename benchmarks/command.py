@@ -32,8 +32,9 @@ T = TypeVar("T")
 _DESCRIPTION = """Measures this package, against its peers in the same run and by itself, and
 writes <suite>.json. An older revision of this package, from the git repository, takes part as
 `baseline`. Peers come with the extras `bench` and `ffcv`; DALI is installed into an environment of
-its own; a peer that is not installed is reported as missing. `pages` measures nothing: it writes
-the tables of README and docs and the README's chart from the committed reports. Exit code: 0 when
+its own, and Streaming and litData into another one; a peer that is not installed is reported as
+missing. `pages` measures nothing: it writes the tables of README and docs and the README's chart
+from the committed reports. Exit code: 0 when
 all of our own targets were kept; 1 when one was missed or could not be judged (never with --only);
 2 wrong usage; 130 interrupted."""
 

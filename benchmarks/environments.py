@@ -23,19 +23,30 @@ from pathlib import Path
 from filelock import FileLock
 
 from benchmarks import machine
-from benchmarks.task import BASELINE, DALI, Peer
+from benchmarks.task import BASELINE, DALI, STREAMS, Peer
 from tfds_torch.errors import ConfigError
 
 DALI_REQUIREMENTS = ("nvidia-dali-cuda120>=1.50", "numpy", "pillow")
 """The latter two are imported by the competitor's own modules."""
 
+STREAMS_REQUIREMENTS = (
+    "mosaicml-streaming==0.13.0",
+    "litdata==0.2.76",
+    "webdataset==1.0.2",
+    "torch==2.13.0",
+    "torchvision==0.28.0",
+    "pillow",
+)
+"""Streaming asks for a numpy, a protobuf and a transformers that are older than ours."""
+
 _ROOT = Path(__file__).parents[1]
 _INSTALL_S = 1800
-_STAMP = "versions.json"
+_STAMP = "packages.json"
 _LIST_VERSIONS = """
 import json, sys
 from importlib.metadata import version
-print(json.dumps({"path": [entry for entry in sys.path if entry], "version": version(sys.argv[1])}))
+versions = {name: version(name) for name in sys.argv[1:]}
+print(json.dumps({"path": [entry for entry in sys.path if entry], "versions": versions}))
 """
 
 
@@ -60,6 +71,7 @@ def environment_of(peer: Peer, baseline: str, cache_dir: Path | None = None) -> 
     make: dict[str, Callable[[Path], Environment]] = {
         BASELINE: lambda folder: revision_environment(baseline, folder),
         DALI: lambda folder: own_environment(DALI_REQUIREMENTS, folder),
+        STREAMS: lambda folder: own_environment(STREAMS_REQUIREMENTS, folder, num_reported=3),
     }
     return make[peer.environment](cache_dir or machine.cache_dir())
 
@@ -97,16 +109,17 @@ def revision_environment(revision: str, cache_dir: Path, repository: Path = _ROO
     )
 
 
-def own_environment(requirements: Sequence[str], cache_dir: Path) -> Environment:
+def own_environment(requirements: Sequence[str], cache_dir: Path, num_reported: int = 1) -> Environment:
     """Returns an environment of its own in a folder of the cache: some packages and this one, and no others.
 
-    The version of the first package is reported.
+    The versions of the first `num_reported` packages are reported.
 
     Raises:
         ConfigError: the packages cannot be installed, or the folder cannot be written.
     """
     key = hashlib.blake2b(repr((platform.python_version(), requirements)).encode(), digest_size=4).hexdigest()
-    name = re.split(r"[^\w.-]", requirements[0])[0]
+    names = [re.split(r"[^\w.-]", requirement)[0] for requirement in requirements[:num_reported]]
+    name = names[0]
     folder = cache_dir / "environments" / f"{name}-{key}"
     executable = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     try:
@@ -117,12 +130,12 @@ def own_environment(requirements: Sequence[str], cache_dir: Path) -> Environment
                 _run([sys.executable, "-m", "venv", str(folder)], f"An environment for {name}")
                 pip = [str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
                 _run([*pip, *requirements], name)
-                (folder / _STAMP).write_bytes(_run([str(executable), "-c", _LIST_VERSIONS, name], name))
+                (folder / _STAMP).write_bytes(_run([str(executable), "-c", _LIST_VERSIONS, *names], name))
         found = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{name} cannot be installed into {folder}: {error}.") from error
     # This package comes last: where it is installed, other packages lie beside it.
-    return Environment(str(executable), [*found["path"], str(_ROOT)], versions={name: found["version"]})
+    return Environment(str(executable), [*found["path"], str(_ROOT)], versions=found["versions"])
 
 
 def _run(command: Sequence[str], what: str) -> bytes:

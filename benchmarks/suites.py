@@ -15,6 +15,7 @@ from benchmarks import (
     loader_costs,
     machine,
     mixture_costs,
+    remote_costs,
     resuming,
 )
 from benchmarks.comparison import measure_comparisons
@@ -68,6 +69,7 @@ _MEASURES: dict[str, Callable[[Run], Iterator[Table]]] = {
     "cached": cached_costs.measure_cached,
     "mixture": mixture_costs.measure_mixture,
     "episodes": episode_costs.measure_episodes,
+    "remote": remote_costs.measure_remote,
 }
 _SINGLE = ("sample", "start")
 _DEFAULTS = {"table": COMPETITORS, "column": OURS_BY_IT.key}

@@ -9,6 +9,8 @@ OURS, OURS_IN_PROCESS, TIMM, WEBDATASET, GRAIN = "ours", "ours_0", "timm", "webd
 OURS_8, OURS_BATCHED, BASELINE = "ours_8", "ours_batched", "baseline"
 OURS_SIMPLEJPEG, OURS_0_SIMPLEJPEG = "ours_simplejpeg", "ours_0_simplejpeg"
 FFCV, DALI, AS_NUMPY, LIMIT = "ffcv", "dali", "as_numpy", "limit"
+STREAMS = "streams"
+"""The environment of the libraries that read from object stores."""
 
 EIGHT = 8
 """Workers of OURS_8."""
@@ -24,9 +26,9 @@ _MOST_SHARDS = 8
 IMAGE_SHAPE = (3, 224, 224)
 """Of every photograph that arrives in the training process; its dtype is uint8."""
 
-TRAIN, EVAL, PLAIN = "train", "eval", "plain"
+TRAIN, EVAL, PLAIN, ENCODED = "train", "eval", "plain", "encoded"
 """The work on an image: a random piece is resized and perhaps flipped, in a shuffled order; the middle piece of the
-resized image, in the files' order; decoding alone, in a shuffled order."""
+resized image, in the files' order; decoding alone, in a shuffled order; nothing, also in a shuffled order."""
 
 ShowProgress = Callable[[str], None]
 
@@ -44,6 +46,8 @@ class Task:
         work: `TRAIN`, `EVAL` or `PLAIN`.
         split: only this package can read a part of it.
         num_members: how many parts of the dataset are mixed, where it is read as a mixture.
+        remote: fields of `bucket.RemoteWork`, where files are read from a server, or by several ranks; `data_dir` is
+            a URL then, where they are.
     """
 
     data_dir: str
@@ -57,6 +61,7 @@ class Task:
     work: str = TRAIN
     split: str = "train"
     num_members: int = 1
+    remote: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_training(self) -> bool:

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[1]
 SMALL = ("--photos", "8", "--batch-size", "4", "--repeats", "2", "--out", "out")
 SUITE_NAMES = (
     "sample, start, index, state, jpeg, jpeg_eval, png32, memory, notebook, ready, multi, feeder, scale, export, "
-    "cached, mixture, episodes"
+    "cached, mixture, episodes, remote"
 )
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import environments
 from benchmarks.environments import environment_of, own_environment, revision_environment, this_environment
-from benchmarks.task import BASELINE, DALI, Peer
+from benchmarks.task import BASELINE, DALI, STREAMS, Peer
 from tfds_torch.errors import ConfigError
 
 
@@ -111,15 +111,16 @@ def test_packages_are_installed_into_an_environment_of_their_own_once(
     wheel = make_wheel(tmp_path, "1.5")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     requirement = f"a-made-package @ {wheel.as_uri()}"
-    found = own_environment([requirement], tmp_path / "cache")
+    found = own_environment([requirement, "pip"], tmp_path / "cache", num_reported=2)
     assert Path(found.executable).is_relative_to(tmp_path / "cache")
-    assert dict(found.versions) == {"a-made-package": "1.5"}
+    assert list(found.versions) == ["a-made-package", "pip"]
+    assert found.versions["a-made-package"] == "1.5"
     code = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); import a_made_package, tfds_torch; import numpy"
     command = [found.executable, "-c", code, json.dumps(list(found.path))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stderr.strip().endswith("ModuleNotFoundError: No module named 'numpy'")  # What is ours stays ours.
     wheel.unlink()
-    assert own_environment([requirement], tmp_path / "cache") == found
+    assert own_environment([requirement, "pip"], tmp_path / "cache", num_reported=2) == found
 
 
 def test_the_error_of_pip_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +134,9 @@ def test_the_error_of_pip_is_the_reason(tmp_path: Path, monkeypatch: pytest.Monk
         ConfigError, match=r"^thing could not be installed: ERROR: No matching distribution found for thing>=1$"
     ):
         own_environment(["thing>=1"], tmp_path)
-    with pytest.raises(ConfigError, match=r"^nvidia-dali-cuda120 could not be installed: "):
-        environment_of(Peer(DALI, "DALI", "no:where", environment=DALI), "first", tmp_path)
+    for name, first in ((DALI, "nvidia-dali-cuda120"), (STREAMS, "mosaicml-streaming")):
+        with pytest.raises(ConfigError, match=rf"^{first} could not be installed: "):
+            environment_of(Peer(name, name, "no:where", environment=name), "first", tmp_path)
 
 
 def test_an_installation_that_takes_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from benchmarks import (
     index_costs,
     loader_costs,
     mixture_costs,
+    remote_tables,
     resuming,
 )
 from benchmarks.suites import SUITES
@@ -44,6 +45,10 @@ TABLES = {
         *(mixture_costs.TABLE, mixture_costs.SLICES, mixture_costs.LENGTHS, mixture_costs.DEVIATIONS),
     ],
     "episodes": [episode_costs.SPEEDS.table, episode_costs.MEMORIES, episode_costs.INDEXING, episode_costs.COLUMNS],
+    "remote": [
+        *(remote_tables.PIXELS, remote_tables.FIRST, remote_tables.MACHINES),
+        *(remote_tables.BYTES, remote_tables.SMALL_CACHE, remote_tables.LONG),
+    ],
 }
 
 
