@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers.s3_server import NEEDS_MOTO, find_moto
 from storage.remote.moto_server import MotoServer, moto_server
 from storage.remote.object_server import ObjectServer, object_server
 
@@ -20,7 +21,9 @@ def server() -> Iterator[ObjectServer]:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[MotoServer]:
-    with moto_server() as found:
+    if (python := find_moto()) is None:
+        pytest.skip(NEEDS_MOTO)
+    with moto_server(python) as found:
         yield found
 
 

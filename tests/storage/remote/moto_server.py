@@ -32,9 +32,9 @@ class MotoServer:
 
 
 @contextmanager
-def moto_server() -> Iterator[MotoServer]:
+def moto_server(python: str) -> Iterator[MotoServer]:
     process = subprocess.Popen(
-        [sys.executable, __file__],
+        [python, "-P", __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
