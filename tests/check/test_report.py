@@ -15,10 +15,11 @@ from tfds_torch.check.delivery import Delivery
 from tfds_torch.check.figures import show_seconds
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts, Ledger
-from tfds_torch.check.report import plain, print_findings, print_verdict
+from tfds_torch.check.report import describe_network, plain, print_findings, print_verdict
 from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.runtime.metrics import EpochTimes
+from tfds_torch.storage.network import NetworkStats
 
 
 def speed(
@@ -253,3 +254,13 @@ def test_findings_are_kept_only_if_every_promise_was_judged_and_kept(
 )
 def test_a_duration_has_three_digits_at_most(seconds: float, shown: str) -> None:
     assert show_seconds(seconds) == shown
+
+
+def test_what_was_asked_of_object_stores_is_a_line() -> None:
+    parser = mock.Mock(source=range(100), mean_example_bytes=1000)
+    line = describe_network(Findings(parser=parser, network=NetworkStats(12, 1, 110_000, 400_000, 2.5)))
+    assert line == (
+        "Network: 12 requests, 1 of them sent again; 110 kB fetched (1.10 of the split), 400 kB read; readers waited "
+        "2.5 s, all together"
+    )
+    assert describe_network(Findings(parser=parser)) == ""

@@ -43,8 +43,12 @@ def test_check_keeps_all_promises(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "promises kept" in done.stdout
     assert "The shards are remote" not in done.stdout
-    assert "http" in json.loads(report.read_text())["dataset"]["data_dir"]
-    assert html.stat().st_size
+    found = json.loads(report.read_text())
+    assert "http" in found["dataset"]["data_dir"]
+    network = found["network"]
+    assert min(network["bytes_fetched"], network["bytes_delivered"], network["requests"]) > 0
+    assert f"Network: {network['requests']} requests" in done.stdout
+    assert f"Network: {network['requests']} requests" in html.read_text()
 
 
 def test_multi_loader_and_mixtures_read_them(serve: Serve, numbered_root: str) -> None:

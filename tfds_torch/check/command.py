@@ -52,6 +52,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
+from tfds_torch.storage.network import total_stats
 from tfds_torch.storage.source import is_local
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -162,6 +163,7 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
             other = read_other_world(reading_parser, expected, how, states)
             findings.promises = [*findings.promises, *judge_index(findings.ledger, findings.readings, other)]
         judge_compared(findings, findings.ledger, reading_parser, sample, why_no_pixels=why_no_pixels)
+    findings.network = total_stats(parser.source.networks)
     report.print_findings(console, findings)
     if settings.images_path is not None:
         made_up = ", made-up content" if findings.is_fake else ""

@@ -14,6 +14,7 @@ from tfds_torch.check.promises import judge
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
+from tfds_torch.storage.network import NetworkStats
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Findings:
         order: in which order examples came; None: it was not asked for.
         pictures: some images; empty where they were not asked for.
         images_path: the contact sheet that was written.
+        network: what was asked of object stores; None: all files are of this machine.
         error: what ended the check before its time.
         is_interrupted: whether Ctrl-C did.
     """
@@ -49,6 +51,7 @@ class Findings:
     pictures: Sequence[Picture] = ()
     advice: Sequence[str] = ()
     images_path: Path | None = None
+    network: NetworkStats | None = None
     error: Exception | None = None
     is_interrupted: bool = False
 

@@ -37,6 +37,8 @@ ended it, is null or empty.
                     (the loop, for batches)}, or nothing where the loader does not report them
     promises        [{name, kept, detail}]; read_mode index makes more than the streams
     not_judged      [{name, reason}] of promises that this dataset cannot be asked for
+    network         null, or of files in object stores {requests, retries (of them), bytes_fetched, bytes_delivered (to
+                    readers, out of the cache too), waited_s (of all readers)} of the whole check
     advice          sentences
     images          path of the contact sheet, or null
 """
@@ -96,6 +98,7 @@ def make_report(findings: Findings, command: Sequence[str], started: float, exit
         "throughput": _throughput(findings),
         "promises": [asdict(promise) for promise in findings.promises],
         "not_judged": [asdict(skipped) for skipped in findings.not_judged],
+        "network": None if findings.network is None else asdict(findings.network),
         "advice": list(findings.advice),
         "images": None if findings.images_path is None else str(findings.images_path),
     }

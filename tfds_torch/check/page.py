@@ -232,6 +232,8 @@ def _readings(findings: Findings) -> Iterator[Part]:
     note += f"the end of the loop; {rate if first.times[1:] else 'there was only one'}."
     if findings.is_torchrun and len(readings) > 1:
         note += f" All ranks together: {sum(rank.examples_per_s for rank in readings):,.0f} examples/s."
+    if network := printed.describe_network(findings):
+        note += f" {network}."
     yield Part("speed", "Speed", note, *printed.speed_rows(readings))
     if first.stages:
         note = (

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tfds_torch.check.content import ImageSizes, LabelCount, choose_shown
 from tfds_torch.check.expectation import Expectation, PipelineCounts
-from tfds_torch.check.figures import Rows, plural
+from tfds_torch.check.figures import Rows, plural, show_bytes
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.mixture_report import count_rows, describe_members
@@ -125,7 +125,14 @@ def print_findings(console: Console, findings: Findings) -> None:
     console.print(_table(*speed_rows(findings.readings), "ranks"))
     memory = _memory(findings.readings, together)
     total = _total_speed(findings.readings) if together else ""
-    for line in (total, describe_sizes(findings.image_sizes), memory, _stages(findings.readings)):
+    lines = (
+        total,
+        describe_sizes(findings.image_sizes),
+        memory,
+        _stages(findings.readings),
+        describe_network(findings),
+    )
+    for line in lines:
         if line:
             console.print(line)
     if findings.advice:
@@ -250,6 +257,20 @@ def _stages(ranks: Sequence[RankReading]) -> str:
     stages = ", ".join(f"{stage.replace('_', '-')} {seconds:.2f}" for stage, seconds in speed.stages.items())
     batches = plural(speed.num_batches, "batch")
     return f"Stages of {batches} of rank 0 in {speed.timed_s:.2f} s, seconds of all workers: {stages}"
+
+
+def describe_network(findings: Findings) -> str:
+    """Returns what was asked of object stores, in a line; nothing where all files are of this machine."""
+    network, parser = findings.network, findings.parser
+    if network is None or parser is None:
+        return ""
+    split_bytes = len(parser.source) * parser.mean_example_bytes
+    share = f" ({network.bytes_fetched / split_bytes:.2f} of the split)" if split_bytes else ""
+    again = f", {network.retries} of them sent again" if network.retries else ""
+    return (
+        f"Network: {plural(network.requests, 'request')}{again}; {show_bytes(network.bytes_fetched)} fetched{share}, "
+        f"{show_bytes(network.bytes_delivered)} read; readers waited {network.waited_s:.1f} s, all together"
+    )
 
 
 def _advice(sentences: Sequence[str]) -> Table:
