@@ -174,8 +174,10 @@ def test_what_a_folder_takes_is_that_of_its_disk_not_of_its_holes(tmp_path: Path
 
 def test_a_fetcher_is_found_by_its_command() -> None:
     assert fetcher_usages(process_tree(os.getpid())[:1]) == []
-    command = [sys.executable, "-c", "input()  # tfds_torch.storage.remote.fetcher"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()  # tfds_torch.storage.remote.fetcher"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # Its command is known by then.
         ((memory, cpu_s),) = fetcher_usages(process_tree(process.pid))
         process.communicate(b"\n")
     assert memory > 1 << 20

@@ -29,7 +29,7 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 def find_azurite() -> str | None:
     """Returns the path of azurite-blob; None: it is not installed."""
-    return shutil.which(os.environ.get(AZURITE, "azurite-blob")) or shutil.which(_OWN)
+    return shutil.which(os.environ.get(AZURITE, "azurite-blob")) or shutil.which(str(_OWN))
 
 
 class AzureServer:

@@ -41,6 +41,9 @@ def test_a_range_of_the_wrong_length_is_noticed(server, make_store: MakeStore, f
     )
     server.faults["shard"] = [fault, "ok"]
     assert files.read(0, 5, 2 << 20) == CONTENT[5 : 5 + (2 << 20)]
+    until = time.monotonic() + 10
+    while len(server.asked["shard"]) < 4 and time.monotonic() < until:  # The rest of a block comes behind.
+        time.sleep(0.01)
     assert len(server.asked["shard"]) == 4
 
 
