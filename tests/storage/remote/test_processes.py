@@ -36,11 +36,24 @@ def wait_until(is_true: Callable[[], bool], limit_s: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+_others: set[int] = set()
+"""Fetchers of stores that other tests of this process have left to the garbage collector."""
+
+
+@pytest.fixture(autouse=True)
+def look_at_others() -> None:
+    gc.collect()
+    _others.clear()
+    _others.update(one.pid for one in fetchers())
+
+
 def fetchers(of: int | None = None) -> list[psutil.Process]:
     """The fetchers below a process, or all that were started from this test's process tree."""
     found = []
     for process in psutil.Process(of).children(recursive=True):
         try:
+            if process.pid in _others:
+                continue
             if MODULE in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.NoSuchProcess:
@@ -79,8 +92,6 @@ def test_a_forked_process_goes_on_with_the_same_fetcher(server, make_store: Make
 
 
 def test_a_spawned_process_asks_the_same_fetcher_without_secrets(server, make_store: MakeStore) -> None:
-    gc.collect()  # Stores of other tests.
-    before = len(fetchers())
     url = server.put("shard", CONTENT)
     store = make_store(storage_options={"token": "very-secret-token"})
     stamp = store.look([url])[0].stamp
@@ -89,7 +100,7 @@ def test_a_spawned_process_asks_the_same_fetcher_without_secrets(server, make_st
     child.join(30)
     assert child.exitcode == 0
     assert {one["authorization"] for one in server.headers} == {"Bearer very-secret-token"}
-    assert len(fetchers()) == before + 1
+    assert len(fetchers()) == 1
 
 
 def test_a_killed_fetcher_is_replaced(server, make_store: MakeStore) -> None:
