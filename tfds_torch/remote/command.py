@@ -1,11 +1,10 @@
 """`python -m tfds_torch.remote list` and `clear`: what is cached of object stores, and removing it."""
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -14,16 +13,14 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.errors import ConfigError
 from tfds_torch.remote.arguments import parse_arguments
 from tfds_torch.remote.indexing import index_shards
 from tfds_torch.runtime.printable import printable
-from tfds_torch.runtime.terminal import PatientConsole, prepare_output
+from tfds_torch.runtime.terminal import prepare_output, print_json, run_action
 from tfds_torch.storage.remote.cache_content import CachedObject, cached_objects, clear_cache
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.urls import split
-
-_WIDTH_OF_PIPES = 160
 
 
 def run(argv: Sequence[str]) -> int:
@@ -33,27 +30,15 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit as end:  # argparse has printed why.
         return int(end.code or 0)
     prepare_output()
-    errors, console = Console(stderr=True, emoji=False, highlight=False), _console()
-    try:
-        _ACTIONS[flags.action](flags, console)
-    except KeyboardInterrupt:
-        errors.print("Interrupted. What was removed is gone, all else is as it was.", soft_wrap=True)
-        return 130
-    except TfdsTorchError as error:
-        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
-        return 2 if isinstance(error, ConfigError) else 1
-    except OSError as error:
-        console.on_broken_pipe()  # Python would try it once more at its end.
-        errors.print(f"[bold red]error:[/] this cannot be done: {error.strerror}.", soft_wrap=True)
-        return 1
-    return 0
+    interrupted = "Interrupted. What was removed is gone, all else is as it was."
+    return run_action(partial(_ACTIONS[flags.action], flags), interrupted=interrupted, failed="this cannot be done")
 
 
 def _list(flags: argparse.Namespace, console: Console) -> None:
     folder = _folder(flags)
     found = cached_objects(folder, flags.url)
     if flags.json:
-        _print_json(console, {"folder": str(folder), "objects": [asdict(one) for one in found]})
+        print_json(console, {"folder": str(folder), "objects": [asdict(one) for one in found]})
         return
     if not found:
         console.print(Text(f"Nothing{_below(flags)} is cached in {printable(str(folder))}."), soft_wrap=True)
@@ -69,7 +54,7 @@ def _clear(flags: argparse.Namespace, console: Console) -> None:
     kept = cached_objects(folder, flags.url)
     if flags.json:
         values = {"removed": [asdict(one) for one in removed], "kept": [asdict(one) for one in kept]}
-        _print_json(console, {"folder": str(folder), **values})
+        print_json(console, {"folder": str(folder), **values})
         return
     size, shown = decimal(sum(one.num_bytes for one in removed)), printable(str(folder))
     report = (
@@ -83,7 +68,7 @@ def _clear(flags: argparse.Namespace, console: Console) -> None:
 def _index(flags: argparse.Namespace, console: Console) -> None:
     found = index_shards(flags.url, RemoteOptions(cache_dir=flags.cache_dir))
     if flags.json:
-        _print_json(console, asdict(found))
+        print_json(console, asdict(found))
         return
     report = f"Indexed {found.num_shards:,} shards of {found.dataset}: {found.num_examples:,} examples."
     where = f"Their indices lie beside them, {decimal(found.num_bytes)}."
@@ -114,12 +99,6 @@ def _table(found: Sequence[CachedObject]) -> Table:
     return table
 
 
-def _console() -> PatientConsole:
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    # A pipe has no width: whole lines are what it is read for.
-    return PatientConsole(emoji=False, highlight=False, width=None if is_terminal else _WIDTH_OF_PIPES)
-
-
 def _folder(flags: argparse.Namespace) -> Path:
     """Returns the folder; the user's own need not be there, and one that is named must."""
     if flags.url is not None:
@@ -132,10 +111,6 @@ def _folder(flags: argparse.Namespace) -> Path:
 
 def _below(flags: argparse.Namespace) -> str:
     return "" if flags.url is None else f" below {printable(flags.url)}"
-
-
-def _print_json(console: Console, values: dict[str, object]) -> None:
-    console.print(Text(json.dumps(values, indent=2)), soft_wrap=True)
 
 
 def _count(found: Sequence[CachedObject]) -> str:

@@ -1,11 +1,10 @@
 """`python -m tfds_torch.export cache list` and `cache clear`: which decoded caches there are, and deleting them."""
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,12 +13,11 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.cache.decoded_cache import CacheEntry, DecodedCache, clear_caches, list_caches
 from tfds_torch.runtime.printable import printable
-from tfds_torch.runtime.terminal import PatientConsole
+from tfds_torch.runtime.terminal import print_json, run_action
 
-_WIDTH_OF_PIPES = 160
 _DESCRIPTION = """Lists or deletes the decoded caches that parsers have written (ParserTfds(..., cache=DecodedCache())).
 clear deletes caches only, and what killed builders left of them, whatever else lies in the folder; a cache that is
 being built stays. Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
@@ -31,27 +29,9 @@ def run(argv: Sequence[str]) -> int:
         flags = _make_parser().parse_args(argv)
     except SystemExit as end:  # argparse has printed why.
         return int(end.code or 0)
-    errors, console = Console(stderr=True, emoji=False, highlight=False), _console()
-    try:
-        act: Callable[[argparse.Namespace, Console], None] = _list if flags.action == "list" else _clear
-        act(flags, console)
-    except KeyboardInterrupt:
-        errors.print("Interrupted. What was deleted is gone, all else is as it was.", soft_wrap=True)
-        return 130
-    except TfdsTorchError as error:
-        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
-        return 2 if isinstance(error, ConfigError) else 1
-    except OSError as error:
-        console.on_broken_pipe()  # Python would try it once more at its end.
-        errors.print(f"[bold red]error:[/] this cannot be printed: {error.strerror}.", soft_wrap=True)
-        return 1
-    return 0
-
-
-def _console() -> PatientConsole:
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    # A pipe has no width: whole lines are what it is read for.
-    return PatientConsole(emoji=False, highlight=False, width=None if is_terminal else _WIDTH_OF_PIPES)
+    act: Callable[[argparse.Namespace, Console], None] = _list if flags.action == "list" else _clear
+    interrupted = "Interrupted. What was deleted is gone, all else is as it was."
+    return run_action(partial(act, flags), interrupted=interrupted, failed="this cannot be printed")
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -67,7 +47,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def _list(flags: argparse.Namespace, console: Console) -> None:
     folder, entries = _folder(flags), list_caches(flags.folder)
     if flags.json:
-        _print_json(console, {"folder": folder, "caches": list(map(_plain, entries))})
+        print_json(console, {"folder": folder, "caches": list(map(_plain, entries))})
         return
     if not entries:
         console.print(Text(f"There are no decoded caches in {folder}."), soft_wrap=True)
@@ -81,7 +61,7 @@ def _clear(flags: argparse.Namespace, console: Console) -> None:
     kept = list_caches(flags.folder)
     if flags.json:
         values = {"deleted": list(map(_plain, deleted)), "kept": list(map(_plain, kept))}
-        _print_json(console, {"folder": folder, **values})
+        print_json(console, {"folder": folder, **values})
         return
     size = decimal(sum(entry.num_bytes for entry in deleted))
     report = f"Deleted {_count(deleted)} in {folder}: {size}."
@@ -127,10 +107,6 @@ def _folder(flags: argparse.Namespace) -> str:
 
 def _plain(entry: CacheEntry) -> dict[str, Any]:
     return asdict(entry) | {"path": str(entry.path)}
-
-
-def _print_json(console: Console, values: dict[str, Any]) -> None:
-    console.print(Text(json.dumps(values, indent=2)), soft_wrap=True)
 
 
 def _count(entries: Sequence[CacheEntry]) -> str:
