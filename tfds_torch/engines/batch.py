@@ -161,8 +161,9 @@ class BatchAssembler:
         try:
             for chunk in chunks:
                 waiting.append((chunk, self._begin(chunk, threads)))
-                # The first chunks are not kept waiting for those that are read ahead.
-                while len(waiting) > num_ahead:
+                # The first chunks are not kept waiting for those that are read ahead, nor the first batch for others.
+                is_first_whole = chunk.start < self._batch_size <= chunk.start + len(chunk)
+                while len(waiting) > (0 if is_first_whole else num_ahead):
                     num_ahead += 0 < num_ahead < self._request.num_chunks_ahead
                     yield from self._finish(*waiting.popleft())
             while waiting:

@@ -39,12 +39,16 @@ def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> I
     if not len(order):
         return
     request.source.check()
+    batches = _read_batches(request, order, num_valid)
     if request.source.block_records is None:
-        yield from _read_batches(request, order, num_valid)
+        yield from batches
         return
-    request.source.follow(_find_windows(request))
     try:
-        yield from _read_batches(request, order, num_valid)
+        first = next(batches)  # It has the link for itself.
+        request.source.follow(_find_windows(request))
+        yield first
+        del first
+        yield from batches
     finally:
         request.source.follow(())
 
@@ -148,13 +152,15 @@ class _ChunkReader:
         request, num_examples = self._request, self._request.plan.num_examples
         source, metrics = request.source, request.context.metrics
         num_ahead = max(chunk_size, min(_AHEAD_BYTES // max(1, source.mean_example_bytes), _MOST_AHEAD))
+        at_once = min(request.read_at_once, num_ahead)
+        first_batch = min(request.plan.batch_size, self.num_examples)
         announced, stop = 0, start
-        at_once = 0  # The first chunk is not kept waiting for others.
         while stop < self.num_examples:
-            start, bounds = stop, self._chunk_bounds(stop, chunk_size, at_once)
-            stop, at_once = bounds[-1], min(request.read_at_once, num_ahead)
+            is_first = stop < first_batch  # The first batch is not kept waiting for others.
+            start, bounds = stop, self._chunk_bounds(stop, chunk_size, 0 if is_first else at_once)
+            stop = bounds[-1]
             began_at, waited_before_s = time.monotonic(), self._waited_s()
-            ahead = min(stop + num_ahead, self.num_examples)
+            ahead = max(stop, first_batch) if is_first else min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
             if metrics is not None:
