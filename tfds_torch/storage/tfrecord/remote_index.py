@@ -23,6 +23,10 @@ from tfds_torch.storage.tfrecord.index import Located, first_places, offsets_cac
 _logger = logging.getLogger(__name__)
 
 
+class _NoIndexError(Exception):
+    """A shard that must be fetched before its records are known; never leaves this module."""
+
+
 class RemoteRecordIndex:
     """The index of a split whose shards are objects.
 
@@ -43,6 +47,7 @@ class RemoteRecordIndex:
         # Pages of what no shard has filled take no memory.
         self._offsets = np.empty(sum(table.num_in_file) + len(table.files), np.int64)
         self._is_known = np.zeros(len(table.files), np.bool_)
+        self._without_index: set[int] = set()  # Nothing lies beside them, and they were not fetched yet.
         self._lock = ProcessLock()
 
     def __len__(self) -> int:
@@ -69,8 +74,11 @@ class RemoteRecordIndex:
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
 
     def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Returns those of blocks whose shards are known; the other shards are looked at meanwhile."""
-        missing = [file for file in dict.fromkeys(file for file, _ in blocks) if not self._is_known[file]]
+        """Returns those of blocks whose shards have an index; the other shards are looked at meanwhile."""
+        files = np.array(list(dict.fromkeys(file for file, _ in blocks)), np.int64)
+        with suppress(TfdsTorchError):  # Reading reports it.
+            self._look_at(files, fetches=False)
+        missing = files[~self._is_known[files]].tolist()
         if missing:
             Thread(target=self._look_ahead, args=(missing,), name="tfds_torch-index-ahead", daemon=True).start()
         return [(file, block) for file, block in blocks if self._is_known[file]]
@@ -95,30 +103,36 @@ class RemoteRecordIndex:
             for file in files:
                 self._look_at(np.array([file], np.int64))
 
-    def _look_at(self, files: Int64Array) -> None:
-        """Fills in the offsets of shards."""
+    def _look_at(self, files: Int64Array, *, fetches: bool = True) -> None:
+        """Fills in the offsets of shards; where shards are not to be fetched, only of those that have an index."""
         with self._lock:
             missing = [file for file in files.tolist() if not self._is_known[file]]
+            if not fetches:
+                missing = [file for file in missing if file not in self._without_index]
             if not missing:
                 return
             self.stamps.look(missing)
             stamps = {file: self.stamps[file] for file in missing}
 
             def look(place: int, advance: Advance) -> None:
-                self._look_at_one(missing[place], stamps[missing[place]], advance)
+                with suppress(_NoIndexError):
+                    self._look_at_one(missing[place], stamps[missing[place]], advance if fetches else None)
 
             scan_shards(look, [size for size, _ in stamps.values()], self.dataset)
 
-    def _look_at_one(self, file: int, stamp: Stamp, advance: Advance) -> None:
+    def _look_at_one(self, file: int, stamp: Stamp, advance: Advance | None) -> None:
         url, count = self.files[file], self._table.num_in_file[file]
 
         is_scanned = False
 
         def build() -> Int64Array:
             nonlocal is_scanned
-            beside = self._read_beside(file, stamp)
+            beside = None if file in self._without_index else self._read_beside(file, stamp)
             if beside is not None:
                 return beside
+            self._without_index.add(file)
+            if advance is None:
+                raise _NoIndexError
             offsets = scan_offsets(url, advance, stamp, self._store)
             if len(offsets) - 1 != count:
                 raise wrong_count(url, len(offsets) - 1, count, self.dataset)
