@@ -1,6 +1,7 @@
 """ObjectFiles: shards that are objects of a store."""
 
 import logging
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
@@ -196,7 +197,7 @@ class MappedObject:
 
 
 class ObjectStamps(Sequence[Stamp]):
-    """Size and hash of the ETag of each object; what one was found to be stays so.
+    """Size and hash of the ETag of each object; what one was found to be stays so, also in copies and forked processes.
 
     Args:
         store: where the objects lie.
@@ -206,6 +207,7 @@ class ObjectStamps(Sequence[Stamp]):
     def __init__(self, store: ObjectStore, urls: Sequence[str]) -> None:
         self._store, self._urls = store, urls
         self._found: dict[int, Stamp] = {}
+        self._sharers = secrets.token_hex(8)  # All copies.
         self._lock = ProcessLock()
 
     def __len__(self) -> int:
@@ -229,7 +231,7 @@ class ObjectStamps(Sequence[Stamp]):
         return iter(self[:])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _stamps, (self._store, self._urls, self._found)
+        return _stamps, (self._store, self._urls, self._found, self._sharers)
 
     def look(self, places: Iterable[int]) -> None:
         """Asks for objects by their places, side by side, where nothing is known of them yet.
@@ -240,13 +242,14 @@ class ObjectStamps(Sequence[Stamp]):
         with self._lock:
             unknown = [place for place in places if place not in self._found]
             if unknown:
-                infos = self._store.look([self._urls[place] for place in unknown])
+                infos = self._store.look([self._urls[place] for place in unknown], self._sharers)
                 self._found |= {place: info.stamp for place, info in zip(unknown, infos, strict=True)}
 
 
-def _stamps(store: ObjectStore, urls: Sequence[str], found: dict[int, Stamp]) -> ObjectStamps:
+def _stamps(store: ObjectStore, urls: Sequence[str], found: dict[int, Stamp], sharers: str) -> ObjectStamps:
     stamps = ObjectStamps(store, urls)
     stamps._found.update(found)
+    stamps._sharers = sharers
     return stamps
 
 

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,9 @@ def _renew_all() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
 
+Span = tuple[int, int, int]
+"""Position of a file, offset and number of bytes."""
+
 
 class ReadRanges:
     """Pieces of files in the order of the disk, in ranges of neighbours that are read at once.
@@ -79,6 +82,12 @@ class ReadRanges:
         self.start: list[int] = start.tolist()
         self.end: list[int] = end.tolist()
         self.bounds = list(zip(starts, [*starts[1:], len(file)], strict=True)) if len(file) else []
+
+    @property
+    def spans(self) -> list[Span]:
+        """Where each range lies."""
+        starts = ((self.file[first], self.start[first], max(self.end[first:stop])) for first, stop in self.bounds)
+        return [(file, start, end - start) for file, start, end in starts]
 
 
 class OpenFiles:
@@ -119,6 +128,10 @@ class OpenFiles:
                 return _read_at(descriptor, offset, size)
             except OSError as error:
                 raise unreadable(self._paths[file], error, self._remedy) from error
+
+    def read_all(self, spans: Iterable[Span]) -> Iterator[bytes]:
+        """Yields the bytes of several spans, as `read` returns them."""
+        return (self.read(*span) for span in spans)
 
     def advise(self, file: int, offset: int, size: int) -> None:
         """Asks the system to read these bytes ahead, and does not wait for them."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.network import Network
-from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles, ReadRanges, Stamp, stamp_of
+from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles, ReadRanges, Span, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status
 from tfds_torch.storage.shard_scans import ShardFile, open_shard
 from tfds_torch.storage.source import ExampleRanges, is_local
@@ -24,6 +24,9 @@ class RangeReader(Protocol):
 
     def read(self, file: int, offset: int, size: int) -> bytes:
         """Returns these bytes of a file; fewer only where the file ends."""
+
+    def read_all(self, spans: Iterable[Span]) -> Iterator[bytes]:
+        """Yields the bytes of several spans, as `read` returns them; far ones are fetched side by side."""
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
         """Asks for ranges that will be read soon; returns at once."""

@@ -17,13 +17,12 @@ from typing import Any
 
 import psutil
 
-from tfds_torch import errors
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.runtime.own_files import ForeignFileError, own_folder
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.fetcher_process import FetcherProcess
 from tfds_torch.storage.remote.options import RemoteOptions
-from tfds_torch.storage.remote.protocol import BrokenFrameError, Message, pack, receive
+from tfds_torch.storage.remote.protocol import BrokenFrameError, Message, error_of, pack, receive
 
 _SILENCE_S = 60.0
 _NUM_ATTEMPTS = 6
@@ -82,7 +81,7 @@ class FetcherConnections:
                 raise
             self._give(connection)
             if "error" in reply:
-                raise getattr(errors, reply["error"])(reply["message"])
+                raise error_of(reply)
             return reply, body
         raise WorkerError(
             f"The fetcher of remote files ended {_NUM_ATTEMPTS} times before it had answered (out of memory, or killed "

@@ -17,7 +17,7 @@ from tfds_torch.errors import TfdsTorchError
 from tfds_torch.storage.remote.budget import Budget, default_max_bytes
 from tfds_torch.storage.remote.cache import Cache
 from tfds_torch.storage.remote.client import Client
-from tfds_torch.storage.remote.protocol import Message
+from tfds_torch.storage.remote.protocol import Message, error_message
 from tfds_torch.storage.remote.published import PublishedReaders
 from tfds_torch.storage.remote.readers import Readers
 from tfds_torch.storage.remote.requests import Requests
@@ -41,7 +41,7 @@ def main(setup: Message) -> None:
         asyncio.run(_serve(setup, replies))
     except TfdsTorchError as error:
         with suppress(BrokenPipeError):
-            _reply(replies, {"error": type(error).__name__, "message": str(error)})
+            _reply(replies, error_message(error))
 
 
 async def _serve(setup: Message, replies: Any) -> None:

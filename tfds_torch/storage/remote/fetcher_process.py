@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tfds_torch import errors
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.process_tree import describe_exit
 from tfds_torch.storage.remote.options import DEFAULT_CONNECTIONS, RemoteOptions
+from tfds_torch.storage.remote.protocol import error_of
 
 MODULE = "tfds_torch.storage.remote.fetcher"
 # The path of modules and the secrets arrive on standard input: a command line can be read by every user.
@@ -100,7 +100,7 @@ class FetcherProcess:
             raise WorkerError(f"The fetcher of remote files {end} before it could answer; its error is above.")
         reply = json.loads(line)
         if "error" in reply:
-            raise getattr(errors, reply["error"])(reply["message"])
+            raise error_of(reply)
 
     def _close_pipes(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):

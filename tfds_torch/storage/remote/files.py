@@ -1,23 +1,35 @@
 """RemoteFiles: reads of any part of objects, from blocks in the cache that the fetcher fills."""
 
+import itertools
 import os
 import time
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, TfdsTorchError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Stamp
+from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Span, Stamp
 from tfds_torch.storage.remote.cached_blocks import CachedBlocks, DamagedBlockError
 from tfds_torch.storage.remote.layout import GRID_BYTES, object_folder
-from tfds_torch.storage.remote.protocol import Message
+from tfds_torch.storage.remote.protocol import Answer, Message, answers
 from tfds_torch.storage.remote.read_ahead import ReadAhead, Schedule
 from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.remote.urls import without_secrets
 
 _NUM_TRIES = 4  # Of a block that is gone again before it is opened; then its bytes are read past the cache.
 _Block = tuple[int, int]  # Position of a file, and number of one of its blocks.
+
+
+class _Piece(NamedTuple):
+    """Bytes first..last-1 of an object, which lie in its block start..stop-1."""
+
+    block: _Block
+    start: int
+    stop: int
+    first: int
+    last: int
 
 
 class RemoteFiles:
@@ -68,22 +80,16 @@ class RemoteFiles:
             ConfigError: the reader is closed, or options are wrong.
             CorruptRecordError: a block of the cache is damaged again after it was fetched again.
         """
-        stop = min(offset + size, self._stamps[file][0])
-        if offset >= stop:
-            return b""
-        cuts = self._cuts_of(file)
-        number = bisect_right(cuts, offset) - 1
-        if stop <= cuts[number + 1]:
-            content = self._read_block(file, number, cuts, offset, stop)
-        else:
-            parts = []
-            while offset < stop:
-                end = min(stop, cuts[number + 1])
-                parts.append(self._read_block(file, number, cuts, offset, end))
-                offset, number = end, number + 1
-            content = b"".join(parts)
-        self._store.count(len(content))
-        return content
+        return next(self.read_all([(file, offset, size)]))
+
+    def read_all(self, spans: Iterable[Span]) -> Iterator[bytes]:
+        """Yields the bytes of several spans, as `read` returns them; missing ones are fetched side by side."""
+        pieces = [self._pieces(*span) for span in spans]
+        contents = self._fetch_missing([piece for parts in pieces for piece in parts])
+        for parts in pieces:
+            content = b"".join([_taken(contents.pop(piece, None)) or self._read_piece(piece) for piece in parts])
+            self._store.count(len(content))
+            yield content
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
         """Has ranges read ahead, and missing blocks fetched: of the first ones, the ranges themselves first."""
@@ -93,6 +99,7 @@ class RemoteFiles:
             file = ranges.file[first]
             self._add_blocks(wanted, file, ranges.start[first], max(ranges.end[first:last]))
         with_ranges, self._is_first_advice = self._is_first_advice, False
+        is_beginning = with_ranges and self._ahead is None
         missing = {block: parts for block, parts in wanted.items() if not self._is_cached(block)}
         with self._lock:
             if not self._finalizer.alive:
@@ -106,7 +113,7 @@ class RemoteFiles:
             missing = {block: [] for block in missing if block not in self._advised}
         self._advised.update(missing)
         if missing:
-            self._store.tell({"op": "advise", "files": self._described(missing)})
+            self._store.tell({"op": "advise", "files": self._described(missing), "is_beginning": is_beginning})
 
     def follow(self, schedule: Schedule) -> None:
         """Has the blocks of an order's next windows fetched while it is read; a new call replaces the last one.
@@ -121,6 +128,11 @@ class RemoteFiles:
             ConfigError: the cache's budget is below two windows and what is in flight.
         """
         self.unfollow()
+        schedule = iter(schedule)
+        first = next(schedule, None)
+        if first is None:
+            return
+        schedule = itertools.chain([first], schedule)
         self._is_first_advice = True
         self._advised.clear()
         stamps = list(self._stamps)  # At once: those that are asked for one after the other take a request's time each.
@@ -184,48 +196,67 @@ class RemoteFiles:
             self._cuts[file] = cuts
         return cuts
 
-    def _read_block(self, file: int, number: int, cuts: list[int], first: int, last: int) -> bytes:
-        block, start, stop = (file, number), cuts[number], cuts[number + 1]
+    def _pieces(self, file: int, offset: int, size: int) -> list[_Piece]:
+        """Returns which parts of which blocks a span is made of."""
+        stop = min(offset + size, self._stamps[file][0])
+        cuts = self._cuts_of(file) if offset < stop else []
+        pieces, number = [], bisect_right(cuts, offset) - 1
+        while offset < stop:
+            end = min(stop, cuts[number + 1])
+            pieces.append(_Piece((file, number), cuts[number], cuts[number + 1], offset, end))
+            offset, number = end, number + 1
+        return pieces
+
+    def _fetch_missing(self, pieces: Sequence[_Piece]) -> dict[_Piece, Answer]:
+        """Returns what the fetcher answers to several pieces that are not in the cache."""
+        missing = [piece for piece in pieces if not self._is_cached(piece.block)] if len(pieces) > 1 else []
+        if len(missing) < 2:
+            return {}
+        self._note_read(missing)
+        return dict(zip(missing, self._ask(missing), strict=True))
+
+    def _read_piece(self, piece: _Piece) -> bytes:
+        """Returns part of a block, from the cache or from the fetcher."""
+        self._note_read([piece])
+        for attempt in range(_NUM_TRIES + 1):
+            is_last = attempt == _NUM_TRIES
+            content = self._read_cached(piece) or _taken(self._ask([piece], is_direct=is_last)[0])
+            if content:
+                return content
+        raise AssertionError("What is read past the cache is bytes, or an error.")
+
+    def _note_read(self, pieces: Iterable[_Piece]) -> None:
         ahead = self._ahead
         if ahead is not None:
-            ahead.note_read(block)
-        began_at = None
-        for attempt in range(_NUM_TRIES + 1):
-            content = self._read_cached(block, start, stop, first, last)
-            if content is None and began_at is None:
-                began_at = time.monotonic()
-            if content is None:
-                content = self._ask(file, start, stop, first, last, is_direct=attempt == _NUM_TRIES)
-            if content is not None:
-                break
-        else:
-            raise AssertionError("The last try returns bytes or raises.")
-        if began_at is not None:
-            self._store.count(0, time.monotonic() - began_at)
-        return content
+            for piece in pieces:
+                ahead.note_read(piece.block)
 
-    def _read_cached(self, block: _Block, start: int, stop: int, first: int, last: int) -> bytes | None:
-        """Returns bytes of a block; None: it is not in the cache."""
+    def _read_cached(self, piece: _Piece) -> bytes | None:
+        """Returns part of a block; None: the block is not in the cache."""
+        block = piece.block
         with self._lock:
             if not self._finalizer.alive:
                 raise ConfigError("The reader was closed: open another one to read on.")
             try:
-                return self._blocks.read(block, lambda: self._folder(block[0]), start, stop, first, last)
+                return self._blocks.read(block, lambda: self._folder(block[0]), *piece[1:])
             except DamagedBlockError as error:
                 clause = str(error)
         if block in self._damaged:
             raise CorruptRecordError(
-                f"{self._name(block[0])}, bytes {start}-{stop - 1}: the block in the cache {self._store.cache} is "
-                f"damaged again after it was fetched again ({clause}). Check the disk and the memory of this machine."
+                f"{self._name(block[0])}, bytes {piece.start}-{piece.stop - 1}: the block in the cache "
+                f"{self._store.cache} is damaged again after it was fetched again ({clause}). Check the disk and the "
+                f"memory of this machine."
             )
         self._drop(block)
         return None
 
-    def _ask(self, file: int, start: int, stop: int, first: int, last: int, *, is_direct: bool) -> bytes | None:
-        """Returns bytes from the fetcher; None: their block lies in the cache now."""
-        message = self._object(file) | {"op": "get", "block": [start, stop], "range": [first, last]}
-        reply, content = self._store.ask(message | ({"is_direct": True} if is_direct else {}))
-        return None if reply["is_cached"] else content
+    def _ask(self, pieces: Sequence[_Piece], *, is_direct: bool = False) -> list[Answer]:
+        """Returns the fetcher's answer to each piece."""
+        began_at = time.monotonic()
+        parts = [self._object(piece.block[0]) | {"block": piece[1:3], "range": piece[3:]} for piece in pieces]
+        reply, body = self._store.ask({"op": "get", "parts": parts, "is_direct": is_direct})
+        self._store.count(0, time.monotonic() - began_at)
+        return answers(reply["answers"], body)
 
     def _drop(self, block: _Block) -> None:
         """Has a damaged block fetched again."""
@@ -280,3 +311,10 @@ class RemoteFiles:
 
     def _name(self, file: int) -> str:
         return without_secrets(os.fspath(self._urls[file]))
+
+
+def _taken(answer: Answer) -> bytes | None:
+    """Returns the bytes of an answer; None: their block lies in the cache now."""
+    if isinstance(answer, TfdsTorchError):
+        raise answer
+    return answer

@@ -7,9 +7,15 @@ import asyncio
 import json
 import socket
 import struct
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tfds_torch import errors
+from tfds_torch.errors import TfdsTorchError
+
 Message = dict[str, Any]
+Answer = bytes | TfdsTorchError | None
+"""To a part of a block that a reader asks for; None: the block lies in the cache."""
 
 HEARTBEAT_S = 5.0
 """Between signs of life of a fetcher whose answer takes long."""
@@ -26,6 +32,43 @@ def pack(message: Message, body: bytes = b"") -> bytes:
     """Returns a message as it is sent."""
     text = json.dumps(message).encode()
     return _HEAD.pack(len(text), len(body)) + text + body
+
+
+def error_message(error: TfdsTorchError) -> Message:
+    """Returns an error as it is sent."""
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def error_of(message: Message) -> TfdsTorchError:
+    """Returns an error that was sent."""
+    found: TfdsTorchError = getattr(errors, message["error"])(message["message"])
+    return found
+
+
+def joined(found: Iterable[Answer]) -> tuple[list[Message], bytes]:
+    """Returns answers as they are sent, and the body behind them."""
+    told, bodies = list[Message](), list[bytes]()
+    for one in found:
+        if isinstance(one, TfdsTorchError):
+            told.append(error_message(one))
+        else:
+            told.append({"size": None if one is None else len(one)})
+            bodies.append(one or b"")
+    return told, b"".join(bodies)
+
+
+def answers(told: Sequence[Message], body: bytes) -> list[Answer]:
+    """Returns answers that were sent."""
+    found, start = list[Answer](), 0
+    for one in told:
+        if "error" in one:
+            found.append(error_of(one))
+        elif one["size"] is None:
+            found.append(None)
+        else:
+            found.append(body[start : start + one["size"]])
+            start += one["size"]
+    return found
 
 
 def receive(connection: socket.socket) -> tuple[Message, bytes]:

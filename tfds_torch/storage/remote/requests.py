@@ -11,7 +11,7 @@ from tfds_torch.errors import ShardError, TfdsTorchError
 from tfds_torch.storage.remote.cache import Cache, RemoteObject
 from tfds_torch.storage.remote.client import Client
 from tfds_torch.storage.remote.faults import Fault
-from tfds_torch.storage.remote.protocol import HEARTBEAT_S, Message, pack, read
+from tfds_torch.storage.remote.protocol import HEARTBEAT_S, Answer, Message, error_message, joined, pack, read
 from tfds_torch.storage.remote.published import PublishedReaders
 from tfds_torch.storage.remote.readers import Readers
 from tfds_torch.storage.remote.scheduler import NOW, Scheduler
@@ -19,7 +19,8 @@ from tfds_torch.storage.remote.transfers import Transfers
 
 _logger = logging.getLogger(__name__)
 _MOST_LOOKS = 32
-Answer = tuple[Message, bytes]
+_MOST_SHARERS = 8
+Reply = tuple[Message, bytes]
 
 
 class Requests:
@@ -38,7 +39,9 @@ class Requests:
         self._readers, self._published = readers, published
         scheduler.is_needed = readers.is_needed
         self._num_delivered, self._waited_s = 0, 0.0
-        self._operations: dict[str, Callable[[Message], Awaitable[Answer]]] = {
+        self._looking = asyncio.Semaphore(_MOST_LOOKS)
+        self._looks: dict[str, dict[str, asyncio.Future[Any]]] = {}  # Sharers -> URL -> answer.
+        self._operations: dict[str, Callable[[Message], Awaitable[Reply]]] = {
             "hello": self._hello,
             "look": self._look,
             "read_small": self._read_small,
@@ -85,37 +88,47 @@ class Requests:
         except TfdsTorchError as error:  # The read that follows raises it.
             _logger.debug("%s", error)
 
-    async def _answer(self, message: Message) -> Answer:
+    async def _answer(self, message: Message) -> Reply:
         try:
             return await self._operations[message["op"]](message)
         except TfdsTorchError as error:
-            return {"error": type(error).__name__, "message": str(error)}, b""
+            return error_message(error), b""
         except Exception as error:
             _logger.exception("%s failed", message["op"])
             return {"error": "WorkerError", "message": f"The fetcher of remote files failed: {error!r}."}, b""
 
-    async def _hello(self, message: Message) -> Answer:
+    async def _hello(self, message: Message) -> Reply:
         return {}, b""
 
-    async def _look(self, message: Message) -> Answer:
-        limit = asyncio.Semaphore(_MOST_LOOKS)
+    async def _look(self, message: Message) -> Reply:
+        """Answers about objects; those who name the same sharers get the first answer of any of them."""
+        sharers = message["sharers"]
+        answers = self._looks.pop(sharers, {}) if sharers else {}
+        if sharers:
+            self._looks[sharers] = answers  # The last one used is at the end.
+            if len(self._looks) > _MOST_SHARERS:
+                del self._looks[next(iter(self._looks))]
+        for url in message["urls"]:
+            found = answers.get(url)
+            if found is None or (found.done() and (found.cancelled() or found.exception())):
+                answers[url] = asyncio.ensure_future(self._look_at(url))
+                answers[url].add_done_callback(_note_error)
+        return {"objects": list(await asyncio.gather(*(answers[url] for url in message["urls"])))}, b""
 
-        async def look(url: str) -> Any:
-            async with limit:
-                try:
-                    return await self._transfers.ask(url, self._client.look)
-                except Fault as fault:
-                    raise ShardError(fault.message(url)) from None
+    async def _look_at(self, url: str) -> Any:
+        async with self._looking:
+            try:
+                return await self._transfers.ask(url, self._client.look)
+            except Fault as fault:
+                raise ShardError(fault.message(url)) from None
 
-        return {"objects": await _all([look(url) for url in message["urls"]])}, b""
-
-    async def _read_small(self, message: Message) -> Answer:
+    async def _read_small(self, message: Message) -> Reply:
         try:
             return {"found": True}, await self._transfers.ask(message["url"], self._client.read_small)
         except Fault:
             return {"found": False}, b""
 
-    async def _write_small(self, message: Message) -> Answer:
+    async def _write_small(self, message: Message) -> Reply:
         """Writes an object: what the request's body holds."""
         write = partial(self._client.write_small, content=message.get("body", b""))
         try:
@@ -124,25 +137,32 @@ class Requests:
             raise ShardError(fault.message(message["url"])) from None
         return {}, b""
 
-    async def _folders(self, message: Message) -> Answer:
+    async def _folders(self, message: Message) -> Reply:
         try:
             return {"names": await self._transfers.ask(message["url"], self._client.folders)}, b""
         except Fault as fault:
             raise ShardError(fault.message(message["url"])) from None
 
-    async def _get(self, message: Message) -> Answer:
-        start, stop = message["block"]
-        found, (first, last) = self._object(message), message["range"]
-        if message.get("is_direct"):
-            return {"is_cached": False}, await self._scheduler.read_past(found, first, last)
-        content = await self._scheduler.get(found, start, stop, first, last)
-        return {"is_cached": content is None}, content or b""
+    async def _get(self, message: Message) -> Reply:
+        """Answers about parts of blocks, which are fetched side by side."""
 
-    async def _discard(self, message: Message) -> Answer:
+        async def get(part: Message) -> Answer:
+            found = self._object(part)
+            try:
+                if message["is_direct"]:
+                    return await self._scheduler.read_past(found, *part["range"])
+                return await self._scheduler.get(found, *part["block"], *part["range"])
+            except TfdsTorchError as error:
+                return error
+
+        told, body = joined(await asyncio.gather(*map(get, message["parts"])))
+        return {"answers": told}, body
+
+    async def _discard(self, message: Message) -> Reply:
         self._scheduler.discard(self._object(message), *message["block"])
         return {}, b""
 
-    async def _cut(self, message: Message) -> Answer:
+    async def _cut(self, message: Message) -> Reply:
         await self._scheduler.cut(self._object(message), message["cuts"])
         return {}, b""
 
@@ -152,12 +172,14 @@ class Requests:
             found = self._object(parts)
             for start, stop, ranges in parts["blocks"]:
                 self._scheduler.want(found, start, stop, NOW, ranges)
+        if message["is_beginning"]:
+            self._scheduler.hold()
         self._scheduler.pump()
 
-    async def _follow(self, message: Message) -> Answer:
+    async def _follow(self, message: Message) -> Reply:
         folders = (self._object(parts).folder for parts in message["objects"])
         self._readers.begin(message["reader"], message["pid"], message["total"], folders)
-        self._scheduler.hold()
+        self._scheduler.release()
         try:
             await self._windows(message)
             self._readers.check(message["reader"])
@@ -166,7 +188,7 @@ class Requests:
             raise
         return {}, b""
 
-    async def _windows(self, message: Message) -> Answer:
+    async def _windows(self, message: Message) -> Reply:
         """The next windows of a reader, and the last one that it has dealt."""
         reader = message["reader"]
         if not self._readers.is_known(reader):
@@ -188,7 +210,7 @@ class Requests:
         self._published.publish()
         self._scheduler.pump()
 
-    async def _stats(self, message: Message) -> Answer:
+    async def _stats(self, message: Message) -> Reply:
         counts = {
             "requests": self._client.num_requests,
             "retries": self._transfers.num_retries,
@@ -204,11 +226,7 @@ class Requests:
         return self._cache.object_at(message["url"], *message["stamp"])
 
 
-async def _all(calls: list[Any]) -> list[Any]:
-    """Returns all results; the first error ends the others."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
+def _note_error(answer: "asyncio.Future[Any]") -> None:
+    """Asks for the error of an answer that nobody may wait for any more, which asyncio would log."""
+    if not answer.cancelled():
+        answer.exception()

@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _PATIENCE_S = 10.0  # For another process's block, before its bytes are fetched past the cache.
 _FIRST_CONNECTIONS = 4
-_HOLD_S = 0.05
+_LONGEST_HOLD_S = 1.0
 _WAY_S = 0.01
 
 
@@ -98,9 +98,13 @@ class Scheduler:
         return b"".join(parts)
 
     def hold(self) -> None:
-        """Begins nothing that nobody waits for yet: a reader has begun, and says in a moment what it reads first."""
-        self._held_until = time.monotonic() + _HOLD_S
-        asyncio.get_running_loop().call_later(_HOLD_S, self.pump)
+        """Begins only what readers wait for, until one that begins has its first batch and follows its order."""
+        self._held_until = time.monotonic() + _LONGEST_HOLD_S
+        asyncio.get_running_loop().call_later(_LONGEST_HOLD_S, self.pump)
+
+    def release(self) -> None:
+        """Ends a hold."""
+        self._held_until = 0.0
 
     def discard(self, found: RemoteObject, start: int, stop: int) -> None:
         """Removes a block that is damaged: the next reader has it fetched again."""

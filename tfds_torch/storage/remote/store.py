@@ -58,8 +58,12 @@ class ObjectStore:
         """Path of the cache folder."""
         return str(self.options.folder)
 
-    def look(self, objects: Sequence[str]) -> list[ObjectInfo]:
+    def look(self, objects: Sequence[str], sharers: str | None = None) -> list[ObjectInfo]:
         """Returns what their stores say of objects, in the order asked; requests go side by side.
+
+        Args:
+            objects: their URLs.
+            sharers: who may get the same answer, in any process; None: the stores are asked anew.
 
         Raises:
             ShardError: an object is missing, may not be read, or no answer came.
@@ -67,7 +71,7 @@ class ObjectStore:
         """
         for url in objects:
             urls.split(url)
-        reply, _ = self.ask({"op": "look", "urls": list(objects)})
+        reply, _ = self.ask({"op": "look", "urls": list(objects), "sharers": sharers})
         return [ObjectInfo(url, *found) for url, found in zip(objects, reply["objects"], strict=True)]
 
     def read_small(self, url: str) -> bytes | None:

@@ -111,10 +111,11 @@ class TfrecordReader:
         order, ranges = self._part_ranges(index, start, stop)
         parts: list[bytes] = [b""] * len(order)
         places = order.tolist()
+        contents = self._files.read_all(ranges.spans)
         for begin, end in ranges.bounds:
             offset = ranges.start[begin]
             try:
-                content = self._files.read(ranges.file[begin], offset, max(ranges.end[begin:end]) - offset)
+                content = next(contents)
             except ShardError as error:
                 raise type(error)(f"{self._name(int(index[places[begin]]))}: {error}") from error
             for number in range(begin, end):
@@ -170,10 +171,11 @@ class TfrecordReader:
         _, first, back = unique(located.place)
         found: list[bytes] = []
         ranges = _ranges_of(located, first)
+        contents = self._files.read_all(ranges.spans)
         for start, stop in ranges.bounds:
             file, begin = ranges.file[start], ranges.start[start]
             try:
-                content = self._files.read(file, begin, ranges.end[stop - 1] - begin)
+                content = next(contents)
             except ShardError as error:
                 raise type(error)(f"{self._name(int(index[first[len(found)]]))}: {error}") from error
             self.num_read += stop - start

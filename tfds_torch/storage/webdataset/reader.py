@@ -34,15 +34,15 @@ class TarReader:
         distinct, _, back = unique(members)
         ranges, header_crc = self._ranges_of(distinct), self._index.header_crc[distinct].tolist()
         found = list[bytes]()
-        for start, stop in ranges.bounds:
+        contents = self._files.read_all(ranges.spans)
+        for (start, stop), span, content in zip(ranges.bounds, ranges.spans, contents, strict=True):
             own = header_crc[start:stop]
             try:
-                found += self._read_range(ranges, start, stop, own)
+                found += self._cut(content, ranges, start, stop, own)
             except CorruptRecordError:
-                begin = ranges.start[start]
-                if not discard_range(self._files, ranges.file[start], begin, ranges.end[stop - 1]):
+                if not discard_range(self._files, span[0], span[1], span[1] + span[2]):
                     raise
-                found += self._read_range(ranges, start, stop, own)
+                found += self._cut(self._files.read(*span), ranges, start, stop, own)
         return [found[place] for place in back.tolist()]
 
     def advise(self, members: Int64Array) -> None:
@@ -57,10 +57,9 @@ class TarReader:
         """Closes the tars; may be called twice."""
         self._files.close()
 
-    def _read_range(self, ranges: ReadRanges, start: int, stop: int, header_crc: Sequence[int]) -> list[bytes]:
-        """Returns the contents of neighbours, whose headers have these CRCs."""
+    def _cut(self, content: bytes, ranges: ReadRanges, start: int, stop: int, header_crc: Sequence[int]) -> list[bytes]:
+        """Returns the contents of neighbours that were read at once, whose headers have these CRCs."""
         tar, begin = ranges.file[start], ranges.start[start]
-        content = self._files.read(tar, begin, ranges.end[stop - 1] - begin)
         found = list[bytes]()
         for number, crc in zip(range(start, stop), header_crc, strict=True):
             header, end = ranges.start[number] - begin, ranges.end[number] - begin
