@@ -62,8 +62,11 @@ def test_as_much_is_announced_as_the_size_of_the_examples_allows(mean_example_by
     source = MadeSource(5000, mean_example_bytes)
     request = request_of(source, batch_size=16)
     with mock.patch.object(type(request), "chunk_size", 16):
-        next(_ChunkReader(request, WorkerOrder(request.plan, 0)).chunks())
-    assert len(source.numbers("announce")) == 16 + expected
+        chunks = _ChunkReader(request, WorkerOrder(request.plan, 0)).chunks()
+        next(chunks)
+        assert len(source.numbers("announce")) == 16, "the first batch has the disk or the link for itself"
+        next(chunks)
+    assert len(source.numbers("announce")) == 32 + expected
 
 
 def test_the_order_is_worked_out_once_and_many_positions_at_a_time() -> None:

@@ -143,6 +143,7 @@ class _ChunkReader:
         self._request = request
         self._order, self.num_examples = order, len(order)  # Counting them is arithmetic, too.
         self._keys = request.content.keys
+        self._is_far = bool(request.source.networks)
         self._known = np.empty(0, np.int64)  # Sample keys from `_known_from` on, as far as they are worked out.
         self._known_from = 0
 
@@ -175,7 +176,7 @@ class _ChunkReader:
 
     def _waited_s(self) -> float:
         """Returns how long this thread has waited for far files."""
-        return network.waited_s() if self._request.source.networks else 0.0
+        return network.waited_s() if self._is_far else 0.0
 
     def _chunk_bounds(self, start: int, chunk_size: int, at_once: int) -> list[int]:
         """Returns the ends of the chunks from a position on that are read together: so many examples, or one chunk."""
