@@ -39,8 +39,9 @@ LONG = Table(
     "long",
     "photographs a second, over a link that is faster than decoding",
     "{num_examples:,} photographs, {megabytes:,.0f} MB, {copies} times the same ones under other names, once, with an "
-    "empty cache folder, in {num_workers} workers; and the same as local files. The link: {link_mb:,.0f} MB/s "
-    "together, {connection_mb:,.0f} MB/s a connection. Server, fetcher and decoders share the machine's cores.",
+    "empty cache folder and an index, in {num_workers} workers; and the same as local files. The link: "
+    "{link_mb:,.0f} MB/s together, {connection_mb:,.0f} MB/s a connection. Server, fetcher and decoders share the "
+    "machine's cores.",
     "photographs",
     [
         Column("per_s", "examples/s"),
