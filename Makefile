@@ -94,7 +94,7 @@ wheels: $(INSTALLED) ## install the wheel without constraints on every Python he
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu -s tests/gpu
 
-campaign: $(INSTALLED) ## every grid of ranks and workers, with real processes, and every fault (an hour or more)
+campaign: $(INSTALLED_MOTO) ## every grid of ranks and workers, with real processes, and every fault (an hour or more)
 	@$(BIN)/python -m pytest -m campaign
 	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 ../$(BIN)/python -m grids
 

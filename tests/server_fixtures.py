@@ -10,7 +10,9 @@ A folder becomes a bucket by `fill`: `url = s3_server.fill(folder, "bucket")`. B
 import atexit
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,8 @@ from benchmarks.server_process import free_port
 
 UNRESOLVABLE = f"http://{'a' * 64}.invalid"
 """No name has a label of 64 letters: no name server is asked."""
+SOURCES = ("s3", "http")
+"""What `publish` knows."""
 _PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
 _running: dict[str, Any] = {}
 
@@ -134,3 +138,24 @@ def gcs_server(no_credentials: None, monkeypatch: pytest.MonkeyPatch) -> GCSServ
     server: GCSServer = _once("gcs", GCSServer)
     _set(monkeypatch, server.environ)
     return server
+
+
+@pytest.fixture
+def publish(request: pytest.FixtureRequest) -> Callable[[str, Path | str], str]:
+    """`publish(source, folder)`: copies a folder to moto ("s3") or behind nginx ("http"), and returns its URL there."""
+
+    def publish(source: str, folder: Path | str) -> str:
+        name = f"published-{uuid.uuid4().hex}"
+        if source == "s3":
+            s3: S3Server = request.getfixturevalue("s3_server")
+            return s3.fill(Path(folder), name)
+        web: NginxServer = request.getfixturevalue("nginx_server")
+        shutil.copytree(folder, web.folder / name)
+        return f"{web.url}/{name}"
+
+    return publish
+
+
+def store_variables() -> dict[str, str]:
+    """Returns what clients of stores read in this environment, for processes that were started before it was set."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}

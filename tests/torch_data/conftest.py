@@ -13,13 +13,25 @@ from fleet_fixtures import fleet
 from numbered_fixtures import no_ranks, numbered_root
 from parsers.robot_episodes import robots
 from run_folder import built_once
+from server_fixtures import certificates, nginx_server, no_credentials, publish, s3_server
 from tfds_fixtures import cache_home
 from zygote import Answering, Script, forked_instead_of_fresh, last_line_of, tensorflow_zygote, torch_zygote
 
 from tfds_torch import demo
 from torch_data import scenarios
 
-__all__ = ["cache_home", "fleet", "no_ranks", "numbered_root", "robots"]
+__all__ = [
+    "cache_home",
+    "certificates",
+    "fleet",
+    "nginx_server",
+    "no_credentials",
+    "no_ranks",
+    "numbered_root",
+    "publish",
+    "robots",
+    "s3_server",
+]
 
 NUM_PHOTOS, NUM_SHARDS = 61, 8
 _DEADLINE_S = 60.0  # For what a script started to end after it.

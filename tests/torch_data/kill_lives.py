@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ if __name__ == "__main__":
 
 from conformance import Step
 
-from tfds_torch import MultiLoader, World
+from tfds_torch import MultiLoader, ReadOptions, RemoteOptions, World
+from torch_data.rank_lives import RankProcesses
 from torch_data.resuming import (
     ChosenSetup,
     ClassesSetup,
@@ -58,12 +58,13 @@ class MultiRank(CountedLoader):
 
 
 KINDS: dict[str, Any] = {
-    "Loader": partial(Ranks, make=CountedLoader),
-    "MultiLoader": partial(Ranks, make=MultiRank),
-    "DataLoader": partial(Ranks, make=PlainLoader),
+    "Loader": CountedLoader,
+    "MultiLoader": MultiRank,
+    "DataLoader": PlainLoader,
     "StatefulDataLoader": StatefulLoader,
-    "create_loader(rows)": partial(Ranks, make=RowsLoader),
+    "create_loader(rows)": RowsLoader,
 }
+"""Loaders of one rank."""
 SETUPS: dict[str, type[Setup]] = {
     "numbered": Setup,
     "own dataset": MapStyleSetup,
@@ -77,7 +78,26 @@ SETUPS: dict[str, type[Setup]] = {
 """What is read."""
 
 
-def train(kind: str, reads: str, setup: dict[str, Any], folder: str, is_seeded: bool, last_epoch: int | None) -> None:
+OPTIONS: dict[str, Any] = {"read": ReadOptions, "remote": RemoteOptions}
+"""Arguments of parsers that come as the fields of an object."""
+
+
+def make_loader(kind: str, setup: Setup, *, is_spread: bool) -> Any:
+    """Returns a loader of all ranks, which are in this process, or each in one of its own."""
+    if is_spread:
+        return RankProcesses(setup, KINDS[kind])
+    return KINDS[kind](setup) if kind == "StatefulDataLoader" else Ranks(setup, KINDS[kind])
+
+
+def train(
+    kind: str,
+    reads: str,
+    setup: dict[str, Any],
+    folder: str,
+    is_seeded: bool,
+    last_epoch: int | None,
+    is_spread: bool = False,
+) -> None:
     """Reads on from the state in a folder, if there is one; logs every global batch, then saves the state after it.
 
     Args:
@@ -87,10 +107,13 @@ def train(kind: str, reads: str, setup: dict[str, Any], folder: str, is_seeded: 
         folder: of log and state.
         is_seeded: whether torch is seeded first, as scripts do.
         last_epoch: at whose end it ends; None: never.
+        is_spread: whether each rank is a process of its own.
     """
     if is_seeded:
         torch.manual_seed(5)
-    loader = KINDS[kind](SETUPS[reads](**setup))
+    arguments = setup["arguments"]
+    arguments |= {name: make(**arguments[name]) for name, make in OPTIONS.items() if name in arguments}
+    loader = make_loader(kind, SETUPS[reads](**setup), is_spread=is_spread)
     saved, new = Path(folder, "state"), Path(folder, "state.new")
     if saved.exists():
         loader.load(pickle.loads(saved.read_bytes()))
