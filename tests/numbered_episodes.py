@@ -86,7 +86,7 @@ def _record(episode: int) -> bytes:
 def windows_of(root: str, split: str = "train", *, stride: int = 1, whole: bool = False, **more: Any) -> ParserTfds:
     """Returns a parser of windows: the number of their own step, and the texts of three around it."""
     windows = Windows(offsets={"name": OFFSETS}, stride=stride, whole=whole, texts=["name"])
-    return ParserTfds(root, NAME, split, windows=windows, **more)
+    return ParserTfds(root, f"{NAME}:1.0.0", split, windows=windows, **more)
 
 
 def mix_windows(root: str, is_training: bool = True, **arguments: Any) -> ParserMixture:

@@ -1,9 +1,13 @@
 """Every loader over an ImageDataset, restored at every step, in other worlds too, gives the uninterrupted tail."""
 
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pytest
-from grids.fleet import Fleet
+from grids.fleet import TORCHRUN, Fleet
+from server_fixtures import SOURCES, store_variables
 from tfds_fixtures import with_read
 
 from torch_data.batched import BatchedMapStyleSetup, BatchedMixtureSetup, BatchedSetup, Shade
@@ -188,14 +192,48 @@ GROUPS_OF_BLOCKS = [
     case("groups, two workers", "stateful", GROUPS | TWO, {}, slow),
 ]
 
+BLOCKS = with_read("index", block_records=4, shuffle_buffer=12)
+OF_FILES = [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *WINDOWS_OF_EPISODES, *GROUPS_OF_BLOCKS]
+QUICK_BY_URL = [
+    ("s3", case("groups, no workers", "loader", GROUPS, {"num_replicas": 3})),
+    ("http", case("other ranks", "uncounted", {}, {"num_replicas": 3})),
+]
 
-@pytest.mark.parametrize(
-    ("kind", "arguments", "changes", "num_epochs"),
-    [
-        *(*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *OWN_DATASETS, *WINDOWS_OF_EPISODES),
-        *GROUPS_OF_BLOCKS,
-    ],
-)
+
+def by_url() -> list[Any]:
+    """Returns some cases of stores, and for campaigns all that read files by number, from one store or another."""
+    of_own = (ClassesSetup, MapStyleSetup, BatchedMapStyleSetup)
+    by_number = [one for one in OF_FILES if "mode" not in one.values[1] and one.values[1].get("kind") not in of_own]
+    quick = [pytest.param(source, *one.values, id=f"{source}, {one.id}") for source, one in QUICK_BY_URL]
+    return quick + [
+        pytest.param(source, *one.values, id=f"{source}, {one.id}, campaign", marks=campaign)
+        for source, one in zip(cycle(SOURCES), by_number, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(("source", "kind", "arguments", "changes", "num_epochs"), by_url())
+def test_states_go_on_from_a_store_to_a_local_copy_and_back(
+    source: str,
+    kind: str,
+    arguments: dict[str, Any],
+    changes: dict[str, Any],
+    num_epochs: int,
+    publish: Callable[[str, Path | str], str],
+    fleet: Fleet,
+    numbered_root: str,
+    tmp_path: Path,
+) -> None:
+    roots = publish(source, numbered_root), numbered_root
+    far, near = (make_setup(root, **{"read": BLOCKS, "name": "numbered:1.0.0", **arguments}) for root in roots)
+    assert far.make_parser().fingerprint == near.make_parser().fingerprint
+    environment = {**TORCHRUN, **store_variables(), "XDG_CACHE_HOME": str(tmp_path)}
+    for setup, other in ((far, near), (near, far)):
+        task = (kind, setup, {**changes, "arguments": other.arguments}, num_epochs)
+        (num_tails,) = fleet.call(run_conformance, *task, environment=environment, deadline_s=280)
+        assert num_tails > 2 * num_epochs
+
+
+@pytest.mark.parametrize(("kind", "arguments", "changes", "num_epochs"), [*OF_FILES, *OWN_DATASETS])
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(
     kind: str, arguments: dict[str, Any], changes: dict[str, Any], num_epochs: int, fleet: Fleet, numbered_root: str
 ) -> None:
