@@ -28,7 +28,8 @@ REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
 BALANCED = ("own dataset, balanced subset", "balanced subset", "own dataset, weighted", "mixture of windows")
 """Trained on only."""
 
-BY_NUMBER = ("own dataset", "subset", "windows", "groups of blocks", "objects in a store", *BALANCED)
+IN_STORES = ("objects in a store", "objects in a bucket")
+BY_NUMBER = ("own dataset", "subset", "windows", "groups of blocks", *IN_STORES, *BALANCED)
 """Never read as streams."""
 
 VARIATIONS = (
@@ -66,15 +67,16 @@ _SPAWNED = (
     (1, 2, False),
     (2, 2, True),
     (2, 2, False),
+    (1, 2, True),
 )
 _ON_FORK_SERVER = (
     *((1, 1), (2, 2), (1, 3), (2, 1), (3, 2), (1, 2), (4, 3), (2, 3), (4, 1), (3, 3), (4, 2)),
-    *((2, 2), (3, 1), (1, 2), (4, 1), (2, 3), (3, 2), (2, 2), (4, 1), (2, 1)),
+    *((2, 2), (3, 1), (1, 2), (4, 1), (2, 3), (3, 2), (2, 2), (4, 1), (2, 1), (3, 2)),
 )
 _QUICK_ALONE = (TRAIN_INDEX, EVALUATION, TRAIN_EXAMPLES, EVALUATION_EXAMPLES)
 _QUICK = (
     *((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1)),
-    *((2, 2), (2, 3), (2, 1), (3, 2), (2, 2), (2, 2), (3, 2), (4, 1), (2, 2)),
+    *((2, 2), (2, 3), (2, 1), (3, 2), (2, 2), (2, 2), (3, 2), (4, 1), (2, 2), (3, 1)),
 )
 
 

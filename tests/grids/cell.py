@@ -38,6 +38,7 @@ class Split:
             are records.
         groups: of blocks, into which the shuffled order is dealt; 1: single examples are shuffled.
         url: of the root, where the examples are read from a store; None: they are read from `root`.
+        variables: of the environment in which the store is read.
     """
 
     root: str
@@ -49,6 +50,7 @@ class Split:
     windows: str | None = None
     groups: int = 1
     url: str | None = None
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def label(self) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from grids import promises
 from grids.cell import NO_WORKERS, Cell, RankLedger, Split
-from grids.fleet import Failure, Fleet, Task
+from grids.fleet import TORCHRUN, Failure, Fleet, Task
 from grids.promises import Verdict
 from grids.rank import read_cell
 from grids.splits import Truth
@@ -84,6 +84,7 @@ def run_cells(
             (cell, splits[cell.data]),
             cell.num_replicas,
             reads=cell.method in ("none", "fork-after-tf"),
+            environment={**TORCHRUN, **dict(splits[cell.data].variables)},
             deadline_s=_SPAWN_DEADLINE_S,
         )
         for cell in cells

@@ -14,6 +14,7 @@ from image_folder_fixtures import write_image_folder
 from numbered_episodes import ALL, EPOCH_SIZE, MEMBERS, OFFSETS, member_ranges, write_numbered_episodes
 from numbered_episodes import NAME as EPISODES
 from servers.faulty_server import FaultyFolder
+from servers.s3_server import S3Server, find_moto, s3_environ
 from tfds_fixtures import Datasets, edited_info, iterate_tfds, reshard
 
 from grids.cell import OWN_ITEMS, Split
@@ -43,6 +44,7 @@ NUM_FILES = {
     "mixture of windows": 0,
     "groups of blocks": 7,
     "objects in a store": 7,
+    "objects in a bucket": 7,
 }
 """Name -> shards that hold examples of the split: mode `files` deals them."""
 
@@ -122,6 +124,7 @@ def make_splits(datasets: Datasets, folder: Path) -> dict[str, Split]:
         "mixture of windows": replace(windows, windows="mixture"),
         "groups of blocks": Split(root, "shapes", "train", groups=4),
         "objects in a store": Split(root, "shapes", "train", url=_serve(datasets.root)),
+        "objects in a bucket": _fill_bucket(Split(root, "shapes", "train")),
     }
 
 
@@ -130,6 +133,18 @@ def _serve(folder: Path) -> str:
     server = FaultyFolder(folder)
     atexit.register(server.end)
     return server.url
+
+
+def _fill_bucket(split: Split) -> Split:
+    """Returns a split as it lies in a bucket of moto; without moto, of the tests' own server, which answers alike."""
+    root = Path(split.root)
+    if find_moto() is None:
+        server = FaultyFolder(root.parent)
+        atexit.register(server.end)
+        return replace(split, url=f"s3://{root.name}", variables=tuple(s3_environ(server.url).items()))
+    moto = S3Server()
+    atexit.register(moto.end)
+    return replace(split, url=moto.fill(root, "grids"), variables=tuple(moto.environ.items()))
 
 
 def list_splits(_: object, splits: Mapping[str, Split]) -> dict[str, Truth]:
