@@ -16,6 +16,7 @@ import pytest
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.stored_blocks import remove_block, stored_blocks
 
 MakeStore = Callable[..., ObjectStore]
 CONTENT = random.Random(0).randbytes(3 << 20)
@@ -67,6 +68,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, {resource.getrlimit(resource.RLIMIT_FSIZE)[1]}))
 from tfds_torch import RemoteOptions
 from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.stored_blocks import remove_block, stored_blocks
 from tfds_torch.storage.remote.files import RemoteFiles
 store = ObjectStore(RemoteOptions(cache_dir={str(tmp_path / "cache")!r}))
 try:
@@ -135,6 +137,33 @@ def test_a_reader_has_a_block_fetched_again_whose_own_checksums_are_wrong(server
     assert files.discard(0, 5)
     assert files.read(0, 0, 3 << 20) == CONTENT
     assert not files.discard(0, 5), "once is enough"
+
+
+def test_a_block_that_is_removed_while_it_is_opened_is_fetched_again_each_time(
+    server, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetcher that makes room removes a block between two looks of a reader; that is no damage."""
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    files_of(store, url).read(0, 0, 10)
+    looks: dict[str, Any] = {"fstat": os.fstat, "pread": os.pread}
+    for name in ("fstat", "pread", "fstat"):
+        files, left = files_of(store, url), [1]
+
+        def look(*arguments: Any, name: str = name, left: list[int] = left) -> Any:
+            if left:
+                left.pop()
+                (block,) = stored_blocks(store.cache)
+                remove_block(block)
+            return looks[name](*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, look)
+            assert files.read(0, 100, 10) == CONTENT[100:110]
+            assert files.read(0, 200, 10) == CONTENT[200:210]
+        assert not left
+        assert not files._damaged
+    assert store.stats()["blocks_cached"] == 4
 
 
 def test_a_part_that_a_killed_fetcher_left_is_begun_anew(server, make_store: MakeStore) -> None:

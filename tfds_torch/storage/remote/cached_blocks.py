@@ -93,6 +93,12 @@ class CachedBlocks(Generic[_Key]):
             raise DamagedBlockError(f"it cannot be opened: {error.strerror}") from error
         try:
             self._check(key, descriptor, stop - start)
+        except DamagedBlockError:
+            was_removed = os.fstat(descriptor).st_nlink == 0  # Since it was opened; then its file is cut.
+            os.close(descriptor)
+            if was_removed:
+                return None
+            raise
         except BaseException:
             os.close(descriptor)
             raise
@@ -105,7 +111,10 @@ class CachedBlocks(Generic[_Key]):
             raise DamagedBlockError("it is not a file of this user's own")
         if status.st_size != size + TRAILER.size:
             raise DamagedBlockError(f"it has {status.st_size} of {size + TRAILER.size} bytes")
-        magic, crc, _ = TRAILER.unpack(os.pread(descriptor, TRAILER.size, size))
+        trailer = os.pread(descriptor, TRAILER.size, size)
+        if len(trailer) != TRAILER.size:
+            raise DamagedBlockError("it was cut")
+        magic, crc, _ = TRAILER.unpack(trailer)
         if magic != MAGIC:
             raise DamagedBlockError("its last bytes are not those of a block")
         version = (status.st_ino, status.st_mtime_ns)
