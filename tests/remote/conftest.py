@@ -14,6 +14,7 @@ from server_fixtures import (
     gcs_server,
     nginx_server,
     no_credentials,
+    publish,
     s3_server,
 )
 from servers.faulty_server import FaultyFolder
@@ -31,6 +32,7 @@ __all__ = [
     "no_credentials",
     "no_ranks",
     "numbered_root",
+    "publish",
     "s3_server",
 ]
 

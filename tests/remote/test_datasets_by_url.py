@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import RunPython
+from server_fixtures import SOURCES
 from servers.faulty_server import FaultyFolder
 from servers.gcs_server import GCSServer
 from servers.s3_server import S3Server
@@ -36,6 +37,7 @@ from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import create_loader
 
 Serve = Callable[[Path | str], str]
+Publish = Callable[[str, Path | str], str]
 BLOCKS = ReadOptions(block_records=4, shuffle_buffer=8)
 TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4, "preprocess": TrainPreprocess(size=8)}
 FIELDS = ("image", "label", "valid", "index", "id")
@@ -163,7 +165,10 @@ def test_threads_read_side_by_side(serve: Serve, numbered_root: str) -> None:
     assert found == [index.tolist() for index in numbers]
 
 
-def test_no_process_loads_tensorflow(serve: Serve, numbered_root: str, run_python: RunPython, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_process_loads_tensorflow(
+    source: str, publish: Publish, own_cache: Path, numbered_root: str, run_python: RunPython, tmp_path: Path
+) -> None:
     code = f"""
         import sys
         from tfds_torch import ImageDataset, ParserTfds, create_loader
@@ -172,7 +177,7 @@ def test_no_process_loads_tensorflow(serve: Serve, numbered_root: str, run_pytho
             return int("tensorflow" in sys.modules)
 
         if __name__ == "__main__":
-            parser = ParserTfds({serve(numbered_root)!r}, "numbered:1.0.0", is_training=True, batch_size=4)
+            parser = ParserTfds({publish(source, numbered_root)!r}, "numbered:1.0.0", is_training=True, batch_size=4)
             for num_workers in (0, 2):
                 dataset = ImageDataset(parser, transform=is_loaded)
                 with create_loader(dataset, num_workers=num_workers, multiprocessing_context=None) as loader:
@@ -180,8 +185,12 @@ def test_no_process_loads_tensorflow(serve: Serve, numbered_root: str, run_pytho
             print("tensorflow" in sys.modules, "obstore" in sys.modules)
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(code))
-    done = run_python(str(tmp_path / "script.py"))
+    # Each Python, the fetcher's too, tells on standard error what it imports.
+    done = run_python(str(tmp_path / "script.py"), env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.stdout.split() == ["11", "11", "False", "False"], done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"torch", "obstore"} <= imported, "this one and the fetcher have told"
+    assert not {name for name in imported if name.partition(".")[0] == "tensorflow"}
 
 
 @pytest.mark.parametrize("split", ["train", "train[3:30]+train[35:]", "train[20:]+train[5:9]"])
