@@ -16,7 +16,7 @@ import pytest
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.stored_blocks import remove_block, stored_blocks
+from tfds_torch.storage.remote.stored_blocks import remove_block, remove_empty_folder, stored_blocks
 
 MakeStore = Callable[..., ObjectStore]
 CONTENT = random.Random(0).randbytes(3 << 20)
@@ -68,7 +68,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, {resource.getrlimit(resource.RLIMIT_FSIZE)[1]}))
 from tfds_torch import RemoteOptions
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.stored_blocks import remove_block, stored_blocks
+from tfds_torch.storage.remote.stored_blocks import remove_block, remove_empty_folder, stored_blocks
 from tfds_torch.storage.remote.files import RemoteFiles
 store = ObjectStore(RemoteOptions(cache_dir={str(tmp_path / "cache")!r}))
 try:
@@ -164,6 +164,26 @@ def test_a_block_that_is_removed_while_it_is_opened_is_fetched_again_each_time(
         assert not left
         assert not files._damaged
     assert store.stats()["blocks_cached"] == 4
+
+
+def test_a_folder_into_which_a_block_comes_while_it_is_removed_keeps_its_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, remove = tmp_path / "objects" / "0123", os.rmdir
+    folder.mkdir(parents=True)
+    (folder / "object.json").write_text("{}")
+
+    def begin_to_fetch(path: str) -> None:
+        Path(path, "0-10.part").touch()
+        remove(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", begin_to_fetch)
+        remove_empty_folder(str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["0-10.part", "object.json"]
+    (folder / "0-10.part").unlink()
+    remove_empty_folder(str(folder))
+    assert list(folder.parent.iterdir()) == []
 
 
 def test_a_part_that_a_killed_fetcher_left_is_begun_anew(server, make_store: MakeStore) -> None:

@@ -81,10 +81,17 @@ def remove_block(block: StoredBlock) -> bool:
 
 def remove_empty_folder(folder: str) -> None:
     """Removes the folder of an object of which no block is left."""
+    path, beside = os.path.join(folder, "object.json"), f"{folder}.{os.getpid()}.json"
+    if [entry.name for entry in _scan(folder)] != ["object.json"]:
+        return
     with contextlib.suppress(OSError):
-        if [entry.name for entry in os.scandir(folder)] == ["object.json"]:
-            os.unlink(os.path.join(folder, "object.json"))
+        os.rename(path, beside)
+        try:
             os.rmdir(folder)
+        except OSError:  # Another process has begun to fetch a block into it meanwhile.
+            os.rename(beside, path)
+        else:
+            os.unlink(beside)
 
 
 def _scan(folder: str) -> "list[os.DirEntry[str]]":
