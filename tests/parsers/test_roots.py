@@ -146,6 +146,10 @@ URLS = {
     "nosuch://bucket": "mount it as a local folder",
     "file:///data": "without 'file://'",
     "GS://bucket": "gs:// in small letters",
+    "s3://": "has no bucket: write s3://BUCKET/PATH",
+    "s3:/bucket/tfds": "write s3:// with two slashes",
+    "https:\\\\host": "write https:// with two slashes",
+    "http://host:port/tfds": "the port behind the host must be a number",
 }
 
 

@@ -17,6 +17,7 @@ from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.storage_options import options_of_scheme
 from tfds_torch.storage.remote.store import ObjectStore
 
+PEM = "-----BEGIN CERTIFICATE-----\n..."
 MakeStore = Callable[..., ObjectStore]
 
 
@@ -29,12 +30,26 @@ MakeStore = Callable[..., ObjectStore]
         ({"connections": 1000}, r"connections=1000 must be an integer in 1\.\.256\."),
         ({"timeout_s": 0}, r"timeout_s=0 must be a number of seconds > 0\."),
         ({"cache_dir": 3}, r"cache_dir=3 must be a path, or None\."),
+        ({"cache_dir": ""}, r"cache_dir='' must be the path of a folder of this machine\."),
+        ({"cache_dir": "s3://bucket/cache"}, r"cache_dir='s3://bucket/cache' must be the path of a folder of this"),
         ({"storage_options": "anon"}, r"storage_options must be a mapping, not a str\."),
         (
             {"storage_options": {"acces_key_id": "x"}},
             r"unknown storage option 'acces_key_id'.* Did you mean 'access_key_id'\?",
         ),
         ({"storage_options": {"endpoint_uri": "x"}}, r"Did you mean 'endpoint_url'\?"),
+        ({"storage_options": {"region": 5}}, r"storage option 'region' must be a text, not a int\."),
+        (
+            {"storage_options": {"secret": None}},
+            r"'secret' must be a text, not a NoneType\. Leave it out where there is",
+        ),
+        ({"storage_options": {"anon": "false"}}, r"'anon' must be True or False, not a str\."),
+        ({"storage_options": {"allow_http": 5}}, r"'allow_http' must be True or False\."),
+        ({"storage_options": {"pool_max_idle_per_host": 1.5}}, r"'pool_max_idle_per_host' must be a number\."),
+        ({"storage_options": {"headers": "X-A: b"}}, r"'headers' must be a mapping of names to texts, such as \{'Auth"),
+        ({"storage_options": {"headers": {"X-A": 5}}}, r"'headers' must be a mapping of names to texts"),
+        ({"storage_options": {"endpoint": "host:9000"}}, r"'endpoint' must be a URL with http:// or https://, such as"),
+        ({"storage_options": {"root_certificate": "/a.pem"}}, r"must be a certificate in PEM's text, .*, not a path"),
     ],
 )
 def test_wrong_options_are_refused(arguments, message: str) -> None:
@@ -63,7 +78,8 @@ def test_no_message_holds_the_value_of_a_storage_option() -> None:
         ("az", {"account_name": "a", "key": "k"}, {"account_name": "a", "account_key": "k"}, {}),
         ("https", {"token": "t"}, {}, {"default_headers": {"Authorization": "Bearer t"}}),
         ("https", {"headers": {"X-A": "b"}}, {}, {"default_headers": {"X-A": "b"}}),
-        ("https", {"account_name": "a", "root_certificate": "pem"}, {}, {"root_certificate": "pem"}),
+        ("https", {"account_name": "a", "root_certificate": PEM}, {}, {"root_certificate": PEM}),
+        ("s3", {"pool_max_idle_per_host": 4}, {}, {"pool_max_idle_per_host": "4"}),
     ],
 )  # fmt: skip
 def test_options_are_translated_for_each_scheme(scheme: str, given, store, client) -> None:
@@ -82,6 +98,10 @@ def test_urls_are_taken_apart_and_joined() -> None:
     assert urls.without_secrets("https://me:secret@host/a?sig=secret#x") == "https://host/a"
     with pytest.raises(ConfigError, match=r"'htps://host/a' is not the URL of an object.*Did you mean 'https'"):
         urls.split("htps://host/a")
+    for port in ("99999", "http", "0"):
+        with pytest.raises(ConfigError, match=rf"'http://host:{port}/a': the port behind the host must be a number in"):
+            urls.split(f"http://host:{port}/a")
+    assert urls.split("http://[::1]:80/a") == ("http", "[::1]:80", "a")
     with pytest.raises(ConfigError, match=r"has no bucket: write s3://BUCKET/PATH"):
         urls.split("s3:///a")
 
@@ -89,7 +109,7 @@ def test_urls_are_taken_apart_and_joined() -> None:
 SECRET = "very-secret-value-3141592653"
 
 
-def test_secrets_are_nowhere(server, tmp_path: Path, make_store: MakeStore, capfd) -> None:
+def test_secrets_are_nowhere(server, tmp_path: Path, make_store: MakeStore, capfd, caplog) -> None:
     url = server.put("shard", b"0123456789" * 1000)
     options = {"token": SECRET, "secret": SECRET, "headers": {"X-Key": SECRET}}
     store = make_store(storage_options=options)
@@ -104,7 +124,7 @@ def test_secrets_are_nowhere(server, tmp_path: Path, make_store: MakeStore, capf
     shown += [str(pickle.dumps(one)) for one in (store, store.options)]
     shown += [Path(f"/proc/{pid}/cmdline").read_text() for pid in os.listdir("/proc") if pid.isdigit() and is_ours(pid)]
     store.close()
-    shown += list(capfd.readouterr())
+    shown += [*capfd.readouterr(), caplog.text]
     for path in tmp_path.rglob("*"):
         if path.is_file():
             shown.append(path.read_bytes().decode(errors="replace"))

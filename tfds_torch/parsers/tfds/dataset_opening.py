@@ -32,7 +32,7 @@ from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.urls import SCHEMES, is_object_url, without_secrets
+from tfds_torch.storage.remote.urls import SCHEMES, is_object_url, split, without_secrets
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 from tfds_torch.storage.source import is_local, source_type
 
@@ -246,7 +246,16 @@ def _is_version_directory(path: str | os.PathLike[str]) -> bool:
 def _check_url(argument: str, path: str) -> None:
     """Raises ConfigError for a URL that no dataset is opened from, before anything asks a network."""
     found = _scheme_of(path)
-    if found is None or found[1] in SCHEMES:
+    mistyped = re.match(r"([A-Za-z0-9]+):[/\\]", path)
+    if found is None and mistyped and mistyped[1].lower() in SCHEMES and not os.path.exists(path):
+        raise ConfigError(f"{argument}={quoted(path)}: write {mistyped[1].lower()}:// with two slashes.")
+    if found is None:
+        return
+    if found[1] in SCHEMES:
+        try:
+            split(path)
+        except ConfigError as error:
+            raise ConfigError(f"{argument}={error}") from None
         return
     scheme, given = found[1].lower(), f"{argument}={quoted(path)}"
     if scheme == "file":

@@ -80,7 +80,10 @@ def fetch_prepared(objects: MetadataObjects, url: str) -> tuple[Prepared, str]:
 def fetch_metadata(objects: MetadataObjects, url: str, folder: Path) -> Prepared:
     """Copies the metadata of a version directory into a folder, and returns it; see `fetch_prepared`."""
     if _INFO not in _fetch(objects, url, [_INFO, _FEATURES], folder):
-        raise DatasetNotFoundError(f"There is no dataset at {without_secrets(url)}: it has no {_INFO}.")
+        raise DatasetNotFoundError(
+            f"There is no dataset at {without_secrets(url)}: it has no {_INFO}. Give the folder "
+            f"of a version, such as name/1.0.0."
+        )
     prepared = read_prepared(folder)
     if _fetch(objects, url, list(_files_of(prepared.features, None)), folder):
         load_class_names(prepared.features, folder)

@@ -20,10 +20,12 @@ _STALL_S = 15.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 8.0
 _SMALL_BYTES = 64 << 20
 _MOST_THREADS = 4
-_ENDPOINTS = (
-    *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_BASE_URL"),
-    *("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-)
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Environment variables that hold the URL of a store."""
 
 
 def import_obstore() -> Any:
@@ -195,6 +197,8 @@ class Client:
 
     def _open(self, scheme: str, bucket: str) -> Any:
         config, client = options_of_scheme(scheme, self._options)
+        for name in _ENDPOINTS.get(scheme, ()):
+            _check_endpoint(name)
         more: dict[str, Any] = {}
         if scheme == "s3":
             added, provider = profile_provider(config)
@@ -250,7 +254,18 @@ def _etag(meta: Mapping[str, Any]) -> str | None:
     return None if modified is None else f"{_TIME}{modified.isoformat()}"
 
 
+def _check_endpoint(name: str) -> None:
+    """Raises the fault of an environment variable that is not a URL: obstore panics."""
+    value = os.environ.get(name)
+    if value and not value.startswith(("http://", "https://")):
+        raise Fault(
+            f"the environment variable {name} is not a URL",
+            "Write it with http:// or https://, such as https://host:9000.",
+            is_config=True,
+        )
+
+
 def _is_plain_endpoint(config: Mapping[str, Any]) -> bool:
     named = [config.get("endpoint"), config.get("base_url"), config.get("aws_endpoint_url_s3")]
-    named += [os.environ.get(name) for name in _ENDPOINTS]
+    named += [os.environ.get(name) for names in _ENDPOINTS.values() for name in names]
     return any(str(one).startswith("http://") for one in named if one)

@@ -81,7 +81,7 @@ def _of_status(status: int, first: str, details: str) -> Fault:
         is_bucket = any(code in first + details for code in _NO_BUCKET)
         if is_bucket:
             return Fault(clause, "The bucket is wrong: there is none of this name.", kind="no bucket")
-        return Fault(clause, "Check the URL, and whether it is there.", kind="missing")
+        return Fault(clause, "Check the URL (and the endpoint), and whether it is there.", kind="missing")
     if status == 412:
         return Fault(clause, "", kind="changed")
     if status in (401, 403):

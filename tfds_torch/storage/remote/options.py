@@ -49,6 +49,9 @@ class RemoteOptions:
     def __post_init__(self) -> None:
         if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
             raise ConfigError(f"RemoteOptions: cache_dir={quoted(self.cache_dir)} must be a path, or None.")
+        path = None if self.cache_dir is None else os.fspath(self.cache_dir)
+        if path is not None and (not isinstance(path, str) or not path.strip() or "://" in path or "\0" in path):
+            raise ConfigError(f"RemoteOptions: cache_dir={quoted(path)} must be the path of a folder of this machine.")
         for name, most in (("max_bytes", None), ("ahead_bytes", None), ("connections", _MOST_CONNECTIONS)):
             value = getattr(self, name)
             if value is not None:

@@ -25,6 +25,11 @@ KEYS = {"s3": frozenset(_S3.split()), "gs": frozenset(_GS.split()), "az": frozen
 CLIENT_KEYS = frozenset(_CLIENT.split())
 """Of the HTTP client, for every scheme."""
 FSSPEC_KEYS = ("anon", "key", "secret", "token", "endpoint_url", "headers", "requester_pays")
+_FLAG_NAMES = """skip_signature request_payer virtual_hosted_style_request unsigned_payload imdsv1_fallback s3_express
+sse_bucket_key_enabled disable_tagging use_emulator use_fabric_endpoint use_azure_cli allow_http
+allow_invalid_certificates http1_only http2_only randomize_addresses"""
+_FLAGS = frozenset(_FLAG_NAMES.split())
+_COUNTS = frozenset({"pool_max_idle_per_host"})
 _PREFIXES = ("aws_", "google_", "azure_storage_", "azure_")
 
 
@@ -40,7 +45,40 @@ def check_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"RemoteOptions: unknown storage option {quoted(key)}: the keys are those of obstore's stores and of "
                 f"its client, and of fsspec {', '.join(FSSPEC_KEYS)}.{did_you_mean(name, known)}"
             )
+        _check_value(key, name, options[key])
     return dict(options)
+
+
+def _check_value(key: str, name: str, value: Any) -> None:
+    """Raises ConfigError for a value that no store understands; the message does not show it."""
+    found = f"RemoteOptions: storage option {quoted(key)}"
+    if name in ("anon", "requester_pays"):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{found} must be True or False, not a {type(value).__name__}.")
+    elif name in ("headers", "default_headers"):
+        if not isinstance(value, Mapping) or not all(isinstance(one, str) for pair in value.items() for one in pair):
+            raise ConfigError(
+                f"{found} must be a mapping of names to texts, such as {{'Authorization': 'Bearer ...'}}."
+            )
+    elif name in _FLAGS or name in _COUNTS:
+        kinds = (bool, str) if name in _FLAGS else (int, str)
+        if not isinstance(value, kinds) or (name in _COUNTS and isinstance(value, bool)):
+            raise ConfigError(f"{found} must be {'True or False' if name in _FLAGS else 'a number'}.")
+    elif not isinstance(value, str | bytes):
+        without = " Leave it out where there is none." if value is None else ""
+        raise ConfigError(f"{found} must be a text, not a {type(value).__name__}.{without}")
+    elif name in ("endpoint", "endpoint_url", "base_url"):
+        if not str(value).startswith(("http://", "https://")):
+            raise ConfigError(f"{found} must be a URL with http:// or https://, such as https://host:9000.")
+    elif name in ("root_certificate", "proxy_ca_certificate") and not _is_pem(value):
+        raise ConfigError(
+            f"{found} must be a certificate in PEM's text, -----BEGIN CERTIFICATE-----, not a path: read the file, "
+            f"as by Path(...).read_text()."
+        )
+
+
+def _is_pem(value: str | bytes) -> bool:
+    return b"-----BEGIN CERTIFICATE-----" in (value.encode() if isinstance(value, str) else value)
 
 
 def options_of_scheme(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -53,7 +91,7 @@ def options_of_scheme(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str
     for key, value in options.items():
         for name, translated in _translated(scheme, _plain(key), value):
             if name in CLIENT_KEYS:
-                client[name] = translated
+                client[name] = str(translated) if name in _COUNTS else translated
             elif name in KEYS.get(scheme, ()):
                 store[name] = translated
     return store, client

@@ -1,5 +1,7 @@
 """URLs of objects: which ones are read here, and their parts."""
 
+from urllib.parse import urlsplit
+
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
@@ -38,7 +40,16 @@ def split(url: str) -> tuple[str, str, str]:
     bucket, _, path = rest.partition("/")
     if not bucket:
         raise ConfigError(f"{quoted(without_secrets(url))} has no bucket: write {scheme}://BUCKET/PATH.")
+    if scheme in ("https", "http") and not _has_valid_port(bucket):
+        raise ConfigError(f"{quoted(without_secrets(url))}: the port behind the host must be a number in 1..65535.")
     return scheme, bucket, path
+
+
+def _has_valid_port(host: str) -> bool:
+    try:
+        return urlsplit(f"//{host}").port != 0
+    except ValueError:
+        return False
 
 
 def without_secrets(url: str) -> str:
