@@ -20,7 +20,7 @@ def files_of(store: ObjectStore, url: str) -> RemoteFiles:
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "502", "503", "reset", "short", "long"])
-def test_a_fault_that_passes_is_tried_again_and_logged_once(server, make_store: MakeStore, capfd, fault: str) -> None:
+def test_a_fault_that_passes_is_tried_again_and_logged_once(server, make_store: MakeStore, caplog, fault: str) -> None:
     url = server.put("shard", CONTENT)
     store = make_store()
     files = files_of(store, url)
@@ -28,9 +28,9 @@ def test_a_fault_that_passes_is_tried_again_and_logged_once(server, make_store: 
     assert files.read(0, 0, len(CONTENT)) == CONTENT
     assert store.stats()["retries"] == 2
     store.close()
-    logged = [line for line in capfd.readouterr().err.splitlines() if "trying again" in line]
-    assert len(logged) == 1
-    assert f"{url}: " in logged[0]
+    logged = [one for one in caplog.records if "trying again" in one.message]
+    assert [one.levelname for one in logged] == ["WARNING"]
+    assert f"tfds_torch fetcher: {url}: " in logged[0].message
 
 
 @pytest.mark.parametrize("fault", ["short", "long"])

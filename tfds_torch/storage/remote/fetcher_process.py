@@ -1,9 +1,11 @@
 """FetcherProcess: the fetcher as a child of the process that starts it."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -26,12 +28,15 @@ from tfds_torch.storage.remote.fetcher import main
 main(setup)
 """
 _GRACE_S = 5.0
+_LAST_LINES_S = 1.0
+_logger = logging.getLogger(MODULE)
 
 
 class FetcherProcess:
     """A running fetcher. It is in a session of its own, so that Ctrl-C in the terminal does not reach it.
 
-    It ends when this process does, however it ends: its standard input is closed then.
+    It ends when this process does, however it ends: its standard input is closed then. What it writes to standard error
+    is logged by this process, as warnings: a training's log has it, and a progress bar is not torn by it.
 
     Args:
         address: path of the socket on which it answers.
@@ -44,12 +49,17 @@ class FetcherProcess:
 
     def __init__(self, address: str, options: RemoteOptions) -> None:
         self._address, self._owner = address, os.getpid()
+        readable, writable = os.pipe()
         self.process = subprocess.Popen(  # noqa: S603 (no shell; our own code)
             [sys.executable, "-c", _BOOT, MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=writable,
             start_new_session=True,
         )
+        os.close(writable)
+        self._log = threading.Thread(target=_log_lines, args=(readable,), name="tfds_torch-fetcher-log", daemon=True)
+        self._log.start()
         _running.add(self)
         try:
             self._set_up(options)
@@ -67,6 +77,7 @@ class FetcherProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._log.join(_LAST_LINES_S)
         if Path(self._address).name.startswith(f"{os.getpid()}-"):  # Else a later fetcher of its owner may be there.
             for path in (self._address, f"{self._address}.lock"):
                 Path(path).unlink(missing_ok=True)
@@ -97,6 +108,7 @@ class FetcherProcess:
         line = stdout.readline()
         if not line:
             end = describe_exit(self.process.wait(_GRACE_S))
+            self._log.join(_LAST_LINES_S)
             raise WorkerError(f"The fetcher of remote files {end} before it could answer; its error is above.")
         reply = json.loads(line)
         if "error" in reply:
@@ -107,6 +119,12 @@ class FetcherProcess:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+def _log_lines(descriptor: int) -> None:
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            _logger.warning("%s", line.rstrip())
 
 
 def _plain(value: object) -> Any:
