@@ -20,7 +20,7 @@ from tfds_torch.runtime.printable import printable
 from tfds_torch.runtime.terminal import prepare_output, print_json, run_action
 from tfds_torch.storage.remote.cache_content import CachedObject, cached_objects, clear_cache
 from tfds_torch.storage.remote.options import RemoteOptions
-from tfds_torch.storage.remote.urls import split
+from tfds_torch.storage.remote.urls import split, without_secrets
 
 
 def run(argv: Sequence[str]) -> int:
@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
     except SystemExit as end:  # argparse has printed why.
         return int(end.code or 0)
     prepare_output()
-    interrupted = "Interrupted. What was removed is gone, all else is as it was."
+    interrupted = f"Interrupted. {_INTERRUPTED[flags.action]}"
     return run_action(partial(_ACTIONS[flags.action], flags), interrupted=interrupted, failed="this cannot be done")
 
 
@@ -84,6 +84,13 @@ _ACTIONS: dict[str, Callable[[argparse.Namespace, Console], None]] = {
 }
 
 
+_INTERRUPTED = {
+    "list": "Nothing was changed.",
+    "clear": "What was removed is gone, all else is as it was.",
+    "index": "What was fetched stays in the cache: the same command goes on.",
+}
+
+
 def _table(found: Sequence[CachedObject]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     has_parts = any(one.num_parts for one in found)
@@ -103,6 +110,7 @@ def _folder(flags: argparse.Namespace) -> Path:
     """Returns the folder; the user's own need not be there, and one that is named must."""
     if flags.url is not None:
         split(flags.url)
+        flags.url = without_secrets(flags.url)
     folder = RemoteOptions(cache_dir=flags.cache_dir).folder
     if flags.cache_dir is not None and not folder.exists():
         raise ConfigError(f"There is no folder {printable(str(folder))}.")
