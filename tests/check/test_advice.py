@@ -17,6 +17,7 @@ from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import WorkerChoice
 from tfds_torch.runtime.metrics import EpochTimes
+from tfds_torch.storage.network import NetworkStats
 
 GIB = 2**30
 PLAN = {"num_examples", "batch_size", "remainder", "is_training", "shuffle", "repeats"}
@@ -184,6 +185,33 @@ def test_where_whole_batches_wait_for_the_network_it_is_told_instead() -> None:
         "this machine."
     )
     assert said("the network", throughput=measured(download=18.0)) == ""
+
+
+def test_where_only_the_first_epoch_waits_for_the_network_it_is_told() -> None:
+    first = dict.fromkeys(STAGES, 0.0) | {"download": 50.0, "decode": 18.0, "waiting": 38.0}
+    speed = replace(
+        measured(download=0.0),
+        times=[EpochTimes(4.0, 0.0, 40.0, 8), EpochTimes(2.5, 0.0, 10.0, 8)],
+        num_examples=[14_800] * 2,
+        first_stages=first,
+        networks=[NetworkStats(bytes_fetched=480_000_000), NetworkStats()],
+    )
+    assert said("The first epoch waited", throughput=speed) == (
+        "The first epoch waited for the network, which gave 12.0 MB/s: 370 examples/s, and 1,480 in later epochs, out "
+        "of the cache. Where that is too slow and the link is not full, RemoteOptions(connections=...) sends more "
+        "requests at a time; a machine in the bucket's region, or a copy made before, waits less."
+    )
+    for other in ({"waiting": 19.0}, {"download": 17.0}):
+        assert said("The first epoch", throughput=replace(speed, first_stages=first | other)) == ""
+    assert said("The first epoch", throughput=replace(speed, stages=measured(download=19.0).stages)) == ""
+
+
+def test_shards_without_an_index_are_told_of() -> None:
+    assert said("had an index", unindexed_url="s3://bucket/it's") == (
+        "No shard had an index beside it: all were fetched as wholes to find their records, before the first batch. "
+        "`python -m tfds_torch.remote index 's3://bucket/it'\"'\"'s'` writes the indices once, for every machine."
+    )
+    assert said("had an index") == ""
 
 
 def test_where_whole_batches_are_long_on_their_way_it_is_told() -> None:

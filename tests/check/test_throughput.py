@@ -1,7 +1,10 @@
 """RankReading: which epochs the figures of a rank come from."""
 
+from tfds_torch.check.findings import Findings
+from tfds_torch.check.network_report import network_rows
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.runtime.metrics import EpochTimes
+from tfds_torch.storage.network import NetworkStats
 
 
 def reading(*epochs: tuple[float, float, float, int]) -> RankReading:
@@ -43,3 +46,19 @@ def test_the_longest_tail_may_be_the_first_epochs() -> None:
 def test_an_empty_split_has_a_speed_of_zero() -> None:
     figures = reading((0.5, 0.5, 0.5, 0), (0.25, 0.25, 0.25, 0))
     assert (figures.examples_per_s, figures.later_first_batch_s) == (0.0, 0.25)
+
+
+def test_the_network_is_told_of_by_epoch() -> None:
+    times = [EpochTimes(1.0, 0.0, 40.0, 8), EpochTimes(0.5, 0.0, 10.0, 8)]
+    networks = [NetworkStats(bytes_fetched=480_000_000, waited_s=50.0), NetworkStats()]
+    findings = Findings(network=NetworkStats(bytes_fetched=500_000_000, waited_s=51.0))
+    assert network_rows(findings) is None
+    findings.readings = [RankReading(0, times, [4000, 4000], networks=networks)]
+    assert network_rows(findings) == (
+        ["epoch", "seconds", "examples/s", "fetched", "MB/s", "waited s"],
+        [
+            ["0", "40.00", "100", "480 MB", "12.0", "50.00"],
+            ["1", "10.00", "400", "0 bytes", "0.0", "0.00"],
+            ["other", "", "", "20 MB", "", "1.00"],
+        ],
+    )

@@ -1,7 +1,12 @@
 """`python -m tfds_torch.check` proves the promises of datasets by URLs; MultiLoader and recipes read them, too."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +53,30 @@ def test_check_keeps_all_promises(
     network = found["network"]
     assert min(network["bytes_fetched"], network["bytes_delivered"], network["requests"]) > 0
     assert f"Network: {network['requests']} requests" in done.stdout
-    assert f"Network: {network['requests']} requests" in html.read_text()
+    page = html.read_text()
+    assert f"{network['requests']} requests" in page
+    assert all(f">{part}<" in page for part in ("Network", "MB/s"))
+    for rank in found["throughput"]:
+        assert len(rank["networks"]) == len(rank["epochs"]) == 2
+
+
+def test_on_a_terminal_the_bar_has_a_line_about_the_network(serve: Serve, numbered_root: str) -> None:
+    screen, terminal = pty.openpty()
+    line = ["--root", serve(numbered_root), "--name", "numbered:1.0.0", "--workers", "0", "--batch-size", "4"]
+    command = [sys.executable, "-m", "tfds_torch.check", *line]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=terminal, env=os.environ | {"TERM": "xterm"}
+    ) as check:
+        os.close(terminal)
+        shown = b""
+        with suppress(OSError):  # EIO: the other side is closed.
+            while part := os.read(screen, 1 << 16):
+                shown += part
+    os.close(screen)
+    assert check.returncode == 0, shown.decode()
+    assert b"rank 0" in shown
+    assert b"network: " in shown
+    assert b"MB fetched" in shown
 
 
 def test_multi_loader_and_mixtures_read_them(serve: Serve, numbered_root: str) -> None:

@@ -107,9 +107,10 @@ def test_an_error_in_one_shard_ends_the_scans_of_the_others(tmp_path: Path, monk
 
 
 def test_ctrl_c_ends_all_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = threading.Semaphore(0)
+    begun, ended = threading.Event(), threading.Semaphore(0)
 
     def scan(path: str, advance: Callable[[int], object], stamp: Stamp) -> Int64Array:
+        begun.set()
         try:
             while True:
                 advance(1)
@@ -117,13 +118,37 @@ def test_ctrl_c_ends_all_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             ended.release()
 
     def interrupt(*arguments: object) -> None:
+        assert begun.wait(30)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(record_index, "scan_offsets", scan)
     monkeypatch.setattr(shard_scans, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         find_records(*arguments(tmp_path, [1, 1]))
-    assert ended.acquire(blocking=False)
+    assert ended.acquire(timeout=30)
+
+
+def test_ctrl_c_does_not_wait_for_a_scan_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a shard that comes over a network does."""
+    begun, answered, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def scan(path: str, advance: Callable[[int], object], stamp: Stamp) -> Int64Array:
+        begun.set()
+        assert answered.wait(60)
+        ended.set()
+        raise ShardError("too late")
+
+    def interrupt(*arguments: object) -> None:
+        assert begun.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record_index, "scan_offsets", scan)
+    monkeypatch.setattr(shard_scans, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        find_records(*arguments(tmp_path, [1]))
+    assert not ended.is_set()
+    answered.set()
+    assert ended.wait(30)
 
 
 # The progress bar.

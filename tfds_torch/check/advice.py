@@ -1,5 +1,6 @@
 """What a user could do better, a sentence each. Pure."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,7 @@ class AdviceInput:
         free_disk_bytes: where decoded caches lie; None: images cannot be cached, or the system does not report it.
         num_loader_workers: 0: the training process reads by itself.
         throughput: of rank 0 in whole batches, alone on the machine; None: it did not read so.
+        unindexed_url: of a bucket's shards, all of which were fetched to find where their records lie; None: of no one.
         usual_workers: what `num_workers="auto"` would choose; None: the loader does not offer it.
     """
 
@@ -49,11 +51,12 @@ class AdviceInput:
     num_loader_workers: int = 0
     throughput: RankReading | None = None
     usual_workers: WorkerChoice | None = None
+    unindexed_url: str | None = None
 
 
 def advise(facts: AdviceInput) -> list[str]:
     """Returns sentences, the weightiest first; none when there is nothing to be said."""
-    parts = (_memory, _stages, _shards, _remainder, _fill, _workers, _cache)
+    parts = (_memory, _stages, _network, _shards, _remainder, _fill, _workers, _cache)
     return [sentence for part in parts for sentence in part(facts)]
 
 
@@ -107,6 +110,30 @@ def _stages(facts: AdviceInput) -> Iterator[str]:
             f"Whole batches were on their way from the workers for {hand_over / speed.timed_s:.0%} of the time: a "
             f"larger batch_size than {facts.plan.batch_size} hands them over less often."
         )
+
+
+def _network(facts: AdviceInput) -> Iterator[str]:
+    """What the first epoch of remote files waits for, where the later ones do not."""
+    if facts.unindexed_url is not None:
+        yield (
+            f"No shard had an index beside it: all were fetched as wholes to find their records, before the first "
+            f"batch. `python -m tfds_torch.remote index {shlex.quote(facts.unindexed_url)}` writes the indices once, "
+            f"for every machine."
+        )
+    speed = facts.throughput
+    if speed is None or not speed.first_stages or not speed.networks or speed.times[0].num_batches < _ENOUGH_BATCHES:
+        return
+    stages, took_s = speed.first_stages, speed.times[0].whole_s
+    if stages["waiting"] < _LARGE_SHARE_OF_TIME * took_s or stages["download"] <= max(stages["read"], stages["decode"]):
+        return
+    if speed.stages["download"] > max(speed.stages["read"], speed.stages["decode"]):
+        return  # The later ones wait as well, which `_stages` says.
+    yield (
+        f"The first epoch waited for the network, which gave {speed.networks[0].bytes_fetched / 1e6 / took_s:.1f} "
+        f"MB/s: {speed.num_examples[0] / took_s:,.0f} examples/s, and {speed.examples_per_s:,.0f} in later epochs, out "
+        f"of the cache. Where that is too slow and the link is not full, RemoteOptions(connections=...) sends more "
+        f"requests at a time; a machine in the bucket's region, or a copy made before, waits less."
+    )
 
 
 def _shards(facts: AdviceInput) -> Iterator[str]:

@@ -47,16 +47,20 @@ from tfds_torch.check.throughput import RankReading
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
+from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores
-from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
-from tfds_torch.storage.network import total_stats
+from tfds_torch.runtime.terminal import PatientConsole, ProgressBar, prepare_output
+from tfds_torch.storage.network import NetworkStats, total_stats
+from tfds_torch.storage.network_rate import NetworkRate
+from tfds_torch.storage.remote.urls import LISTED_SCHEMES
 from tfds_torch.storage.source import is_local
 
 OK, BROKEN, USAGE, INTERRUPTED = 0, 1, 2, 130
 _GRACE_S = 20.0
+_LARGE_PART = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,7 +142,9 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.pipelines = count_pipelines(parser, expected)
     report.print_plan(console, expected, findings.pipelines, num_workers)
     indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
+    before = total_stats(parser.source.networks)
     findings.sizes = read_sizes(parser, indices)
+    unindexed_url = _find_unindexed(parser, before)
     findings.image_sizes = measure_images(findings.sizes)
     findings.order = OrderSample(expected.plan) if settings.html_path is not None else None
     findings.delivery, reading_parser = choose_delivery(
@@ -146,7 +152,8 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     )
     why_no_pixels = find_why_no_pixels(reading_parser, indices)
     has_pixels = why_no_pixels is None
-    how = HowRead(num_workers, settings.num_epochs, settings.is_plain, frozenset(indices), has_pixels)
+    networks = parser.source.networks
+    how = HowRead(num_workers, settings.num_epochs, settings.is_plain, frozenset(indices), has_pixels, networks)
     is_index = expected.mode == "index"
     points = choose_points(expected.plan, expected.num_epochs) if is_index else []
     kept = kept_batches(points, expected.plan.num_batches, expected.num_epochs)
@@ -154,7 +161,10 @@ def _check(settings: Settings, console: Console, findings: Findings) -> int:
     findings.readings = _read(reading_parser, settings, how, findings.ledger, findings.order)
     findings.promises = judge(findings.ledger)
     findings.advice = advise(
-        _facts(parser, expected, findings, is_built_here(settings.config, settings.root, settings.num_fake))
+        replace(
+            _facts(parser, expected, findings, is_built_here(settings.config, settings.root, settings.num_fake)),
+            unindexed_url=unindexed_url,
+        )
     )
     with _busy("another reader, Pillow" + ", another number of workers" * is_index):
         sample = read_compared(parser, expected, indices)
@@ -181,7 +191,10 @@ def _read(
 ) -> list[RankReading]:
     num_replicas = settings.num_replicas
     readings = {}
-    with make_progress(Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    networks = parser.source.networks if console.is_terminal else ()
+    batch_bytes = (parser.batch_size or 1) * parser.mean_example_bytes
+    with NetworkRate(networks) as network, ProgressBar(console, lambda: network.text) as progress:
         total = ledger.expected.plan.num_batches * num_replicas * how.num_epochs
         task = progress.add_task("all ranks" if settings.is_torchrun else "rank 0", total=total, rate="")
         if settings.is_torchrun:
@@ -196,10 +209,12 @@ def _read(
             elif isinstance(step, EpochEnd):
                 ledger.end(rank, epochs[rank], step)
                 epochs[rank] += 1
+                network.begin_epoch()
             else:
                 ledger.add(rank, epochs[rank], step)
                 if order is not None and epochs[rank] == 0:
                     order.add(rank, step.index)
+                network.need(batch_bytes)
                 speed = progress.tasks[task].speed
                 rate = f"{speed * (parser.batch_size or 1):,.0f} examples/s" if speed else ""
                 description = "all ranks" if settings.is_torchrun else f"rank {rank}"
@@ -242,6 +257,20 @@ def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_
         throughput=findings.readings[0] if is_batched and not is_crowded else None,
         usual_workers=choose_workers(usable_cores(), num_replicas, available_bytes()) if is_batched else None,
     )
+
+
+def _find_unindexed(parser: CheckedParser, before: NetworkStats | None) -> str | None:
+    """Returns the URL of shards that were fetched whole to read a few examples: they have no index; None: they have.
+
+    Of a web server, where no index can be written, it is None, too.
+    """
+    after = total_stats(parser.source.networks)
+    if before is None or after is None or isinstance(parser, ParserMixture):
+        return None
+    place, split_bytes = place_of(parser), len(parser.source) * parser.mean_example_bytes
+    if not isinstance(place, str) or not place.startswith(tuple(f"{one}://" for one in LISTED_SCHEMES)):
+        return None
+    return place if (after - before).bytes_fetched > _LARGE_PART * split_bytes else None
 
 
 def _free_disk_bytes(parser: CheckedParser) -> int | None:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -14,6 +15,7 @@ from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPrepro
 from tfds_torch.parsers.config import Config
 
 _USUAL_SIDE, _SMALL_SIDE, _CROP_PADDING = 224, 64, 4  # Pixels.
+_UNREADABLE = (CorruptRecordError, OSError, TypeError)
 
 
 @dataclass(frozen=True)
@@ -104,12 +106,15 @@ def _read_sizes(parser: SingleParser, indices: Sequence[int]) -> list[tuple[int,
     if source.obstacle is not None or key is None:
         return []
     sizes = []
+    if source.networks:
+        with suppress(*_UNREADABLE):  # At once: shards are looked at side by side, with one bar.
+            source.read(np.array(indices, np.int64), [key])
     for index in indices:
         try:
             (image,) = source.read(np.array([index], np.int64), [key])[key]
             is_raw = isinstance(image, np.ndarray)
             sizes.append((image.shape[1], image.shape[0]) if is_raw else Image.open(io.BytesIO(image)).size)
-        except (CorruptRecordError, OSError, TypeError):  # Reading it raises.
+        except _UNREADABLE:  # Reading it raises.
             continue
     return sizes
 

@@ -32,9 +32,11 @@ ended it, is null or empty.
     is_torchrun     true: the ranks were processes of torch.distributed and read at the same time, so that `throughput`
                     is what each had of the machine; false: one after the other, each alone on it
     throughput      [{rank, first_batch_s, later_first_batch_s, examples_per_s, tail_s, epochs, processes, and of the
-                    epochs after the first (of one epoch, of that) num_batches, timed_s, stages}]; stages are seconds of
-                    all workers and threads: {read, decode, fetch (all that a dataset does), collate, hand_over, waiting
-                    (the loop, for batches)}, or nothing where the loader does not report them
+                    epochs after the first (of one epoch, of that) num_batches, timed_s, stages}]; of files in object
+                    stores first_stages (of the first of several epochs) and networks [as `network`] of each epoch, else
+                    nothing; stages are seconds of all workers and threads: {read, download (of object stores), decode,
+                    fetch (all that a dataset does), collate, hand_over, waiting (the loop, for batches)}, or nothing
+                    where the loader does not report them
     promises        [{name, kept, detail}]; read_mode index makes more than the streams
     not_judged      [{name, reason}] of promises that this dataset cannot be asked for
     network         null, or of files in object stores {requests, retries (of them), bytes_fetched, bytes_delivered (to
@@ -197,6 +199,7 @@ def _throughput(findings: Findings) -> list[dict[str, Any]]:
     return [
         {name: getattr(reading, name) for name in names}
         | {"stages": dict(reading.stages), "epochs": [asdict(times) for times in reading.times]}
+        | {"first_stages": dict(reading.first_stages), "networks": [asdict(one) for one in reading.networks]}
         | {"processes": [{"pid": pid, "pss_bytes": size} for pid, size in reading.memory.items()]}
         for reading in findings.readings
     ]

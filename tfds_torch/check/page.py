@@ -23,10 +23,12 @@ from tfds_torch.check.figures import plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.mixture_page import mixture_part
 from tfds_torch.check.mixture_report import describe_members
+from tfds_torch.check.network_report import describe_network, network_rows
 from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
 from tfds_torch.check.page_part import Part
 from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
+from tfds_torch.check.throughput import RankReading
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
@@ -232,16 +234,17 @@ def _readings(findings: Findings) -> Iterator[Part]:
     note += f"the end of the loop; {rate if first.times[1:] else 'there was only one'}."
     if findings.is_torchrun and len(readings) > 1:
         note += f" All ranks together: {sum(rank.examples_per_s for rank in readings):,.0f} examples/s."
-    if network := printed.describe_network(findings):
-        note += f" {network}."
     yield Part("speed", "Speed", note, *printed.speed_rows(readings))
-    if first.stages:
-        note = (
-            f"{plural(first.num_batches, 'batch')} of rank 0 in {show_seconds(first.timed_s)}. The time of all workers "
+    if network := describe_network(findings):
+        note = f"{network.removeprefix('Network: ')}. "
+        note += "What is read comes from the network once, and from this machine's cache later."
+        headings, rows = network_rows(findings) or ((), ())
+        note += (
+            " While rank 0 read; other: before, when shards without an index are fetched, and after." if rows else ""
         )
-        note += "and threads together: it may exceed that."
-        stages = [(name.replace("_", "-"), show_seconds(s), _STAGES[name]) for name, s in first.stages.items()]
-        yield Part("stages", "Stages", note, ("stage", "time", "meaning"), stages)
+        yield Part("network", "Network", note, headings, rows)
+    if first.stages:
+        yield _stages(first)
     heaviest = printed.find_heaviest(readings)
     if heaviest.memory:
         (main, held), *children = heaviest.memory.items()
@@ -253,6 +256,20 @@ def _readings(findings: Findings) -> Iterator[Part]:
             note += f" All ranks: {show_bytes(sum(sum(rank.memory.values()) for rank in readings))}."
         memory = [(name, show_bytes(size)) for name, size in sizes]
         yield Part("memory", "Memory", note, ("process", "size"), memory)
+
+
+def _stages(first: RankReading) -> Part:
+    """Returns the times of the stages; of remote files also those of the first epoch, which fills the cache."""
+    note = f"{plural(first.num_batches, 'batch')} of rank 0 in {show_seconds(first.timed_s)}"
+    headings, columns = ["stage", "time"], [first.stages]
+    if first.first_stages:
+        note += f"; the first epoch took {show_seconds(first.times[0].whole_s)}"
+        headings, columns = ["stage", "first epoch", "later epochs"], [first.first_stages, first.stages]
+    note += ". The time of all workers and threads together: it may exceed that."
+    rows = [
+        (name.replace("_", "-"), *(show_seconds(one[name]) for one in columns), _STAGES[name]) for name in first.stages
+    ]
+    return Part("stages", "Stages", note, (*headings, "meaning"), rows)
 
 
 def _labels(findings: Findings) -> Part:

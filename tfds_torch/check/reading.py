@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tfds_torch.check.expectation import Expectation
@@ -18,8 +19,9 @@ from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
 from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.metrics import EpochTimer
+from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
 from tfds_torch.runtime.process_tree import tree_pss_bytes
+from tfds_torch.storage.network import Network, total_stats
 from tfds_torch.torch_data.rank_processes import iterate_ranks
 
 _STALL_TIMEOUT_S = 600.0
@@ -41,6 +43,7 @@ class HowRead:
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         sample: indices of the examples whose pixels are kept.
         has_pixels: whether images are looked at.
+        networks: what the files come through; none: they are local.
     """
 
     num_workers: int
@@ -48,6 +51,7 @@ class HowRead:
     is_plain: bool = False
     sample: frozenset[int] = frozenset()
     has_pixels: bool = True
+    networks: Collection[Network] = ()
 
     @property
     def of_reader(self) -> dict[str, Any]:
@@ -91,10 +95,8 @@ def _read(reader: Reader, how: HowRead, rank: int) -> Generator[Step, None, None
     kept = kept_batches(points, len(reader), how.num_epochs)
     if points:
         states[points[0]] = reader.take_state(points[0])
-    began = reader.stats
+    marks, networks = [reader.stats], [total_stats(how.networks)]
     for epoch in range(how.num_epochs):
-        if epoch == 1:
-            began = reader.stats
         number = num = 0
         digested = {at.number for at in kept if at.epoch == epoch}
         with closing(reader.batches(timer, digested)) as batches:
@@ -107,15 +109,21 @@ def _read(reader: Reader, how: HowRead, rank: int) -> Generator[Step, None, None
                 if (point := Point(epoch, number)) in points:
                     states[point] = reader.take_state(point)
         num_examples.append(num)
+        marks.append(reader.stats)
+        networks.append(total_stats(how.networks))
         yield EpochEnd(len(reader), reader.loader_batch_size, reader.drop_last)
-    ended = reader.stats
-    stages = {}
-    if began is not None and ended is not None:
-        stages = {stage: getattr(ended, f"{stage}_s") - getattr(began, f"{stage}_s") for stage in STAGES}
-        if not ended.download_s:
-            del stages["download"]
+    known = [mark for mark in marks if mark is not None]
+    is_remote, has_later = bool(how.networks), how.num_epochs > 1
+    stages = _stages(known[has_later], known[-1], is_remote) if known else {}
+    first_stages = _stages(known[0], known[1], is_remote) if known and is_remote and has_later else {}
+    taken = [after - before for before, after in pairwise(networks) if after is not None and before is not None]
     resumed = tuple(reader.read_on(saved, how.num_epochs) for saved in states.values())
-    yield RankReading(rank, tuple(timer.epochs), tuple(num_examples), memory, stages, resumed)
+    yield RankReading(rank, tuple(timer.epochs), tuple(num_examples), memory, stages, first_stages, taken, resumed)
+
+
+def _stages(began: LoaderStats, ended: LoaderStats, is_remote: bool) -> dict[str, float]:
+    stages = [stage for stage in STAGES if stage != "download" or is_remote]
+    return {stage: getattr(ended, f"{stage}_s") - getattr(began, f"{stage}_s") for stage in stages}
 
 
 def _resume_points(reader: Reader, how: HowRead) -> list[Point]:

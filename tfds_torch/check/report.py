@@ -11,10 +11,11 @@ from rich.text import Text
 
 from tfds_torch.check.content import ImageSizes, LabelCount, choose_shown
 from tfds_torch.check.expectation import Expectation, PipelineCounts
-from tfds_torch.check.figures import Rows, plural, show_bytes
+from tfds_torch.check.figures import Rows, plural
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.mixture_report import count_rows, describe_members
+from tfds_torch.check.network_report import describe_network, network_rows
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of, promised_by
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
@@ -135,6 +136,8 @@ def print_findings(console: Console, findings: Findings) -> None:
     for line in lines:
         if line:
             console.print(line)
+    if rows := network_rows(findings):
+        console.print(_table(*rows, "epochs"))
     if findings.advice:
         console.print(Panel(_advice(findings.advice), title="Advice", title_align="left", expand=False))
 
@@ -254,23 +257,15 @@ def _stages(ranks: Sequence[RankReading]) -> str:
     speed = ranks[0]
     if not speed.stages:
         return ""
-    stages = ", ".join(f"{stage.replace('_', '-')} {seconds:.2f}" for stage, seconds in speed.stages.items())
     batches = plural(speed.num_batches, "batch")
-    return f"Stages of {batches} of rank 0 in {speed.timed_s:.2f} s, seconds of all workers: {stages}"
+    line = f"Stages of {batches} of rank 0 in {speed.timed_s:.2f} s, seconds of all workers: {_list(speed.stages)}"
+    if speed.first_stages:
+        line += f"\nStages of its first epoch in {speed.times[0].whole_s:.2f} s: {_list(speed.first_stages)}"
+    return line
 
 
-def describe_network(findings: Findings) -> str:
-    """Returns what was asked of object stores, in a line; nothing where all files are of this machine."""
-    network, parser = findings.network, findings.parser
-    if network is None or parser is None:
-        return ""
-    split_bytes = len(parser.source) * parser.mean_example_bytes
-    share = f" ({network.bytes_fetched / split_bytes:.2f} of the split)" if split_bytes else ""
-    again = f", {network.retries} of them sent again" if network.retries else ""
-    return (
-        f"Network: {plural(network.requests, 'request')}{again}; {show_bytes(network.bytes_fetched)} fetched{share}, "
-        f"{show_bytes(network.bytes_delivered)} read; readers waited {network.waited_s:.1f} s, all together"
-    )
+def _list(stages: Mapping[str, float]) -> str:
+    return ", ".join(f"{stage.replace('_', '-')} {seconds:.2f}" for stage, seconds in stages.items())
 
 
 def _advice(sentences: Sequence[str]) -> Table:

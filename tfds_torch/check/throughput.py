@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tfds_torch.check.resume import Resumed
 from tfds_torch.runtime.metrics import EpochTimes
+from tfds_torch.storage.network import NetworkStats
 
 STAGES = ("read", "download", "decode", "fetch", "collate", "hand_over", "waiting")
 """Of `LoaderStats`, those that show what a loop waited for; `download` of object stores only."""
@@ -22,6 +23,9 @@ class RankReading:
             children; empty where the system does not report it.
         stages: stage -> seconds in the timed epochs, as in `LoaderStats`, all workers and threads together; empty where
             the loader does not report them.
+        first_stages: the same of the first epoch of remote files, where it is not timed; else empty.
+        networks: what each epoch took from object stores, for all processes that share a fetcher; empty where all files
+            are local.
         resumed: what came after states that were taken in these epochs, with the same workers; in mode `index` only.
     """
 
@@ -30,6 +34,8 @@ class RankReading:
     num_examples: Sequence[int]
     memory: Mapping[int, int] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
+    first_stages: Mapping[str, float] = field(default_factory=dict)
+    networks: Sequence[NetworkStats] = ()
     resumed: Sequence[Resumed] = ()
 
     @property

@@ -28,7 +28,7 @@ from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.runtime.printable import printable, quoted
-from tfds_torch.runtime.terminal import PatientConsole, make_progress, prepare_output
+from tfds_torch.runtime.terminal import PatientConsole, ProgressBar, prepare_output
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.verify import verify
 from tfds_torch.storage.beton.writer import check_target
@@ -191,7 +191,7 @@ def _words(options: str | None) -> list[str]:
 @contextmanager
 def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]]:
     """Shows progress on a terminal, from the first step on, since workers are forked before."""
-    progress = make_progress(errors)
+    progress = ProgressBar(errors)
     task: TaskID | None = None
 
     def show(done: int, total: int) -> None:

@@ -88,7 +88,7 @@ def _index_tars(url: str, remote: RemoteOptions | None) -> IndexedShards:
         index = scan_tar(paths[place], advance, stamps[place], files)
         return (paths[place], index_beside(paths[place], stamps[place]).to_bytes(index)), len(index)
 
-    found = scan_shards(scan, [size for size, _ in stamps], url)
+    found = scan_shards(scan, [size for size, _ in stamps], url, files.networks)
     indexed = _write(url, len(paths), sum(count for _, count in found), files, lambda: iter([one for one, _ in found]))
     if indexed.refusal is not None:
         open_index(paths, stamps, url, files)  # This machine keeps it.

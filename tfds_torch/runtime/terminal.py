@@ -5,13 +5,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.runtime import shown_bars
 from tfds_torch.runtime.printable import printable
 
 _WIDTH_OF_PIPES = 160
@@ -78,14 +79,39 @@ def run_action(act: Callable[[PatientConsole], object], *, interrupted: str, fai
     return 0
 
 
-def make_progress(console: Console) -> Progress:
-    """Returns a bar that goes away at its end, and is for terminals only; its tasks have a field `rate`, a text."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+class ProgressBar(Progress):
+    """A bar that goes away at its end, and is for terminals only; its tasks have a field `rate`, a text.
+
+    Args:
+        console: where it is shown.
+        note: is asked for a line below the bar, whenever the bar is drawn; "" is no line.
+    """
+
+    def __init__(self, console: Console, note: Callable[[], str] = str) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._note = note
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+    def start(self) -> None:
+        """Shows it."""
+        super().start()
+        if not self.disable:
+            shown_bars.shown.add(self)
+
+    def stop(self) -> None:
+        """Takes it away."""
+        shown_bars.shown.discard(self)
+        super().stop()
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yields the bar, and the line below it."""
+        yield from super().get_renderables()
+        if text := self._note():
+            yield Text(text, no_wrap=True, overflow="ellipsis")

@@ -2,16 +2,21 @@
 
 import contextlib
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, Protocol, TypeVar, cast
 
 from tfds_torch.errors import ShardError
+from tfds_torch.runtime.shown_bars import can_show_bar
+from tfds_torch.storage.network import Network
+from tfds_torch.storage.network_rate import NetworkRate
 from tfds_torch.storage.open_files import Stamp, difference, stamp_of
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status, unreadable
 
@@ -19,6 +24,7 @@ from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status, unreada
 _NUM_THREADS = 8
 _BAR_AFTER_S = 2.0
 _BAR_PERIOD_S = 0.1
+_GRACE_S = 1.0
 
 _Found = TypeVar("_Found")
 Advance = Callable[[int], object]
@@ -60,13 +66,16 @@ class _StoppedError(Exception):
     """Ends the scans of other files after an error or Ctrl-C."""
 
 
-def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], dataset: str) -> list[_Found]:
-    """Scans every shard; the first error that is found ends all scans.
+def scan_shards(
+    scan: Callable[[int, Advance], _Found], sizes: Sequence[int], dataset: str, networks: Collection[Network] = ()
+) -> list[_Found]:
+    """Scans every shard; the first error that is found, or Ctrl-C, ends all scans.
 
     Args:
         scan: number of a shard, and a function to call with the offset in bytes that was reached -> its result.
         sizes: bytes of each shard, for the progress bar.
         dataset: name of the dataset, for messages.
+        networks: what the shards come through; the bar shows what was fetched. None: they are local.
     """
     stop = threading.Event()
     reached = [0] * len(sizes)
@@ -76,14 +85,31 @@ def scan_shards(scan: Callable[[int, Advance], _Found], sizes: Sequence[int], da
             raise _StoppedError
         reached[place] = offset
 
-    with ThreadPoolExecutor(min(_NUM_THREADS, max(1, len(sizes))), "tfds_torch-index") as threads:
-        scans = [threads.submit(scan, place, partial(advance, place)) for place in range(len(sizes))]
-        try:
-            _wait(scans, reached, sum(sizes), dataset)
-        finally:
-            stop.set()
-            threads.shutdown(cancel_futures=True)
-    failures = [error for scan in scans if not scan.cancelled() and (error := scan.exception())]
+    scans: list[Future[_Found]] = [Future() for _ in sizes]
+    places = SimpleQueue[int]()
+    for place in range(len(sizes)):
+        places.put(place)
+
+    def work() -> None:
+        with contextlib.suppress(Empty):
+            while not stop.is_set():
+                place = places.get_nowait()
+                try:
+                    scans[place].set_result(scan(place, partial(advance, place)))
+                except BaseException as error:
+                    scans[place].set_exception(error)
+
+    threads = [Thread(target=work, name="tfds_torch-index", daemon=True) for _ in sizes[:_NUM_THREADS]]
+    for thread in threads:
+        thread.start()
+    try:
+        _wait(scans, reached, sum(sizes), dataset, networks)
+    finally:
+        stop.set()
+        ends_at = time.monotonic() + _GRACE_S
+        for thread in threads:  # One that waits for a network ends with this process: Ctrl-C must not wait for it.
+            thread.join(max(0.0, ends_at - time.monotonic()))
+    failures = [error for scan in scans if scan.done() and (error := scan.exception())]
     for error in failures:
         if not isinstance(error, _StoppedError):
             raise error
@@ -125,11 +151,23 @@ def _check_stamp(path: str | os.PathLike[str], file: FileIO, stamp: Stamp | None
         )
 
 
-def _wait(scans: Sequence[Future[Any]], reached: Sequence[int], num_bytes: int, dataset: str) -> None:
+def _wait(
+    scans: Sequence[Future[Any]],
+    reached: Sequence[int],
+    num_bytes: int,
+    dataset: str,
+    networks: Collection[Network],
+) -> None:
     """Returns when every scan is done, or one has failed."""
-    _, waiting = wait(scans, _BAR_AFTER_S if sys.stderr.isatty() else None, FIRST_EXCEPTION)
-    if not waiting or any(scan.done() and scan.exception() for scan in scans):
-        return
+    has_bar = can_show_bar()
+    with NetworkRate(networks if has_bar else ()) as network:
+        _, waiting = wait(scans, _BAR_AFTER_S if has_bar else None, FIRST_EXCEPTION)
+        if waiting and not any(scan.done() and scan.exception() for scan in scans):
+            # A remote shard is reached as a whole: what was fetched shows that it is on its way.
+            _show(waiting, lambda: max(sum(reached), min(network.fetched_bytes, num_bytes)), num_bytes, dataset)
+
+
+def _show(waiting: Collection[Future[Any]], reached: Callable[[], int], num_bytes: int, dataset: str) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -138,6 +176,6 @@ def _wait(scans: Sequence[Future[Any]], reached: Sequence[int], num_bytes: int, 
         task = bar.add_task(f"indexing {dataset}", total=num_bytes)
         while waiting:
             done, waiting = wait(waiting, _BAR_PERIOD_S, FIRST_EXCEPTION)
-            bar.update(task, completed=sum(reached))
+            bar.update(task, completed=reached())
             if any(scan.exception() for scan in done):
                 return

@@ -46,8 +46,8 @@ class CacheProgress(AbstractContextManager["CacheProgress"]):
     def _begin_bar(self, what: str, num_examples: int) -> None:
         from rich.console import Console
 
-        from tfds_torch.runtime.terminal import make_progress
+        from tfds_torch.runtime.terminal import ProgressBar
 
-        self._bar = make_progress(Console(stderr=True))
+        self._bar = ProgressBar(Console(stderr=True))
         self._bar.start()
         self._task = self._bar.add_task(self._words(what), total=num_examples, rate="")

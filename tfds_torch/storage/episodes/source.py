@@ -224,8 +224,9 @@ class WindowSource(ReadByNumber):
     def _open(self) -> WindowReader:
         table = self.episodes.table
         self._check_stamps()
+        shards = table.files, self._stamps, table.num_in_file
         index = open_step_index(
-            *(self.features.layout, self.name, table.files, self._stamps, table.num_in_file, self.episodes.scan)
+            self.features.layout, self.name, *shards, self.episodes.scan, networks=self.episodes.networks
         )
         file, record = table.find(np.arange(len(table), dtype=np.int64))
         records = self._first_records[file] + record

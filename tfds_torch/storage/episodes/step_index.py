@@ -9,7 +9,7 @@ uint32 each. That is 12 bytes for each step and feature of bytes, and 12 for 64 
 import json
 import mmap
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.episodes.layout import EpisodeLayout, StepCountError
 from tfds_torch.storage.episodes.wire import WireError
 from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_path
+from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_errors import wrong_count
 from tfds_torch.storage.shard_scans import Advance, scan_shards
@@ -75,6 +76,7 @@ def open_step_index(
     stamps: Sequence[Stamp],
     counts: Sequence[int],
     scan: Scan,
+    networks: Collection[Network] = (),
 ) -> StepIndex:
     """Maps the index of shards, or builds it; of processes that start together one builds.
 
@@ -85,11 +87,13 @@ def open_step_index(
         stamps: size in bytes and modification time in ns of each.
         counts: number of records that each must hold.
         scan: reads the records of a shard, with their checksums.
+        networks: what the shards come through; none: they are local.
 
     Raises:
         ShardError: a shard is missing, changed, or holds another number of records.
         CorruptRecordError: a record does not have its checksum, or is not an episode of these features.
     """
+    sizes = [size for size, _ in stamps]
     shards = [[path, *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
     features = {
         "values": layout.values,
@@ -107,7 +111,7 @@ def open_step_index(
         index_path(f"{_FORMAT} {layout.sequence} {dataset}", paths),
         dataset,
         table=json.dumps({"format": _FORMAT, "dataset": dataset, "features": features, "shards": shards}).encode(),
-        build=lambda: _join(layout, scan_shards(scan_one, [size for size, _ in stamps], dataset)),
+        build=lambda: _join(layout, scan_shards(scan_one, sizes, dataset, networks)),
         encode=_encode,
         decode=lambda content, start: _decode(layout, content, start, sum(counts)),
     ).open()

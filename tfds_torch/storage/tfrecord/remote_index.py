@@ -118,7 +118,7 @@ class RemoteRecordIndex:
                 with suppress(_NoIndexError):
                     self._look_at_one(missing[place], stamps[missing[place]], advance if fetches else None)
 
-            scan_shards(look, [size for size, _ in stamps.values()], self.dataset)
+            scan_shards(look, [size for size, _ in stamps.values()], self.dataset, self._store.networks)
 
     def _look_at_one(self, file: int, stamp: Stamp, advance: Advance | None) -> None:
         url, count = self.files[file], self._table.num_in_file[file]

@@ -159,7 +159,11 @@ def open_index(
         return found
 
     return _index_cache(
-        paths, stamps, name, lambda: join_indexes(scan_shards(scan, sizes, name), paths), index_path(_FORMAT, paths)
+        paths,
+        stamps,
+        name,
+        lambda: join_indexes(scan_shards(scan, sizes, name, files.networks), paths),
+        index_path(_FORMAT, paths),
     ).open()
 
 
