@@ -118,3 +118,26 @@ def test_a_certificate_that_is_not_trusted_is_named(server, make_store: MakeStor
         make_store(timeout_s=60.0).read_small(url)
     trusted = certificate.read_text().partition("-----BEGIN PRIVATE")[0]
     assert make_store(storage_options={"root_certificate": trusted}).read_small(url) == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "url", "said"),
+    [
+        (
+            "AWS_ENDPOINT_URL",
+            "127.0.0.1:9000",
+            "s3://b/a",
+            r"the environment variable AWS_ENDPOINT_URL is not a URL\. Wr",
+        ),
+        ("AZURE_STORAGE_ENDPOINT", "host", "az://b/a", r"the environment variable AZURE_STORAGE_ENDPOINT is not a URL"),
+        ("HOME", "/nowhere", "az://b/a", r"Azure's account is not named\. Set AZURE_STORAGE_ACCOUNT_NAME, or"),
+    ],
+)
+def test_an_environment_that_cannot_work_is_said(
+    make_store: MakeStore, home: Path, monkeypatch, name: str, value: str, url: str, said: str
+) -> None:
+    for one in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT"):
+        monkeypatch.delenv(one, raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=said):
+        make_store().look([url])

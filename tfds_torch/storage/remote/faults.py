@@ -116,7 +116,10 @@ def _of_connection(name: str, first: str, details: str) -> Fault:
         return Fault("the connection broke in the middle of an answer", "Check the network.", is_transient=True)
     if "unexpectedrange" in lowered:
         return Fault("the server sent another range of bytes than was asked for", "", is_transient=True)
-    line = first.partition("\n")[0][:_MOST_LETTERS].rstrip(". ")
+    if "Account must be specified" in first:
+        remedy = "Set AZURE_STORAGE_ACCOUNT_NAME, or storage_options={'account_name': ...}."
+        return Fault("Azure's account is not named", remedy, is_config=True)
+    line = re.sub(r"^Generic \w+ error: ", "", first.partition("\n")[0])[:_MOST_LETTERS].rstrip(". ")
     is_config = name in ("UnknownConfigurationKeyError", "ValueError", "TypeError")
     return Fault(line, "Check the URL and storage_options.", is_config=is_config)
 
