@@ -94,7 +94,9 @@ def _gather_batches(
     """
     batch_size, image = request.plan.batch_size, request.content.image
     numbers = request.plan.worker_batches(request.start_batch)
-    for chunk in reader.chunks(0, batch_size * max(1, _READ_AT_ONCE // batch_size)):
+    # From far away, bytes come with the places.
+    num_batches = 1 if request.source.networks else max(1, _READ_AT_ONCE // batch_size)
+    for chunk in reader.chunks(0, batch_size * num_batches):
         for start in range(0, len(chunk), batch_size):
             part = chunk.cut(start, start + batch_size)
             if chunk.error is not None:  # The batches before the damaged example are delivered.

@@ -7,18 +7,19 @@ from contextlib import contextmanager
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.open_files import FileState, ProcessLock, ReadRanges, Stamp
+from tfds_torch.storage.mapped_object import MappedObject
+from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, is_object_url, join, split
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN
-from tfds_torch.storage.shard_files import Cuts, RangeReader, discard_range
+from tfds_torch.storage.shard_files import Cuts, RangeReader
 
 _BLOCK_BYTES = 8 << 20
+_HEAD_BYTES = 64 << 10  # Less costs as much: a request takes its time.
 _READ_BY_TENSORFLOW = "gs://"
 _INDEX_FOLDER = ".tfds_torch"
 _logger = logging.getLogger(__name__)
@@ -93,9 +94,13 @@ class ObjectFiles:
             raise ShardError(f"{url} cannot be written: a web server takes no files.")
         self.store.write_small(url, content)
 
-    def map(self, path: str, stamp: Stamp) -> "MappedObject":
+    def open_head(self, path: str, stamp: Stamp) -> "ObjectHead":
+        """Opens an object of which little is read; nothing of it is cached."""
+        return ObjectHead(self.store, path, stamp)
+
+    def map(self, path: str, stamp: Stamp, cuts: Cuts | None = None) -> MappedObject:
         """Returns an object of which parts are read as if it were mapped."""
-        return MappedObject(self.open([path], [stamp]), stamp)
+        return MappedObject(self.open([path], [stamp], cuts), stamp)
 
     @property
     def networks(self) -> tuple[ObjectStore]:
@@ -148,52 +153,25 @@ class ObjectFile:
         return b"".join(parts)
 
 
-class MappedObject:
-    """An object that is read as if it were mapped; parts that were asked for stay in memory. See MappedFile."""
+class ObjectHead:
+    """Small parts of an object, which come past the cache; parts that are near each other come by one request."""
 
-    def __init__(self, reader: RangeReader, stamp: Stamp) -> None:
-        self._reader, self._stamp = reader, stamp
-        self._parts: dict[tuple[int, int], NDArray[np.uint8]] = {}
+    def __init__(self, store: ObjectStore, url: str, stamp: Stamp) -> None:
+        self._store, self._url, self._stamp = store, url, stamp
+        self._content, self._at = b"", 0
 
-    def check(self) -> FileState:
-        """Returns the object's only state: when it changes, its blocks cannot be fetched any more."""
-        return self._stamp
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        """Returns bytes of the object, whose position is 0; fewer where it ends."""
+        stop = min(offset + size, self._stamp[0])
+        if not self._at <= offset <= stop <= self._at + len(self._content):
+            first = offset // _HEAD_BYTES * _HEAD_BYTES
+            last = min(-(-stop // _HEAD_BYTES) * _HEAD_BYTES, self._stamp[0])
+            self._content, self._at = self._store.read_range(self._url, self._stamp, first, last), first
+        return self._content[offset - self._at : stop - self._at]
 
-    def part(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Returns bytes start..stop-1."""
-        found = self._parts.get((start, stop))
-        if found is None:
-            found = self._parts[start, stop] = np.frombuffer(self.read(start, stop - start), np.uint8)
-        return found
-
-    def gathered(self, starts: NDArray[np.int64], num_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Returns a copy of pieces of one size, one behind the other, and where each begins."""
-        pieces = b"".join(self.read(start, num_bytes) for start in starts.tolist()) or bytes(num_bytes)
-        return np.frombuffer(pieces, np.uint8), np.arange(len(starts), dtype=np.int64) * num_bytes
-
-    def read(self, start: int, size: int) -> bytes:
-        """Returns bytes of the object, fewer where it ends."""
-        return self._reader.read(0, start, size)
-
-    def advise(self, start: int, size: int) -> None:
-        """Has the blocks of bytes fetched ahead."""
-        self._reader.advise_ranges(lambda: _range(start, start + size))
-
-    def discard(self, start: int, stop: int) -> bool:
-        """Has the blocks of damaged bytes fetched again, once."""
-        self._parts.clear()
-        return discard_range(self._reader, 0, start, stop)
-
-    def find(self, content: bytes, start: int, stop: int) -> int:
-        """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
-        for (first, last), part in self._parts.items():
-            if first <= start and stop <= last:
-                place = part.tobytes().find(content, start - first, stop - first)
-                return place if place < 0 else first + place
-        return self.read(start, stop - start).find(content) + start if start < stop else -1
-
-    def give_back(self) -> None:
-        """Does nothing: what was asked for as a part is used again."""
+    def close(self) -> None:
+        """Forgets what was read."""
+        self._content = b""
 
 
 class ObjectStamps(Sequence[Stamp]):

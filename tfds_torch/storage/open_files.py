@@ -271,9 +271,13 @@ class MappedFile:
         except OSError as error:
             raise unreadable(self._path, error) from error
 
-    def advise(self, start: int, size: int) -> None:
-        """Asks the system to read bytes of the file ahead, and does not wait for them."""
-        _advise(self._descriptor, start, size)
+    def advise(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Asks the system to read pieces of the file, int64 [n] both, ahead, and does not wait for them."""
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            _advise(self._descriptor, start, size)
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Does nothing: a local file is here."""
 
     def discard(self, start: int, stop: int) -> bool:
         """Returns False: a local file holds what it holds."""

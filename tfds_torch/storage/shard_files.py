@@ -44,6 +44,16 @@ class RangeReader(Protocol):
         """Closes every file; reading afterwards is an error."""
 
 
+class HeadReader(Protocol):
+    """Reads little of one file, whose position is 0."""
+
+    def read(self, file: int, offset: int, size: int) -> bytes:
+        """Returns these bytes of the file; fewer only where it ends."""
+
+    def close(self) -> None:
+        """Closes the file."""
+
+
 class Mapped(Protocol):
     """A file that is read in place, or as if it were; see MappedFile."""
 
@@ -64,8 +74,11 @@ class Mapped(Protocol):
     def read(self, start: int, size: int) -> bytes:
         """Returns bytes of the file, fewer where it was cut."""
 
-    def advise(self, start: int, size: int) -> None:
-        """Asks for bytes that will be read soon, and does not wait for them."""
+    def advise(self, starts: Int64Array, sizes: Int64Array) -> None:
+        """Asks for pieces, int64 [n] both, that will be read soon, and does not wait for them."""
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Fetches the blocks of an order's next windows ahead, where the file is far away; see RangeReader."""
 
     def discard(self, start: int, stop: int) -> bool:
         """Takes damaged bytes out of a cache, once; returns whether others may be read now."""
@@ -124,8 +137,11 @@ class ShardFiles(Protocol):
     def read_index(self, path: str) -> bytes | None:
         """Returns the index that lies beside a file that is far away; None: there is none."""
 
-    def map(self, path: str, stamp: Stamp) -> Mapped:
-        """Returns a file that must have a stamp, to be read in place."""
+    def open_head(self, path: str, stamp: Stamp) -> HeadReader:
+        """Opens a file that must have a stamp, of which little is read: it is not fetched for that."""
+
+    def map(self, path: str, stamp: Stamp, cuts: Cuts | None = None) -> Mapped:
+        """Returns a file that must have a stamp, to be read in place; cuts as `open`."""
 
     @property
     def networks(self) -> Collection[Network]:
@@ -177,7 +193,11 @@ class LocalFiles:
     def read_index(self, path: str) -> None:
         """Returns None: the indices of local files are kept in the user's cache folder."""
 
-    def map(self, path: str, stamp: Stamp) -> MappedFile:
+    def open_head(self, path: str, stamp: Stamp) -> OpenFiles:
+        """Opens a file; see ShardFiles."""
+        return OpenFiles([path], [stamp])
+
+    def map(self, path: str, stamp: Stamp, cuts: Cuts | None = None) -> MappedFile:
         """Returns a mapped file."""
         return MappedFile(path, stamp)
 

@@ -144,7 +144,7 @@ def test_announcing_is_harmless_where_the_file_is_gone(tmp_path: Path) -> None:
 def test_only_what_is_read_is_announced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, announced = BetonSource(path), []
     monkeypatch.setattr(
-        "tfds_torch.storage.open_files.MappedFile.advise", lambda self, start, size: announced.append(size)
+        "tfds_torch.storage.open_files.MappedFile.advise", lambda self, starts, sizes: announced.extend(sizes.tolist())
     )
     source.announce(np.arange(7))
     source.read(np.arange(2), ["label", "image"])

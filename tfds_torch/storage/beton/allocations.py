@@ -164,7 +164,7 @@ class _Payloads:
     """The payloads of a field, for which rows of the table are claimed."""
 
     def __init__(self, head: Head, name: str, field: BetonField, column: NDArray[Any]) -> None:
-        self.name, self.pointers = name, _pointers(column, field)
+        self.name, self.pointers = name, pointers_of(column, field)
         self._head, self._field, self._column = head, field, column
         self._is_claimed = np.zeros(len(column), np.bool_)
         rows_hold_sizes = isinstance(field, BetonArray | BetonBytes | BetonJson)
@@ -232,7 +232,8 @@ class _Payloads:
         return np.full(len(samples), -1, np.int64)
 
 
-def _pointers(column: NDArray[Any], field: BetonField) -> NDArray[np.uint64]:
+def pointers_of(column: NDArray[Any], field: BetonField) -> NDArray[np.uint64]:
+    """Returns the pointers, uint64 [n], in the rows of a field that has payloads."""
     names = np.dtype(field.row_type).names
     return column if names is None or field.pointer_at is None else column[names[field.pointer_at]]
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, field_of, payload_fields
 from tfds_torch.storage.beton.format import (
@@ -26,7 +28,9 @@ from tfds_torch.storage.beton.format import (
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import HEAD_MAGIC, PAGES, TAIL_BYTES, Manifest, Tail, read_facts, read_tail
 from tfds_torch.storage.open_files import Stamp
-from tfds_torch.storage.shard_files import LOCAL, Mapped, RangeReader, ShardFiles
+from tfds_torch.storage.shard_files import LOCAL, Cuts, HeadReader, Mapped, ShardFiles
+
+_GRID_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,35 @@ class Head:
     manifest: Manifest | None
     files: ShardFiles = LOCAL
 
-    def map(self) -> Mapped:
-        """Returns the file, to be read in place."""
-        return self.files.map(self.path, self.stamp)
+    def map(self, cuts: Cuts | None = None) -> Mapped:
+        """Returns the file, to be read in place; where it is far away, in blocks of `cuts` (None: of `grid`)."""
+        return self.files.map(self.path, self.stamp, cuts or (lambda _: self.grid))
+
+    @property
+    def pages_stop(self) -> int:
+        """Where the pages end, if there are any: at the manifest, or at the table."""
+        return self.table_at if self.manifest is None else self.manifest.at
+
+    @property
+    def grid(self) -> Int64Array:
+        """Where blocks of 8 MiB begin, int64 [k + 1], 0 first, the size last.
+
+        The rows end with one, and the pages begin and end with one: what lies between is never fetched.
+        """
+        stop = self.pages_stop
+        bounds = [0, *(min(at, stop) for at in (self.layout.metadata_end, self.layout.pages_at)), stop, self.stamp[0]]
+        parts = [np.arange(first, last, _GRID_BYTES, dtype=np.int64) for first, last in pairwise(bounds)]
+        return np.append(np.concatenate(parts), bounds[-1])
+
+    @property
+    def index_ranges(self) -> tuple[Int64Array, Int64Array]:
+        """Where the parts begin that tell where values are, and whether they are whole; and their sizes in bytes."""
+        layout, manifest = self.layout, self.manifest
+        parts = [(layout.metadata_at, layout.metadata_end), (self.table_at, self.stamp[0])]
+        if manifest is not None:
+            parts.append((manifest.checksums_at, manifest.checksums_at + manifest.facts.checksums[0]))
+        starts, stops = np.array(parts, np.int64).T
+        return starts, stops - starts
 
     @property
     def num_allocations(self) -> int:
@@ -99,7 +129,7 @@ def read_head(path: str, handlers: Mapping[str, BetonField] | None = None, files
         ConfigError: a custom field has no handler, or there is no field for a handler.
     """
     (stamp,) = files.stamps([path])
-    reader = files.open([path], [stamp])
+    reader = files.open_head(path, stamp)
     try:
         return _HeadReader(path, stamp, reader, dict(handlers or {}), files).read()
     finally:
@@ -113,7 +143,7 @@ def damaged(path: str, what: str) -> CorruptRecordError:
 
 class _HeadReader:
     def __init__(
-        self, path: str, stamp: Stamp, reader: RangeReader, handlers: dict[str, BetonField], files: ShardFiles
+        self, path: str, stamp: Stamp, reader: HeadReader, handlers: dict[str, BetonField], files: ShardFiles
     ) -> None:
         self._path, self._stamp, self._reader, self._handlers, self._files = path, stamp, reader, handlers, files
 

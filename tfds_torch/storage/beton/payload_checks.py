@@ -1,7 +1,7 @@
 """Payloads are compared with their checksums before their values are used."""
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import google_crc32c
 import numpy as np
@@ -49,7 +49,7 @@ class PayloadChecks:
     This class compares nothing: for files without checksums, and where they are not to be compared.
     """
 
-    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:
+    def compare_read(self, name: str, index: Int64Array, payloads: Iterable[bytes]) -> None:
         """Compares payloads that were read, every time.
 
         Args:
@@ -87,7 +87,7 @@ class OwnChecksums(PayloadChecks):
         self._expected = dict(zip(names, expected, strict=True))
         self._is_compared = dict(zip(names, flags, strict=True))
 
-    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:  # noqa: D102
+    def compare_read(self, name: str, index: Int64Array, payloads: Iterable[bytes]) -> None:  # noqa: D102
         self._refuse(name, index, np.fromiter(map(google_crc32c.value, payloads), np.uint32, len(index)))
 
     def compare_mapped(self, name: str, index: Int64Array) -> None:  # noqa: D102
@@ -118,7 +118,7 @@ class PageChecksums(PayloadChecks):
         self._head, self._mapped, self._sizes = head, mapped, sizes
         self._expected, self._is_compared = checksums_of(head, mapped), compared.flags
 
-    def compare_read(self, name: str, index: Int64Array, payloads: Sequence[bytes]) -> None:  # noqa: D102
+    def compare_read(self, name: str, index: Int64Array, payloads: Iterable[bytes]) -> None:  # noqa: D102
         self.compare_mapped(name, index)
 
     def compare_mapped(self, name: str, index: Int64Array) -> None:  # noqa: D102

@@ -1,6 +1,7 @@
 """BetonReader: the values of samples by number, out of a mapped file whose pointers were checked before."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.manifest import is_whole
 from tfds_torch.storage.beton.payload_checks import Compared, PayloadChecks, checksums_of, payload_checks
+from tfds_torch.storage.beton.sample_blocks import SampleBlocks
 from tfds_torch.storage.open_files import FileState
+from tfds_torch.storage.shard_files import schedule_of
+from tfds_torch.storage.source import ExampleRanges
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 
@@ -31,15 +35,23 @@ class BetonReader:
         head: the head of the file.
         verify_checksums: whether payloads are compared with their checksums.
         compared: payloads that readers of the same file compared before; None: none.
+        blocks: in which it is fetched, where it is far away; None: in those of the head's grid.
 
     Raises:
         ShardError: the file is missing, changed, or cannot be read.
         CorruptRecordError: a pointer, size or count makes no sense, or a checksum is not right.
     """
 
-    def __init__(self, head: Head, *, verify_checksums: bool = True, compared: Compared | None = None) -> None:
-        self.head = head
-        self.mapped = self._mapped = head.map()
+    def __init__(
+        self,
+        head: Head,
+        *,
+        verify_checksums: bool = True,
+        compared: Compared | None = None,
+        blocks: SampleBlocks | None = None,
+    ) -> None:
+        self.head, self._blocks = head, blocks
+        self.mapped = self._mapped = head.map(None if blocks is None else blocks.cuts)
         self._verify = verify_checksums
         self._members = dict(zip(head.fields, head.layout.row_type.names or (), strict=True))
         self._check(self._mapped.check(), compared)
@@ -98,8 +110,7 @@ class BetonReader:
         if field.pointer_at is None:
             return member[index]
         if isinstance(field, BetonArray):
-            self._checks.compare_mapped(name, index)
-            return self._arrays(field, member[index].astype(np.int64))
+            return self._arrays(name, field, index)
         if isinstance(field, BetonImage):
             return self._images(name, index)
         payloads = self._payloads(name, field, index) or []
@@ -126,14 +137,26 @@ class BetonReader:
             self._check_file()
             self._checks.compare_mapped(name, index)
 
-    def announce(self, name: str, index: Int64Array) -> None:
-        """Asks the system to read the payloads of a field ahead; not those that are copied out of mapped memory."""
-        field = self.head.fields[name]
-        if field.pointer_at is None or self._raw_shapes[name] is not None:
-            return
-        pointers, sizes = self._sizes.pointers(name, index), self._sizes.sizes(name, index)
-        for pointer, size in zip(pointers.tolist(), sizes.tolist(), strict=True):
-            self._mapped.advise(pointer, size)
+    def announce(self, names: Sequence[str], index: Int64Array) -> None:
+        """Asks for the payloads of fields ahead; not for those that are copied out of mapped memory."""
+        is_local = self.head.files.are_local
+        own = [name for name in self.with_payloads(names) if not (is_local and self._raw_shapes[name] is not None)]
+        if own:
+            pointers = [self._sizes.pointers(name, index) for name in own]
+            self._mapped.advise(
+                np.concatenate(pointers), np.concatenate([self._sizes.sizes(name, index) for name in own])
+            )
+
+    def follow(self, names: Sequence[str], windows: Iterable[ExampleRanges]) -> None:
+        """Has the blocks of an order's next windows fetched ahead, as far as they hold values of fields."""
+        blocks = self._blocks
+        if blocks is not None:
+            own, sizes = self.with_payloads(names), self._sizes
+            self._mapped.follow(schedule_of(windows, lambda start, stop: blocks.holding(own, sizes, start, stop)))
+
+    def with_payloads(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Returns those of fields whose values lie in the pages."""
+        return tuple(name for name in names if self.head.fields[name].pointer_at is not None)
 
     def rows_of(self, name: str) -> NDArray[Any]:
         """Returns the samples' rows of a field, [n] of its row_type."""
@@ -170,18 +193,27 @@ class BetonReader:
         self._checks.compare_read(name, index, payloads)
         return payloads
 
-    def _arrays(self, field: BetonArray, pointers: Int64Array) -> NDArray[Any]:
-        memory, starts = self._mapped.gathered(pointers, field.num_bytes)
+    def _gathered(self, name: str, index: Int64Array, num_bytes: int) -> tuple[NDArray[np.uint8], Int64Array]:
+        """Returns memory with the payloads of a field, which are of one size, and where each begins in it."""
+        pointers = self._sizes.pointers(name, index)
+        if self.head.files.are_local:
+            self._checks.compare_mapped(name, index)
+            return self._mapped.gathered(pointers, num_bytes)
+        memory, starts = self._mapped.gathered(pointers, num_bytes)
+        payloads = (memory[start : start + num_bytes].tobytes() for start in starts.tolist())
+        self._checks.compare_read(name, index, payloads)
+        return memory, starts
+
+    def _arrays(self, name: str, field: BetonArray, index: Int64Array) -> NDArray[Any]:
+        memory, starts = self._gathered(name, index, field.num_bytes)
         flat = StoredPixels(memory, starts, (1, 1, field.num_bytes), check=self._mapped.check).copy()
-        arrays: NDArray[Any] = flat.reshape(len(pointers), field.num_bytes).view(field.dtype)
-        return arrays.reshape(len(pointers), *field.shape)
+        arrays: NDArray[Any] = flat.reshape(len(index), field.num_bytes).view(field.dtype)
+        return arrays.reshape(len(index), *field.shape)
 
     def _images(self, name: str, index: Int64Array) -> Any:
         shape = self._raw_shapes[name]
-        pointers = self._sizes.pointers(name, index)
         if shape is not None:
-            self._checks.compare_mapped(name, index)
-            return StoredPixels(*self._mapped.gathered(pointers, math.prod(shape)), shape, self._mapped.check)
+            return StoredPixels(*self._gathered(name, index, math.prod(shape)), shape, self._mapped.check)
         rows = self.rows[self._members[name]][index]
         found: list[Any] = []
         payloads = self._payloads(name, self.head.fields[name], index) or []

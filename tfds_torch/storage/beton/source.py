@@ -1,15 +1,17 @@
 """BetonSource: the samples of a `.beton` file as a Source."""
 
+import copy
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
+from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, TfdsTorchError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
@@ -17,11 +19,21 @@ from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.payload_checks import Compared
 from tfds_torch.storage.beton.reader import BetonReader
+from tfds_torch.storage.beton.sample_blocks import SampleBlocks
 from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import FileState, ProcessLock, stamp_of, state_of
 from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
+from tfds_torch.storage.source import (
+    Columns,
+    ExampleRanges,
+    FieldSpec,
+    FileInstruction,
+    LazyIds,
+    ReadByNumber,
+    not_found,
+    such_as,
+)
 
 
 class BetonSource(ReadByNumber):
@@ -59,11 +71,16 @@ class BetonSource(ReadByNumber):
         self._compared = Compared.nothing(self.head, state or self.head.stamp)  # Here, so that forked workers share it.
         self._reader: BetonReader | None = None
         self._read_last: tuple[str, ...] = ()  # Labels alone must not bring the images into memory.
+        self._blocks_of_order: int | None = None
+        self._blocks: SampleBlocks | None = None
+        self._windows: Iterable[ExampleRanges] | None = None  # Of an order that nothing was read of yet.
+        self._failure: TfdsTorchError | None = None  # Why they cannot be followed.
+        self._is_following = False
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name != "_ids"}  # They lie in mapped memory.
-        return {**kept, "_reader": None}
+        return {**kept, "_reader": None, "_windows": None, "_failure": None, "_is_following": False}
 
     @property
     def name(self) -> str:
@@ -118,6 +135,14 @@ class BetonSource(ReadByNumber):
         """Neighbouring samples that are best read together; see `Source`."""
         return self.files.block_records(self.mean_example_bytes)
 
+    def in_blocks(self, block_records: int | None) -> "BetonSource":
+        """Returns this source, read in an order of such blocks; see `Source`."""
+        if self.files.are_local or block_records == self._blocks_of_order:
+            return self
+        other = copy.copy(self)  # As a pickled one, it has no open file.
+        other._blocks_of_order, other._blocks, other._lock = block_records, None, ProcessLock()
+        return other
+
     def __len__(self) -> int:
         return self.head.layout.num_samples
 
@@ -144,16 +169,28 @@ class BetonSource(ReadByNumber):
                     f"{self.name} has no field {quoted(name)}: its fields are {', '.join(self.head.fields)}."
                 )
         self._read_last = tuple(fields)
+        if len(index):
+            self._begin_following()
         return {name: reader.read(name, index) for name in fields}
+
+    def follow(self, windows: Iterable[ExampleRanges]) -> None:
+        """Has the blocks of an order's next windows fetched ahead, from the first read on that needs any of the pages.
+
+        See `Source`. Labels lie in the samples' rows: who reads them alone fetches no images.
+        """
+        if self.files.are_local:
+            return
+        with self._lock:
+            self._windows, self._failure = windows, None
+            if self._reader is not None and self._is_following:
+                self._reader.follow((), ())
+            self._is_following = False
 
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read payloads ahead, of the fields that were read last; errors are left to reading."""
-        try:
-            reader = self.reader
-            for name in self._read_last:
-                reader.announce(name, np.asarray(index, np.int64))
-        except ShardError:
-            pass
+        with suppress(ShardError):
+            self._begin_following()
+            self.reader.announce(self._read_last, np.asarray(index, np.int64))
 
     def ids(self, index: Int64Array) -> LazyIds:
         """Returns the samples' ids: those of the manifest, else `<file>__<n>`."""
@@ -189,10 +226,31 @@ class BetonSource(ReadByNumber):
         reader = self._reader
         if reader is None:
             with self._lock:
-                reader = self._reader = self._reader or BetonReader(
-                    self.head, verify_checksums=self.verify_checksums, compared=self._compared
-                )
+                reader = self._reader = self._reader or self._open()
         return reader
+
+    def _open(self) -> BetonReader:
+        if not self.files.are_local and self._blocks is None:
+            self._blocks = SampleBlocks(self.head, self._blocks_of_order or self.block_records or 1)
+        return BetonReader(
+            self.head, verify_checksums=self.verify_checksums, compared=self._compared, blocks=self._blocks
+        )
+
+    def _begin_following(self) -> None:
+        """Follows the order, if there is one, once the fields are known; raises why it cannot be followed."""
+        reader = self.reader
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._windows is None or not reader.with_payloads(self._read_last):
+                return
+            windows, self._windows = self._windows, None
+            try:
+                reader.follow(self._read_last, windows)
+                self._is_following = True
+            except TfdsTorchError as error:
+                self._failure = error
+                raise
 
     def _reopen(self) -> None:
         """Goes on with a file that was put in the place of the first one, where it holds the same samples."""

@@ -84,6 +84,17 @@ class ObjectStore:
         reply, content = self.ask({"op": "read_small", "url": url})
         return content if reply["found"] else None
 
+    def read_range(self, url: str, stamp: Stamp, start: int, stop: int) -> bytes:
+        """Returns bytes start..stop-1 of an object, which must have a stamp; they are few, and are not cached.
+
+        Raises:
+            ShardError: the object is missing, changed, or cannot be read.
+        """
+        message = {"op": "get", "url": url, "stamp": stamp, "block": [start, stop], "range": [start, stop]}
+        _, content = self.ask(message | {"is_direct": True})
+        self.count(len(content))
+        return content
+
     def write_small(self, url: str, content: bytes) -> None:
         """Writes an object of a few MB at most, which replaces what is there.
 

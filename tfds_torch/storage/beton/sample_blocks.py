@@ -1,0 +1,96 @@
+"""SampleBlocks: where the blocks of a file begin that are fetched as wholes, each with neighbouring samples."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.storage.beton.allocations import PayloadSizes, pointers_of
+from tfds_torch.storage.beton.fields import payload_fields
+from tfds_torch.storage.beton.head import Head
+from tfds_torch.storage.beton.manifest import PAGES
+from tfds_torch.storage.open_files import ProcessLock
+
+_LEAST_MEAN_BYTES = 256 << 10  # Smaller blocks cost a request each, more than the bytes that others fetch twice.
+
+
+class SampleBlocks:
+    """The blocks of one file that is far away.
+
+    A block of an order, `block_records` neighbouring samples, is one range of bytes where the file has its samples in
+    order, and several where processes wrote it side by side, each its own pages. Where that would be many small ranges,
+    or checksums are those of whole pages, blocks are a grid of 8 MiB: then blocks of the order share them.
+
+    Args:
+        head: the head of the file.
+        block_records: samples of a block of the order.
+    """
+
+    def __init__(self, head: Head, block_records: int) -> None:
+        self._head, self._block_records = head, block_records
+        self._cuts: Int64Array | None = None
+        self._lock = ProcessLock()
+
+    def cuts(self, file: int = 0) -> Int64Array:
+        """Returns where blocks begin, int64 [k + 1], 0 first, the size last; see `Cuts`. The samples' rows are read."""
+        with self._lock:
+            if self._cuts is None:
+                self._cuts = self._find_cuts()
+            return self._cuts
+
+    def holding(self, names: tuple[str, ...], sizes: PayloadSizes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yields the blocks of the payloads of some fields of samples start..stop-1: the file, 0, and their number."""
+        index = np.arange(start, stop, dtype=np.int64)
+        places = [(sizes.pointers(name, index), sizes.sizes(name, index)) for name in names]
+        found = [self._blocks_of(pointers, num_bytes) for pointers, num_bytes in places]
+        yield from ((0, number) for number in unique(np.concatenate([np.empty(0, np.int64), *found])).values.tolist())
+
+    def _blocks_of(self, pointers: Int64Array, num_bytes: Int64Array) -> Int64Array:
+        """Returns the blocks of payloads, int64 [m]."""
+        first = pointers[num_bytes > 0]
+        last = first + num_bytes[num_bytes > 0] - 1
+        if self._has_page_checksums:  # All of a page is read to compare one value.
+            first, last = self._page_at(first), self._page_at(last) + self._head.layout.page_size - 1
+        low, high = (np.searchsorted(self.cuts(), offsets, side="right") - 1 for offsets in (first, last))
+        counts = high - low + 1
+        return np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+
+    @property
+    def _has_page_checksums(self) -> bool:
+        manifest = self._head.manifest
+        return manifest is not None and manifest.version == PAGES
+
+    def _page_at(self, offset: Int64Array) -> Int64Array:
+        layout = self._head.layout
+        return layout.pages_at + (offset - layout.pages_at) // layout.page_size * layout.page_size
+
+    def _find_cuts(self) -> Int64Array:
+        head = self._head
+        if self._has_page_checksums or head.layout.pages_at >= head.pages_stop:
+            return head.grid
+        mapped = head.map()
+        mapped.advise(*head.index_ranges)
+        rows = mapped.part(head.layout.metadata_at, head.layout.metadata_end).view(head.layout.row_type)
+        starts = self._block_starts(rows)
+        num_bytes = head.pages_stop - head.layout.pages_at
+        most = 2 * -(-len(rows) // self._block_records) + num_bytes // head.layout.page_size
+        if len(starts) > max(most, num_bytes // _LEAST_MEAN_BYTES):
+            return head.grid
+        others = head.grid[(head.grid <= head.layout.pages_at) | (head.grid >= head.pages_stop)]
+        return unique(np.concatenate([others, starts])).values
+
+    def _block_starts(self, rows: NDArray[np.void]) -> Int64Array:
+        """Returns where runs of samples of one block begin in the pages; of damaged rows, whatever they point to."""
+        head, limit = self._head, self._head.pages_stop
+        first = np.full(len(rows), limit, np.int64)
+        members = dict(zip(head.fields, head.layout.row_type.names or (), strict=True))
+        for name in payload_fields(head.fields):
+            pointers = pointers_of(rows[members[name]], head.fields[name])
+            is_inside = (pointers >= head.layout.pages_at) & (pointers < limit)
+            first = np.where(is_inside, np.minimum(first, pointers.astype(np.int64)), first)
+        samples = np.argsort(first, kind="stable")
+        samples = samples[first[samples] < limit]
+        begins = np.diff(samples // self._block_records, prepend=-1) != 0
+        starts: Int64Array = first[samples[begins]]
+        return starts
