@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from numbered_fixtures import no_ranks, numbered_root
+from parsers.robot_episodes import robots
 from server_fixtures import (
     azure_server,
     certificates,
@@ -33,6 +34,7 @@ __all__ = [
     "no_ranks",
     "numbered_root",
     "publish",
+    "robots",
     "s3_server",
 ]
 

@@ -8,8 +8,9 @@ of objects only, whatever else lies in the folder; what is being fetched at this
 go on. Exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
 
 _OF_INDEX = """Fetches the shards of a dataset once, finds where their records lie, and writes that beside each shard:
-.tfds_torch/<shard>.index. Where nothing can be written, it stays in the user's cache folder. Whoever reads these shards
-then fetches blocks from the first epoch on, and any record at once. Exit code: 0 done, 1 failed, 2 wrong usage."""
+.tfds_torch/<shard>.index; of episodes also where their steps lie, for windows of them. Where nothing can be written, it
+stays in the user's cache folder. Whoever reads these shards then fetches blocks from the first epoch on, and any record
+at once. Exit code: 0 done, 1 failed, 2 wrong usage."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

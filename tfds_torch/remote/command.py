@@ -70,7 +70,8 @@ def _index(flags: argparse.Namespace, console: Console) -> None:
     if flags.json:
         print_json(console, asdict(found))
         return
-    report = f"Indexed {found.num_shards:,} shards of {found.dataset}: {found.num_examples:,} examples."
+    steps = f", and the steps of {', '.join(found.sequences)}" if found.sequences else ""
+    report = f"Indexed {found.num_shards:,} shards of {found.dataset}: {found.num_examples:,} examples{steps}."
     where = f"Their indices lie beside them, {decimal(found.num_bytes)}."
     if found.refusal is not None:
         where = f"Their indices are kept in {found.folder}; beside the shards nothing can be written: {found.refusal}"

@@ -1,6 +1,6 @@
 """The indices of shards in object stores: found by reading the shards once, and written beside them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import platformdirs
@@ -8,19 +8,20 @@ import platformdirs
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.one_split import is_beton, is_one_split
-from tfds_torch.parsers.remote_store import open_files
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.remote_store import open_files, open_store
+from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+from tfds_torch.parsers.tfds.window_layout import step_layouts
+from tfds_torch.storage.episodes.step_index import kind_of, open_step_index, scan_steps, steps_beside
 from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.urls import split
+from tfds_torch.storage.shard_files import read_beside
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
 from tfds_torch.storage.tfrecord.source import TfrecordSource
 from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.tar_index import index_beside, open_index, scan_tar
-
-Index = tuple[str, bytes]
-"""URL of a shard, and what the file of its index holds."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class IndexedShards:
         num_bytes: of the indices that were written beside them.
         folder: where indices of this machine are kept.
         refusal: why nothing could be written beside the shards; None: it was.
+        sequences: features whose steps were indexed, for windows of episodes.
     """
 
     dataset: str
@@ -42,6 +44,7 @@ class IndexedShards:
     num_bytes: int
     folder: str
     refusal: str | None
+    sequences: tuple[str, ...] = ()
 
 
 def index_shards(url: str, remote: RemoteOptions | None = None) -> IndexedShards:
@@ -63,19 +66,34 @@ def index_shards(url: str, remote: RemoteOptions | None = None) -> IndexedShards
 
 
 def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
-    names = ParserTfds.split_names(None, url, remote)
-    parser = ParserTfds(None, url, "+".join(names), image_key=None, target_key=None, remote=remote)
-    source = parser.source
+    dataset = open_dataset(None, url, download=False, store=open_store([url], remote, ReadOptions()))
+    source = dataset.source("+".join(dataset.splits))
     if not isinstance(source, TfrecordSource) or not isinstance(source.files, ObjectFiles):
-        raise ConfigError(f"{parser.dataset_name}: only TFRecord files have an index of this kind.")
+        raise ConfigError(f"{dataset.name}: only TFRecord files have an index of this kind.")
     index = RemoteRecordIndex(source.table, source.files, source.fetched_records)
-    index.look_at_all()
+    stamps, layouts = list(index.stamps), step_layouts(dataset.features, dataset.name)
+    writer = _Writer(source.files)
 
-    def found() -> Iterator[Index]:
-        for file, shard in enumerate(index.files):
-            yield shard, index.to_bytes(file)
+    def scan(file: int, advance: Advance) -> None:
+        shard, stamp, count = index.files[file], stamps[file], source.table.num_in_file[file]
+        for layout in layouts:  # First: the index of records divides what was fetched for this one.
+            beside = steps_beside(layout, dataset.name, shard, stamp, count)
+            steps = read_beside(writer.files, shard, beside, kind_of(layout))
+            if steps is None:
+                steps = scan_steps(layout, dataset.name, shard, stamp, count, source.scan, advance)
+            writer.write(shard, beside.to_bytes(steps), kind_of(layout))
+        index.look_at_one(file, advance)
+        writer.write(shard, index.to_bytes(file))
 
-    return _write(parser.dataset_name, len(index.files), len(index), source.files, found)
+    scan_shards(scan, [size for size, _ in stamps], dataset.name)
+    if writer.refusal is not None:  # This machine keeps them, as parsers of the splits look for them.
+        for own in map(dataset.source, dataset.splits):
+            if isinstance(own, TfrecordSource) and own.table.files:
+                table = own.table
+                shards = table.files, list(source.files.stamps(table.files)), table.num_in_file
+                for layout in layouts:
+                    open_step_index(layout, own.name, *shards, own.scan, source.files)
+    return writer.report(dataset.name, len(index.files), len(index), [layout.sequence for layout in layouts])
 
 
 def _index_tars(url: str, remote: RemoteOptions | None) -> IndexedShards:
@@ -84,26 +102,40 @@ def _index_tars(url: str, remote: RemoteOptions | None) -> IndexedShards:
         raise AssertionError("It was looked at: it is a URL.")
     stamps = list(files.stamps(paths))
 
-    def scan(place: int, advance: Advance) -> tuple[Index, int]:
+    writer = _Writer(files)
+
+    def scan(place: int, advance: Advance) -> int:
         index = scan_tar(paths[place], advance, stamps[place], files)
-        return (paths[place], index_beside(paths[place], stamps[place]).to_bytes(index)), len(index)
+        writer.write(paths[place], index_beside(paths[place], stamps[place]).to_bytes(index))
+        return len(index)
 
-    found = scan_shards(scan, [size for size, _ in stamps], url, files.networks)
-    indexed = _write(url, len(paths), sum(count for _, count in found), files, lambda: iter([one for one, _ in found]))
-    if indexed.refusal is not None:
+    counts = scan_shards(scan, [size for size, _ in stamps], url, files.networks)
+    if writer.refusal is not None:
         open_index(paths, stamps, url, files)  # This machine keeps it.
-    return indexed
+    return writer.report(url, len(paths), sum(counts))
 
 
-def _write(
-    dataset: str, num_shards: int, num_examples: int, files: ObjectFiles, found: Callable[[], Iterator[Index]]
-) -> IndexedShards:
-    num_bytes, refusal = 0, None
-    folder = str(platformdirs.user_cache_path("tfds_torch") / "record_index")
-    try:
-        for shard, content in found():
-            files.write_index(shard, content)
-            num_bytes += len(content)
-    except (ShardError, ConfigError) as error:
-        refusal = str(error)
-    return IndexedShards(dataset, num_shards, num_examples, num_bytes, folder, refusal)
+class _Writer:
+    """Writes indices beside shards, until that is refused. Threads may share it."""
+
+    def __init__(self, files: ObjectFiles) -> None:
+        self.files = files
+        self.refusal: str | None = None
+        self._num_bytes = 0
+        self._lock = ProcessLock()
+
+    def write(self, shard: str, content: bytes, kind: str = "") -> None:
+        if self.refusal is not None:
+            return
+        try:
+            self.files.write_index(shard, content, kind)
+        except (ShardError, ConfigError) as error:
+            self.refusal = str(error)
+            return
+        with self._lock:
+            self._num_bytes += len(content)
+
+    def report(self, dataset: str, num_shards: int, num_examples: int, sequences: Sequence[str] = ()) -> IndexedShards:
+        folder = str(platformdirs.user_cache_path("tfds_torch") / "record_index")
+        counts = num_shards, num_examples, self._num_bytes
+        return IndexedShards(dataset, *counts, folder, self.refusal, tuple(sequences))

@@ -25,10 +25,10 @@ _INDEX_FOLDER = ".tfds_torch"
 _logger = logging.getLogger(__name__)
 
 
-def index_url(url: str) -> str:
+def index_url(url: str, kind: str = "") -> str:
     """Returns where the index of an object lies: in a folder of its own, which others do not mistake for data."""
     folder, _, name = url.rpartition("/")
-    return join(folder, _INDEX_FOLDER, f"{name}.index")
+    return join(folder, _INDEX_FOLDER, f"{name}.{kind}.index" if kind else f"{name}.index")
 
 
 class ObjectFiles:
@@ -79,17 +79,17 @@ class ObjectFiles:
         """Makes blocks of an object that was fetched as a whole; nothing is fetched again."""
         self.store.cut(path, stamp, cuts.tolist())
 
-    def read_index(self, path: str) -> bytes | None:
-        """Returns the index that lies beside an object; None: there is none, or it cannot be read."""
+    def read_index(self, path: str, kind: str = "") -> bytes | None:
+        """Returns the index of a kind that lies beside an object; None: there is none, or it cannot be read."""
         try:
-            return self.store.read_small(index_url(path))
+            return self.store.read_small(index_url(path, kind))
         except ShardError as error:
             _logger.info("The index beside %s is not used: %s", path, error)
             return None
 
-    def write_index(self, path: str, content: bytes) -> None:
-        """Writes an index beside an object; raises ShardError where that is not allowed."""
-        url = index_url(path)
+    def write_index(self, path: str, content: bytes, kind: str = "") -> None:
+        """Writes an index of a kind beside an object; raises ShardError where that is not allowed."""
+        url = index_url(path, kind)
         if split(url)[0] not in LISTED_SCHEMES:
             raise ShardError(f"{url} cannot be written: a web server takes no files.")
         self.store.write_small(url, content)

@@ -1,20 +1,24 @@
 """ShardFiles: where the files of a source lie; what is different between this machine and an object store is here."""
 
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.storage.index_cache import IndexCache, UnusableIndexError
 from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles, ReadRanges, Span, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status
 from tfds_torch.storage.shard_scans import ShardFile, open_shard
 from tfds_torch.storage.source import ExampleRanges, is_local
 
+_logger = logging.getLogger(__name__)
+_Index = TypeVar("_Index")
 Cuts = Callable[[int], Int64Array]
 """Position of a file -> int64 [k + 1]: where its blocks begin, which are fetched as wholes; 0 first, its size last."""
 
@@ -134,8 +138,8 @@ class ShardFiles(Protocol):
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
         """Takes the blocks of a file that was scanned: it need not be fetched again where it is far away."""
 
-    def read_index(self, path: str) -> bytes | None:
-        """Returns the index that lies beside a file that is far away; None: there is none."""
+    def read_index(self, path: str, kind: str = "") -> bytes | None:
+        """Returns the index of a kind that lies beside a file that is far away; None: there is none."""
 
     def open_head(self, path: str, stamp: Stamp) -> HeadReader:
         """Opens a file that must have a stamp, of which little is read: it is not fetched for that."""
@@ -190,7 +194,7 @@ class LocalFiles:
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
         """Does nothing: local files have no blocks."""
 
-    def read_index(self, path: str) -> None:
+    def read_index(self, path: str, kind: str = "") -> None:
         """Returns None: the indices of local files are kept in the user's cache folder."""
 
     def open_head(self, path: str, stamp: Stamp) -> OpenFiles:
@@ -215,6 +219,25 @@ LOCAL = LocalFiles()
 def file_name(path: str) -> str:
     """Returns the name of a file by its path or URL."""
     return os.path.basename(path)
+
+
+def read_beside(files: ShardFiles, path: str, index: IndexCache[_Index], kind: str = "") -> _Index | None:
+    """Returns the index that lies beside a file; None: there is none, or it cannot be used, which is logged.
+
+    Args:
+        files: where the file lies.
+        path: its path or URL.
+        index: reads it.
+        kind: of indices, where a file has several.
+    """
+    content = files.read_index(path, kind)
+    if content is None:
+        return None
+    try:
+        return index.from_bytes(content)
+    except UnusableIndexError as error:
+        _logger.warning("The index beside %s is not used: %s.", path, error)
+        return None
 
 
 def discard_range(files: RangeReader, file: int, start: int, stop: int) -> bool:

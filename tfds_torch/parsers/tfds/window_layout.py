@@ -1,6 +1,7 @@
 """From the features of a dataset to where windows find them: which are one value a step, and how they are stored."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
@@ -17,6 +18,7 @@ from tfds_torch.parsers.tfds.feature_tree import (
     find_feature,
     list_keys,
 )
+from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.layout import EpisodeLayout, Numbers
 from tfds_torch.storage.episodes.window_reader import WindowFeatures
@@ -94,6 +96,24 @@ def make_window_features(
         )
     others = tuple(part for parts in stored_as.values() for part in parts)
     return WindowFeatures(EpisodeLayout(key, tuple(values), numbers, others), own_offsets, stored_as)
+
+
+def step_layouts(features: Feature, dataset: str) -> list[EpisodeLayout]:
+    """Returns how windows find the steps of each feature that holds an episode: nested datasets, and `steps`.
+
+    Args:
+        features: those of a dataset; most datasets have no such feature.
+        dataset: for messages.
+    """
+    found = []
+    for key in list_keys(features) if isinstance(features, Dictionary) else ():
+        one = find_feature(features, key)
+        if one is None or one.sequence_depth or not isinstance(one.feature, Repeated):
+            continue
+        if key == Windows().sequence or one.feature.is_dataset:
+            with suppress(ConfigError):  # Its steps cannot be counted.
+                found.append(make_window_features(features, one, {}, dataset).layout)
+    return found
 
 
 def without_sequence(features: Feature, path: tuple[str, ...]) -> Feature:

@@ -226,7 +226,7 @@ class WindowSource(ReadByNumber):
         self._check_stamps()
         shards = table.files, self._stamps, table.num_in_file
         index = open_step_index(
-            self.features.layout, self.name, *shards, self.episodes.scan, networks=self.episodes.networks
+            self.features.layout, self.name, *shards, self.episodes.scan, self.files
         )
         file, record = table.find(np.arange(len(table), dtype=np.int64))
         records = self._first_records[file] + record

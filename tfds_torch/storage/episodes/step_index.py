@@ -8,10 +8,12 @@ uint32 each. That is 12 bytes for each step and feature of bytes, and 12 for 64 
 
 import json
 import mmap
+import re
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +22,10 @@ from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.episodes.layout import EpisodeLayout, StepCountError
 from tfds_torch.storage.episodes.wire import WireError
-from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, index_path
-from tfds_torch.storage.network import Network
+from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, UnusableIndexError, index_path
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_errors import wrong_count
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name, read_beside
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 
 Scan = Callable[[str, Advance, Stamp], Iterator[NDArray[np.uint8]]]
@@ -76,45 +78,84 @@ def open_step_index(
     stamps: Sequence[Stamp],
     counts: Sequence[int],
     scan: Scan,
-    networks: Collection[Network] = (),
+    files: ShardFiles = LOCAL,
 ) -> StepIndex:
     """Maps the index of shards, or builds it; of processes that start together one builds.
 
     Args:
         layout: the features of a record.
         dataset: what the shards belong to, for messages.
-        paths: local files.
-        stamps: size in bytes and modification time in ns of each.
+        paths: local files, or URLs.
+        stamps: size in bytes and version of each.
         counts: number of records that each must hold.
         scan: reads the records of a shard, with their checksums.
-        networks: what the shards come through; none: they are local.
+        files: where the shards lie.
 
     Raises:
         ShardError: a shard is missing, changed, or holds another number of records.
         CorruptRecordError: a record does not have its checksum, or is not an episode of these features.
     """
-    sizes = [size for size, _ in stamps]
-    shards = [[path, *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
+
+    def find(place: int, advance: Advance) -> StepIndex:
+        beside = steps_beside(layout, dataset, paths[place], stamps[place], counts[place])
+        found = read_beside(files, paths[place], beside, kind_of(layout))
+        if found is not None:
+            return found
+        return scan_steps(layout, dataset, paths[place], stamps[place], counts[place], scan, advance)
+
+    return IndexCache(
+        index_path(f"{_FORMAT} {layout.sequence} {dataset}", paths),
+        dataset,
+        table=_table(layout, dataset, paths, stamps, counts),
+        build=lambda: _join(layout, scan_shards(find, [size for size, _ in stamps], dataset, files.networks)),
+        encode=_encode,
+        decode=lambda content, start: _decode(layout, content, start, sum(counts)),
+    ).open()
+
+
+def kind_of(layout: EpisodeLayout) -> str:
+    """Returns what kind of index lies beside a shard: its file is named after the sequence."""
+    return "of-" + re.sub("[^A-Za-z0-9_-]", "-", layout.sequence)
+
+
+def steps_beside(layout: EpisodeLayout, dataset: str, path: str, stamp: Stamp, count: int) -> IndexCache[StepIndex]:
+    """Returns the index of one shard as it lies beside it, where the shard is named by its file's name alone."""
+    name = file_name(path)
+
+    def build() -> StepIndex:
+        raise UnusableIndexError("it is read, not built")
+
+    return IndexCache(
+        Path(name),
+        dataset,
+        table=_table(layout, dataset, [name], [stamp], [count]),
+        build=build,
+        encode=_encode,
+        decode=lambda content, start: _decode(layout, content, start, count),
+    )
+
+
+def scan_steps(
+    layout: EpisodeLayout, dataset: str, path: str, stamp: Stamp, count: int, scan: Scan, advance: Advance
+) -> StepIndex:
+    """Reads all records of a shard, and returns its index; see `open_step_index`."""
+    found = _scan_shard(layout, path, scan(path, advance, stamp))
+    if len(found.num_steps) != count:
+        raise wrong_count(path, len(found.num_steps), count, dataset)
+    return found
+
+
+def _table(
+    layout: EpisodeLayout, dataset: str, names: Sequence[str], stamps: Sequence[Stamp], counts: Sequence[int]
+) -> bytes:
+    """Returns the text that says what an index is about."""
+    shards = [[name, *stamp, count] for name, stamp, count in zip(names, stamps, counts, strict=True)]
     features = {
         "values": layout.values,
         "numbers": {key: [*one, one.steps_of_block] for key, one in layout.numbers.items()},
         "others": layout.others,
     }
-
-    def scan_one(place: int, advance: Advance) -> StepIndex:
-        found = _scan_shard(layout, paths[place], scan(paths[place], advance, stamps[place]))
-        if len(found.num_steps) != counts[place]:
-            raise wrong_count(paths[place], len(found.num_steps), counts[place], dataset)
-        return found
-
-    return IndexCache(
-        index_path(f"{_FORMAT} {layout.sequence} {dataset}", paths),
-        dataset,
-        table=json.dumps({"format": _FORMAT, "dataset": dataset, "features": features, "shards": shards}).encode(),
-        build=lambda: _join(layout, scan_shards(scan_one, sizes, dataset, networks)),
-        encode=_encode,
-        decode=lambda content, start: _decode(layout, content, start, sum(counts)),
-    ).open()
+    return json.dumps({"format": _FORMAT, "dataset": dataset, "features": features, "shards": shards}).encode()
 
 
 def _scan_shard(layout: EpisodeLayout, path: str, records: Iterator[NDArray[np.uint8]]) -> StepIndex:

@@ -1,6 +1,5 @@
 """Where the records of TFRecord objects lie: shard by shard, each when a record of it is first needed."""
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
@@ -9,18 +8,16 @@ import numpy as np
 
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.order import Int64Array, unique
-from tfds_torch.storage.index_cache import IndexCache, UnusableIndexError
+from tfds_torch.storage.index_cache import IndexCache
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.order_blocks import OrderBlocks
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import wrong_count
-from tfds_torch.storage.shard_files import RangeReader, file_name
+from tfds_torch.storage.shard_files import RangeReader, file_name, read_beside
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 from tfds_torch.storage.tfrecord.index import Located, first_places, offsets_cache
-
-_logger = logging.getLogger(__name__)
 
 
 class _NoIndexError(Exception):
@@ -127,7 +124,8 @@ class RemoteRecordIndex:
 
         def build() -> Int64Array:
             nonlocal is_scanned
-            beside = None if file in self._without_index else self._read_beside(file, stamp)
+            is_asked = file not in self._without_index
+            beside = read_beside(self._store, url, self._beside(file, stamp)) if is_asked else None
             if beside is not None:
                 return beside
             self._without_index.add(file)
@@ -149,20 +147,10 @@ class RemoteRecordIndex:
         offsets = self._offsets_of(file)
         return self._beside(file, self.stamps[file]).to_bytes(offsets)
 
-    def look_at_all(self) -> None:
-        """Finds the records of all shards."""
-        self._look_at(np.arange(len(self.files), dtype=np.int64))
-
-    def _read_beside(self, file: int, stamp: Stamp) -> Int64Array | None:
-        """Returns the offsets that lie beside a shard; None: they cannot be used."""
-        content = self._store.read_index(self.files[file])
-        if content is None:
-            return None
-        try:
-            return self._beside(file, stamp).from_bytes(content)
-        except UnusableIndexError as error:
-            _logger.warning("The index beside %s is not used: %s.", self.files[file], error)
-            return None
+    def look_at_one(self, file: int, advance: Advance) -> None:
+        """Finds the records of a shard, where they are not known; threads may look at others side by side."""
+        if not self._is_known[file]:
+            self._look_at_one(file, self.stamps[file], advance)
 
     def _beside(self, file: int, stamp: Stamp) -> IndexCache[Int64Array]:
         # By name: the shard may be read through another URL, and a copy of all keeps it.

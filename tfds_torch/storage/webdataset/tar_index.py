@@ -25,7 +25,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, UnusableIndexError, index_path
 from tfds_torch.storage.open_files import Stamp
-from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
+from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name, read_beside
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, find_members
 
@@ -148,12 +148,9 @@ def open_index(
     sizes = [size for size, _ in stamps]
 
     def scan(place: int, advance: Advance) -> TarIndex:
-        content = files.read_index(paths[place])
-        if content is not None:
-            try:
-                return index_beside(paths[place], stamps[place]).from_bytes(content)
-            except UnusableIndexError as error:
-                _logger.warning("The index beside %s is not used: %s.", paths[place], error)
+        beside = read_beside(files, paths[place], index_beside(paths[place], stamps[place]))
+        if beside is not None:
+            return beside
         found = scan_tar(paths[place], advance, stamps[place], files)
         note_scan(place)
         return found
