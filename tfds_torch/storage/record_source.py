@@ -5,6 +5,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.network import Network
+from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp, stamp_of
 from tfds_torch.storage.order_blocks import OrderBlocks
 from tfds_torch.storage.record_reader import RecordReader
@@ -35,6 +37,7 @@ from tfds_torch.storage.source import (
     such_as,
 )
 
+_SIDE_BY_SIDE = 8
 _ID = re.compile(r"(.*)__(0|[1-9][0-9]{0,17})", re.DOTALL)
 
 
@@ -151,7 +154,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
-        """Yields all records of a local file, uint8 [n], each compared with its checksum.
+        """Yields all records of a file, uint8 [n], each compared with its checksum.
 
         One is valid until the next is asked for.
 
@@ -228,9 +231,11 @@ class RecordSource(ABC):
         return self.files.obstacle(self.table.files)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Compares local files with what the dataset promises; see `Source`."""
+        """Compares local files with what the dataset promises, of objects those that are to be empty; see `Source`."""
         for path in filter(is_local, self.empty_files):
             self._check_empty(path)
+        if isinstance(self.files, ObjectFiles) and self.obstacle is None:
+            self._check_empty_objects(self.files)
         if streamed is not None:
             self._check_streamed(dict(zip(self.table.files, self.table.num_in_file, strict=True)), set(streamed))
         elif self.obstacle is None:
@@ -343,6 +348,19 @@ class RecordSource(ABC):
         if found:
             raise wrong_count(path, found, 0, self.name)
         self._seen_empty[path] = stamp
+
+    def _check_empty_objects(self, files: ObjectFiles) -> None:
+        """Asks for objects that are to be empty, side by side and once; one may be left out, as a local file may."""
+        unseen = [url for url in self.empty_files if url not in self._seen_empty]
+        if not unseen:
+            return
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(unseen)), "tfds_torch-empty") as threads:
+            for url, content in zip(unseen, threads.map(files.store.read_small, unseen), strict=True):
+                if content:
+                    found = sum(1 for _ in self.scan(url, lambda _: None, files.stamps([url])[0]))
+                    if found:
+                        raise wrong_count(url, found, 0, self.name)
+                self._seen_empty[url] = (0, 0)
 
     def _name_records(self, index: Int64Array) -> list[str]:
         names, (file, record) = self._file_names, self.table.find(index)
