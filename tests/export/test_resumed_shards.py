@@ -126,7 +126,7 @@ def test_a_folder_with_other_files_is_never_written_to(photos: ParserTfds, tmp_p
         with pytest.raises(ConfigError, match="is a file: the shards of an export need a folder"):
             export(photos, tmp_path / "mine.txt", overwrite=overwrite)
         with pytest.raises(ConfigError, match="is the source of this export: nothing there is written to"):
-            export(photos, photos.data_dir, overwrite=overwrite)
+            export(photos, Path(photos.data_dir), overwrite=overwrite)
     assert contents(tmp_path) == {"mine.txt": b"mine"}
 
 

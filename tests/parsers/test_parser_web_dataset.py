@@ -49,7 +49,7 @@ def test_it_is_a_parser(urls: str) -> None:
     assert parser.read_mode(World()) == "index"
     assert parser.class_names is None
     assert {"image", "label", "valid", "index", "id"} == set(parser.element_spec.fields)
-    assert [path.name for path in parser.paths] == ["a-00.tar", "a-01.tar", "a-02.tar"]
+    assert [Path(path).name for path in parser.paths] == ["a-00.tar", "a-01.tar", "a-02.tar"]
 
 
 def test_every_kind_of_member_comes_as_what_it_is(urls: str) -> None:

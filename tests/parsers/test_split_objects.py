@@ -137,7 +137,7 @@ def test_exports_and_caches_are_those_of_the_expression(datasets: Datasets, tmp_
 
 def test_check_finds_the_ids_of_a_split_object(datasets: Datasets) -> None:
     parser = ParserTfds(datasets.root, "shapes", HALVES[1])
-    assert list(expected_ids(parser.data_dir, parser.split, parser.files)) == ids_of(parser)
+    assert list(expected_ids(Path(parser.data_dir), parser.split, parser.files)) == ids_of(parser)
 
 
 def test_an_image_folder_takes_split_objects_too(folder: Any) -> None:

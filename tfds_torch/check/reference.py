@@ -273,7 +273,7 @@ def _digests(parser: SingleParser, question: Question) -> Sequence[str | None]:
 def _own_images(parser: SingleParser, indices: Sequence[int], ids: Sequence[str], by_index: bool) -> dict[int, bytes]:
     """Returns the images of a dataset that TFDS is not asked about, by index."""
     if isinstance(parser, ParserTfds) and is_image_folder(metadata_folder(parser)):
-        return {index: (parser.data_dir / id).read_bytes() for index, id in zip(indices, ids, strict=True)}
+        return {index: Path(parser.data_dir, id).read_bytes() for index, id in zip(indices, ids, strict=True)}
     if not by_index or _why_not_compared(parser) is None:
         return {}
     return _read_images(parser, indices)

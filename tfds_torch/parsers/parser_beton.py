@@ -105,10 +105,10 @@ class ParserBeton(ParserBase):
         return self._file.with_checksums(read.verify_checksums)
 
     @property
-    def path(self) -> Path:
-        """The file; a URL is a text."""
+    def path(self) -> Path | str:
+        """The file; of a URL the URL, a text."""
         path = self._file.head.path
-        return Path(path) if is_local(path) else cast(Path, path)
+        return Path(path) if is_local(path) else path
 
     @property
     def element_spec(self) -> ElementSpec:

@@ -128,9 +128,9 @@ class ParserWebDataset(ParserBase):
         return cast(WebDatasetSource, self._source)
 
     @property
-    def paths(self) -> list[Path]:
-        """The tars; URLs are texts."""
-        return [Path(path) if is_local(path) else cast(Path, path) for path in self._tars.paths]
+    def paths(self) -> list[Path | str]:
+        """The tars; of URLs the URLs, texts."""
+        return [Path(path) if is_local(path) else path for path in self._tars.paths]
 
     @property
     def extensions(self) -> dict[str, tuple[str, ...]]:

@@ -19,7 +19,7 @@ def metadata_folder(parser: ParserTfds) -> Path:
     """
     files = parser.source.files if isinstance(parser.source, RecordSource | WindowSource) else None
     if not isinstance(files, ObjectFiles):
-        return parser.data_dir
+        return Path(parser.data_dir)
     from tfds_torch.parsers.tfds.remote_metadata import (  # It imports TFDS, which workers do without.
         MetadataObjects,
         fetch_metadata,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,16 +190,9 @@ class ParserTfds(ParserBase):
         return list(open_dataset(root, name, download=False, store=store).splits)
 
     @property
-    def data_dir(self) -> Path:
-        """The version directory that holds the shards and `dataset_info.json`; of http(s):// its URL as a text."""
-        if is_local(self._directory):
-            return Path(self._directory)
-        if self._directory.startswith("http"):
-            return cast(Path, self._directory)
-        import tensorflow_datasets as tfds
-
-        path: Path = tfds.core.Path(self._directory)
-        return path
+    def data_dir(self) -> Path | str:
+        """The version directory that holds the shards and `dataset_info.json`; of a URL the URL, a text."""
+        return Path(self._directory) if is_local(self._directory) else self._directory
 
     @property
     def element_spec(self) -> ElementSpec:
