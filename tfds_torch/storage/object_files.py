@@ -1,7 +1,9 @@
 """ObjectFiles: shards that are objects of a store."""
 
 import logging
+import os
 import secrets
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
@@ -42,6 +44,7 @@ class ObjectFiles:
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
+        self._scans = _Scans(store.options.max_bytes)
 
     def obstacle(self, paths: Sequence[str]) -> str | None:
         """Returns why parts of files cannot be read: one is not an object."""
@@ -68,12 +71,13 @@ class ObjectFiles:
     def scan(self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN) -> Iterator["ObjectFile"]:
         """Opens an object; all of it is fetched, as one block, which `cut` divides."""
         (size, version) = stamp if stamp is not None else self.stamps([path])[0]
-        reader = self.open([path], [(size, version)], lambda _: np.array([0, size], np.int64), remedy)
-        try:
-            reader.advise_ranges(lambda: _range(0, size))
-            yield ObjectFile(reader, size)
-        finally:
-            reader.close()
+        with self._scans.begin(size):
+            reader = self.open([path], [(size, version)], lambda _: np.array([0, size], np.int64), remedy)
+            try:
+                reader.advise_ranges(lambda: _range(0, size))
+                yield ObjectFile(reader, size)
+            finally:
+                reader.close()
 
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
         """Makes blocks of an object that was fetched as a whole; nothing is fetched again."""
@@ -114,6 +118,46 @@ class ObjectFiles:
     def block_records(self, mean_example_bytes: int) -> int:
         """Returns how many examples make about 8 MiB."""
         return max(1, round(_BLOCK_BYTES / max(1, mean_example_bytes)))
+
+
+class _Scans:
+    """Scans of objects in this process: one begins where those that go on leave it room in half of the cache.
+
+    Others would push each other's objects out before they are read to their end. Threads may share it.
+
+    Args:
+        max_bytes: of the cache; None: there is room for all.
+    """
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
+        self._lock = ProcessLock()
+        self._renew()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Scans, (self._max_bytes,)
+
+    def _renew(self) -> None:
+        self._process, self._num_bytes, self._changed = os.getpid(), 0, threading.Condition()
+
+    @contextmanager
+    def begin(self, size: int) -> Iterator[None]:
+        """Waits for its turn, and ends the scan with the `with` statement."""
+        with self._lock:
+            if self._process != os.getpid():  # The parent's scans do not go on in a forked child.
+                self._renew()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._num_bytes or self._has_room(size))
+            self._num_bytes += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_bytes -= size
+                self._changed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        return self._max_bytes is None or self._num_bytes + size <= self._max_bytes // 2
 
 
 class ObjectFile:

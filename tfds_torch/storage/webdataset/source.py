@@ -70,7 +70,8 @@ class WebDatasetSource(ReadByNumber):
             self.check_field(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_index": None, "_members": {}, "_reader": None, "_scanned": []}
+        # Whoever opens the tars first, in whatever process, divides those that were fetched as wholes.
+        state = {**self.__dict__, "_index": None, "_members": {}, "_reader": None, "_scanned": list(self._scanned)}
         state.pop("_starts", None)
         return state
 
@@ -134,8 +135,8 @@ class WebDatasetSource(ReadByNumber):
         """Returns this source, read in an order of such blocks; see `Source`."""
         if self.files.are_local or block_records == self._blocks_of_order:
             return self
-        other = copy.copy(self)
-        other._blocks_of_order, other._reader, other._lock = block_records, None, ProcessLock()
+        other = copy.copy(self)  # As a pickled one, it has no open file.
+        other._blocks_of_order, other._index, other._lock = block_records, self._index, ProcessLock()
         return other
 
     def __len__(self) -> int:
