@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from threading import Thread
 
 import numpy as np
@@ -71,14 +72,23 @@ class RemoteRecordIndex:
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
 
     def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Returns those of blocks whose shards have an index; the other shards are looked at meanwhile."""
+        """Returns those of blocks whose shards have an index; the other shards are looked at meanwhile.
+
+        Where the cache does not hold all shards, they are looked at first, and all blocks are returned: what no window
+        has would not stay there until it is read.
+        """
         files = np.array(list(dict.fromkeys(file for file, _ in blocks)), np.int64)
         with suppress(TfdsTorchError):  # Reading reports it.
-            self._look_at(files, fetches=False)
+            self._look_at(files, fetches=self._is_cache_small)
         missing = files[~self._is_known[files]].tolist()
         if missing:
             Thread(target=self._look_ahead, args=(missing,), name="tfds_torch-index-ahead", daemon=True).start()
         return [(file, block) for file, block in blocks if self._is_known[file]]
+
+    @cached_property
+    def _is_cache_small(self) -> bool:
+        most = self._store.store.options.max_bytes
+        return most is not None and most < sum(size for size, _ in self.stamps)
 
     def look_again(self, file: int) -> None:
         """Returns None: a shard that was exchanged has another ETag, and is not read."""
