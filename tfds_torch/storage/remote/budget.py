@@ -12,10 +12,16 @@ import time
 from collections.abc import Iterator
 
 from tfds_torch.storage.remote.block_job import BlockKey
-from tfds_torch.storage.remote.layout import TRAILER
-from tfds_torch.storage.remote.published import Needs, PublishedReaders
-from tfds_torch.storage.remote.readers import Readers, is_kept
-from tfds_torch.storage.remote.stored_blocks import StoredBlock, remove_block, remove_empty_folder, stored_blocks
+from tfds_torch.storage.remote.published import PublishedReaders
+from tfds_torch.storage.remote.readers import Needs, Readers, is_kept
+from tfds_torch.storage.remote.stored_blocks import (
+    StoredBlock,
+    disk_bytes,
+    page_bytes,
+    remove_block,
+    remove_empty_folder,
+    stored_blocks,
+)
 
 DEFAULT_PART = 0.8
 """Of what is free, that a cache may take where nobody says how much."""
@@ -23,6 +29,11 @@ DEFAULT_PART = 0.8
 _COUNT = struct.Struct("<q")
 _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_S = 0.25
+_LOOKS_PART = 10  # A look that was in vain is repeated after so many times as long as it took.
+_SPARE_BESIDE = 64 << 10  # Bytes, for files beside the blocks that come or grow until the next look.
+_FAR = 1 << 30
+_MUCH_FARTHER = 2  # Windows, before blocks give way to one that nobody waits for yet.
+_PART, _UNREAD, _DEALT, _KEPT, _NEEDED = range(5)
 _SPARE_PART = 0.02  # Of the budget, that is made free at a time: looking costs more than removing.
 
 
@@ -34,11 +45,11 @@ def default_max_bytes(cache: str) -> int:
 
 
 class Budget:
-    """Bytes of the blocks of a cache folder.
+    """Bytes of the blocks of a cache folder, as they take room on its disk; what lies beside them counts, too.
 
     Args:
         cache: the folder.
-        max_bytes: most bytes of its blocks.
+        max_bytes: most bytes of its files.
         readers: of this fetcher.
         published: of all fetchers that share the folder.
     """
@@ -46,97 +57,120 @@ class Budget:
     def __init__(self, cache: str, max_bytes: int, readers: Readers, published: PublishedReaders) -> None:
         self._cache, self.max_bytes = cache, max_bytes
         self._readers, self._published = readers, published
+        self._page = page_bytes(cache)
         self._lock = os.open(os.path.join(cache, "lock"), _NEW, 0o600)
         self._usage = os.open(os.path.join(cache, "usage"), _NEW, 0o600)
-        self._no_room: tuple[float, int] | None = None  # When there was none, and what readers needed then.
+        self._no_room: tuple[float, int] | None = None  # Until when, and what readers needed then.
+        self._free: list[StoredBlock] = []  # What may go, by the last look; the last ones first.
+        self._kept_bytes = 0  # Of blocks that stay between epochs and are in no window, by the last look.
         self.num_removed = 0
         with self._locked():
-            self._recount()
+            self._look()
+
+    def may_have_room(self, *, is_urgent: bool) -> bool:
+        """Returns False where there was no room for a block a moment ago, and nothing has changed since."""
+        return is_urgent or not self._has_just_failed()
 
     def reserve(self, key: BlockKey, *, is_urgent: bool) -> bool:
         """Returns whether there is room for a block that was claimed, which is counted from now on.
 
+        Blocks of windows that come after the block's own go for it, where nothing else can. A block of a window before
+        which others lack room gets none.
+
         Args:
             key: the block.
-            is_urgent: whether blocks that are kept between epochs go for it, where nothing else can.
+            is_urgent: whether a reader waits for it: blocks that are kept between epochs go for it, too.
         """
-        size = key[2] - key[1] + TRAILER.size
-        with self._locked():
-            if self._count() + size <= self.max_bytes:
-                self._add(size)
-                return True
-        if not is_urgent and self._has_just_failed():
+        if not self.may_have_room(is_urgent=is_urgent):
             return False
+        began_at = time.monotonic()
+        size = self._size_of(key)
         with self._locked():
-            used = self._recount(without=key)
-            if used + size > self.max_bytes:
-                used -= self._make_room(used + size - self.max_bytes, is_urgent=is_urgent)
-            if used + size <= self.max_bytes:
+            most = self.max_bytes - self._bytes_beside()
+            if self._count() + size > most:
+                self._make_room(key, most - size, is_urgent=is_urgent)
+            if self._count() + size <= most:
                 self._add(size)
                 return True
-        self._no_room = time.monotonic(), self._readers.version
+        now = time.monotonic()
+        self._no_room = now + max(_RETRY_S, _LOOKS_PART * (now - began_at)), self._readers.version
         return False
 
     def release(self, key: BlockKey) -> None:
-        """Counts a block no longer: it was given up, or removed."""
+        """Counts a block no longer. Its file is removed after that: a count in between would leave it out twice."""
         with self._locked():
-            self._add(key[1] - key[2] - TRAILER.size)
+            self._add(-self._size_of(key))
 
     def _has_just_failed(self) -> bool:
         if self._no_room is None:
             return False
-        at, version = self._no_room
-        return version == self._readers.version and time.monotonic() - at < _RETRY_S
+        until, version = self._no_room
+        return version == self._readers.version and time.monotonic() < until
 
-    def _make_room(self, missing: int, *, is_urgent: bool) -> int:
-        """Removes blocks, and returns how many bytes they had."""
+    def _make_room(self, key: BlockKey, most: int, *, is_urgent: bool) -> None:
+        """Removes blocks until no more than `most` bytes are left, and some more for the next one."""
         self._readers.leave_dead()
-        wanted = missing + int(_SPARE_PART * self.max_bytes)
-        freed = 0
+        needs = self._published.all_needs()
+        distance = needs.distances.get(key, 0 if is_urgent else _FAR)
+        if not is_urgent and self._nearer_bytes(needs, distance) + self._kept_bytes > most:
+            return
+        wanted = most - int(_SPARE_PART * self.max_bytes)
+        self._free = [block for block in self._free if _rank(block, needs) <= _DEALT]
+        self._remove(self._free, wanted)
+        if self._count() <= most:
+            return
+        # Looking costs more than removing: only when all is gone that the last look has found.
+        blocks = self._look(without=key)
+        by_age = sorted(blocks, key=lambda block: (_rank(block, needs), block.fetched_at, block.path), reverse=True)
+        self._free = [block for block in by_age if _rank(block, needs) <= _DEALT]
+        self._remove(self._free, wanted)
+        self._kept_bytes = sum(self._size_of(block.key) for block in blocks if _rank(block, needs) == _KEPT)
+        last = _KEPT if is_urgent else _DEALT
+        if self._count() > most:
+            others = [block for block in by_age if _DEALT < _rank(block, needs) <= last]
+            nearest = distance + (1 if is_urgent else _MUCH_FARTHER)
+            farther = [block for block in blocks if needs.distances.get(block.key, -1) >= nearest and not block.is_part]
+            farther.sort(key=lambda block: needs.distances[block.key])
+            self._remove(farther + others, most)
+
+    def _nearer_bytes(self, needs: Needs, distance: int) -> int:
+        """Returns the bytes of all blocks of windows that come before those of a distance."""
+        return sum(self._size_of(key) for key, nearer in needs.distances.items() if nearer < distance)
+
+    def _remove(self, blocks: list[StoredBlock], wanted: int) -> None:
+        """Removes blocks, the last ones first, until no more than `wanted` bytes are left; takes them off the list."""
         folders = set()
-        for block in self._candidates(self._published.all_needs(), is_urgent=is_urgent):
-            if freed >= wanted:
-                break
+        while blocks and self._count() > wanted:
+            block = blocks.pop()
             if remove_block(block):
-                freed += block.num_bytes
-                self._add(-block.num_bytes)
+                self._add(-self._size_of(block.key))
                 self.num_removed += 1
                 folders.add(block.key[0])
         for folder in folders:
             remove_empty_folder(folder)
-        return freed
 
-    def _candidates(self, needs: Needs, *, is_urgent: bool) -> list[StoredBlock]:
-        """Returns blocks that may go, the first ones first: parts of the dead, what nobody reads, what was dealt."""
-        ranked = []
-        for block in stored_blocks(self._cache):
-            if block.is_part:
-                rank = 0
-            elif block.key in needs.blocks:
-                continue
-            elif block.key[0] not in needs.objects:
-                rank = 1
-            elif not is_kept(block.key, needs.kept_part):
-                rank = 2
-            elif is_urgent:
-                rank = 3
-            else:
-                continue
-            ranked.append((rank, block.fetched_at, block.path, block))
-        return [block for *_, block in sorted(ranked, key=lambda one: one[:3])]
+    def _size_of(self, key: BlockKey) -> int:
+        return disk_bytes(key[1], key[2], self._page)
+
+    def _bytes_beside(self) -> int:
+        """Returns what lies beside the blocks, and may soon."""
+        return self._published.disk_bytes() + min(_SPARE_BESIDE, self.max_bytes // 32)
 
     def _count(self) -> int:
         content = os.pread(self._usage, _COUNT.size, 0)
-        return int(_COUNT.unpack(content)[0]) if len(content) == _COUNT.size else self._recount()
+        if len(content) != _COUNT.size:
+            self._look()
+            content = os.pread(self._usage, _COUNT.size, 0)
+        return int(_COUNT.unpack(content)[0])
 
     def _add(self, num_bytes: int) -> None:
         os.pwrite(self._usage, _COUNT.pack(max(0, self._count() + num_bytes)), 0)
 
-    def _recount(self, without: BlockKey | None = None) -> int:
-        found = stored_blocks(self._cache)
-        used = sum(block.num_bytes for block in found if not (block.is_part and block.key == without))
-        os.pwrite(self._usage, _COUNT.pack(used), 0)
-        return used
+    def _look(self, without: BlockKey | None = None) -> list[StoredBlock]:
+        """Returns all blocks but a claimed one, and counts them anew."""
+        found = [block for block in stored_blocks(self._cache) if not (block.is_part and block.key == without)]
+        os.pwrite(self._usage, _COUNT.pack(sum(self._size_of(block.key) for block in found)), 0)
+        return found
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -145,3 +179,14 @@ class Budget:
             yield
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+
+def _rank(block: StoredBlock, needs: Needs) -> int:
+    """Returns which blocks go first: parts of the dead, what nobody reads, what was dealt, what is kept for later."""
+    if block.is_part:
+        return _PART
+    if block.key in needs.distances:
+        return _NEEDED
+    if block.key[0] not in needs.objects:
+        return _UNREAD
+    return _KEPT if is_kept(block.key, needs.kept_part) else _DEALT

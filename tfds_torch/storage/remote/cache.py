@@ -17,7 +17,7 @@ import google_crc32c
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.own_files import ForeignFileError, check_own_folder, own_folder
-from tfds_torch.storage.remote.layout import MAGIC, PART, TRAILER, block_name, object_folder, objects_folder
+from tfds_torch.storage.remote.layout import MAGIC, PART, TRAILER, block_name, is_at, object_folder, objects_folder
 from tfds_torch.storage.remote.urls import without_secrets
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -91,7 +91,7 @@ class Cache:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(descriptor, path + PART):
+                if is_at(descriptor, path + PART):
                     os.ftruncate(descriptor, 0)  # Of a killed one nobody knows what is right.
                     return Claim(path, descriptor, start, stop)
             except BlockingIOError:
@@ -195,16 +195,6 @@ class Claim:
         with contextlib.suppress(OSError):
             os.unlink(self._path + PART)
         os.close(self._descriptor)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    """Returns whether an open file is still the one at a path."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return False
-    mine = os.fstat(descriptor)
-    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
 
 
 def _refuse_links(folder: Path) -> None:

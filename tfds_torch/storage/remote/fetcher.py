@@ -22,6 +22,7 @@ from tfds_torch.storage.remote.published import PublishedReaders
 from tfds_torch.storage.remote.readers import Readers
 from tfds_torch.storage.remote.requests import Requests
 from tfds_torch.storage.remote.scheduler import Scheduler
+from tfds_torch.storage.remote.stored_blocks import page_bytes
 from tfds_torch.storage.remote.transfers import Transfers
 
 _WATCH_S = 0.5
@@ -48,7 +49,8 @@ async def _serve(setup: Message, replies: Any) -> None:
     cache = Cache(setup["cache"])
     client = Client(setup["storage_options"], setup["timeout_s"], setup["connections"])
     transfers = Transfers(client, setup["timeout_s"])
-    readers = Readers(setup["max_bytes"] or default_max_bytes(cache.folder), setup["connections"])
+    max_bytes = setup["max_bytes"] or default_max_bytes(cache.folder)
+    readers = Readers(max_bytes, setup["connections"], page_bytes(cache.folder))
     published = PublishedReaders(cache.folder, readers)
     budget = Budget(cache.folder, readers.max_bytes, readers, published)
     scheduler = Scheduler(cache, budget, transfers, setup["connections"])

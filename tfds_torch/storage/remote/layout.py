@@ -46,3 +46,12 @@ def block_of_name(name: str) -> tuple[int, int, bool] | None:
     """Returns start and stop of a block's file, and whether it is still being fetched; None: it is not one of ours."""
     found = _BLOCK.fullmatch(name)
     return None if found is None else (int(found[1]), int(found[2]), found[3] is not None)
+
+
+def is_at(descriptor: int, path: str) -> bool:
+    """Returns whether an open file is still the one at a path."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))

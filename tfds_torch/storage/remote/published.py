@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.runtime.own_files import own_folder
-from tfds_torch.storage.remote.block_job import BlockKey
-from tfds_torch.storage.remote.readers import Readers
+from tfds_torch.storage.remote.layout import objects_folder
+from tfds_torch.storage.remote.readers import Needs, Readers
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What readers need: blocks, the folders of their objects, and the part of the blocks that stays."""
+class _Found:
+    """What a file of another fetcher holds, and which version of it."""
 
-    blocks: frozenset[BlockKey]
-    objects: frozenset[str]
-    kept_part: float
+    version: tuple[int, int, int]
+    needs: Needs
 
 
 class PublishedReaders:
@@ -43,6 +42,8 @@ class PublishedReaders:
         self._lock = os.open(self._path(self._name, "lock"), _NEW, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._version = -1
+        self._objects = objects_folder(cache)
+        self._others: dict[str, _Found] = {}
 
     def publish(self) -> None:
         """Lets the others know what this fetcher's readers need; does nothing where nothing changed."""
@@ -50,27 +51,59 @@ class PublishedReaders:
             return
         self._version = self._readers.version
         path = self._path(self._name, "json")
+        mine = self._readers.needs()
+        blocks = [
+            (os.path.basename(folder), start, stop, distance)
+            for (folder, start, stop), distance in mine.distances.items()
+        ]
+        found = {"blocks": blocks, "objects": sorted(map(os.path.basename, mine.objects)), "kept_part": mine.kept_part}
         with open(os.open(f"{path}.new", _NEW | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            found = {"blocks": list(self._readers.needed), "objects": sorted(self._readers.objects)}
-            json.dump(found | {"kept_part": self._readers.kept_part}, file)
+            json.dump(found, file)
         os.replace(f"{path}.new", path)
 
     def all_needs(self) -> Needs:
         """Returns what the readers of all live fetchers need; what dead ones left behind is removed."""
-        blocks, objects = set(self._readers.needed), set(self._readers.objects)
-        parts = [self._readers.kept_part] if objects else []
+        mine = self._readers.needs()
+        distances, objects = dict(mine.distances), set(mine.objects)
+        parts = [mine.kept_part] if objects else []
+        others, self._others = self._others, {}
         for name in self._live_others():
-            with contextlib.suppress(OSError, ValueError), open(self._path(name, "json"), encoding="utf-8") as file:
-                found = json.load(file)
-                blocks.update((folder, start, stop) for folder, start, stop in found["blocks"])
-                objects.update(found["objects"])
-                parts += [found["kept_part"]] if found["objects"] else []
-        return Needs(frozenset(blocks), frozenset(objects), min(parts, default=1.0))
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found = self._others[name] = self._read(name, others.get(name))
+                for key, distance in found.needs.distances.items():
+                    distances[key] = min(distance, distances.get(key, distance))
+                objects |= found.needs.objects
+                parts += [found.needs.kept_part] if found.needs.objects else []
+        return Needs(distances, objects, min(parts, default=1.0))
+
+    def disk_bytes(self) -> int:
+        """Returns the most that all this takes on its disk: a file lies there twice while it is replaced."""
+        num_bytes = 0
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    num_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+        return 2 * num_bytes
 
     def close(self) -> None:
         """Removes what was published."""
         self._remove(self._name)
         os.close(self._lock)
+
+    def _read(self, name: str, known: "_Found | None") -> "_Found":
+        """Returns what another fetcher published, which is read again where it was replaced."""
+        with open(self._path(name, "json"), encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+            if known is not None and known.version == version:
+                return known
+            found = json.load(file)
+        distances = {
+            (os.path.join(self._objects, str(name)), int(start), int(stop)): int(distance)
+            for name, start, stop, distance in found["blocks"]
+        }
+        objects = frozenset(os.path.join(self._objects, str(name)) for name in found["objects"])
+        return _Found(version, Needs(distances, objects, float(found["kept_part"])))
 
     def _live_others(self) -> Iterator[str]:
         for path in Path(self._folder).glob("*.lock"):

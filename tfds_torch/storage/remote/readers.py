@@ -1,13 +1,14 @@
 """Readers: which windows of their orders the processes of this fetcher read, and which blocks they still need."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import psutil
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.remote.block_job import BlockKey
+from tfds_torch.storage.remote.stored_blocks import disk_bytes
 
 _MIB = 1 << 20
 
@@ -22,7 +23,8 @@ class Reader:
         objects: folders of all of them.
         windows: number of a window that was announced and not dealt -> its blocks.
         window_bytes: of the largest window so far.
-        block_bytes: of the largest block so far.
+        window_on_disk: what the blocks of that window take on the disk.
+        block_on_disk: what the largest block so far takes there.
     """
 
     pid: int
@@ -30,7 +32,23 @@ class Reader:
     objects: frozenset[str]
     windows: dict[int, list[BlockKey]] = field(default_factory=dict)
     window_bytes: int = 0
-    block_bytes: int = 0
+    window_on_disk: int = 0
+    block_on_disk: int = 0
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What readers need.
+
+    Attributes:
+        distances: block -> how many windows lie before its own that a reader has not dealt; of the nearest reader.
+        objects: folders of the objects that are read.
+        kept_part: the part of the blocks that stays between epochs.
+    """
+
+    distances: Mapping[BlockKey, int]
+    objects: Set[str]
+    kept_part: float
 
 
 class Readers:
@@ -39,12 +57,14 @@ class Readers:
     Args:
         max_bytes: of the cache.
         connections: blocks that may be in flight at a time.
+        page: what files are rounded up to on the disk, bytes.
     """
 
-    def __init__(self, max_bytes: int, connections: int) -> None:
-        self.max_bytes, self._connections = max_bytes, connections
+    def __init__(self, max_bytes: int, connections: int, page: int = 4096) -> None:
+        self.max_bytes, self._connections, self._page = max_bytes, connections, page
         self._readers: dict[str, Reader] = {}
         self._num_needed: dict[BlockKey, int] = {}
+        self._needs: tuple[int, Needs] | None = None
         self.version = 0
         """Another one after every change."""
 
@@ -66,8 +86,10 @@ class Readers:
         reader.windows[window] = list(blocks)
         for key in blocks:
             self._num_needed[key] = self._num_needed.get(key, 0) + 1
-        reader.window_bytes = max(reader.window_bytes, sum(stop - start for _, start, stop in blocks))
-        reader.block_bytes = max([reader.block_bytes, *(stop - start for _, start, stop in blocks)])
+        on_disk = [disk_bytes(start, stop, self._page) for _, start, stop in blocks]
+        sizes = sum(stop - start for _, start, stop in blocks), sum(on_disk)
+        reader.window_bytes, reader.window_on_disk = max((reader.window_bytes, reader.window_on_disk), sizes)
+        reader.block_on_disk = max([reader.block_on_disk, *on_disk])
         self.version += 1
 
     def note_dealt(self, name: str, window: int) -> None:
@@ -96,26 +118,27 @@ class Readers:
         """Returns whether a window that is not dealt has a block."""
         return key in self._num_needed
 
-    @property
-    def needed(self) -> Iterable[BlockKey]:
-        """All blocks that windows that are not dealt have."""
-        return self._num_needed.keys()
+    def needs(self) -> Needs:
+        """Returns what all of these readers need."""
+        if self._needs is None or self._needs[0] != self.version:
+            distances: dict[BlockKey, int] = {}
+            for reader in self._readers.values():
+                for distance, window in enumerate(sorted(reader.windows)):
+                    for key in reader.windows[window]:
+                        distances[key] = min(distance, distances.get(key, distance))
+            objects = frozenset[str]().union(*(reader.objects for reader in self._readers.values()))
+            self._needs = self.version, Needs(distances, objects, self._kept_part())
+        return self._needs[1]
 
-    @property
-    def objects(self) -> set[str]:
-        """Folders of the objects that are being read."""
-        return set().union(*(reader.objects for reader in self._readers.values()))
-
-    @property
-    def kept_part(self) -> float:
-        """The part of all blocks that stays in the cache between epochs: what windows in work leave free."""
+    def _kept_part(self) -> float:
+        """Returns the part of all blocks that stays in the cache between epochs: what windows in work leave free."""
         by_objects = {reader.objects: reader for reader in self._readers.values()}
-        total = sum(reader.total for reader in by_objects.values())
-        working = sum(self._working_bytes(reader) for reader in by_objects.values())
-        return 1.0 if total <= self.max_bytes else max(0.0, 0.97 * (self.max_bytes - working) / max(1, total))
+        total = sum(map(_total_on_disk, by_objects.values()))
+        working = sum(map(self._working_bytes, by_objects.values()))
+        return 1.0 if total <= self.max_bytes else max(0.0, 0.97 * (self.max_bytes - working) / total)
 
     def _working_bytes(self, reader: Reader) -> int:
-        return 2 * reader.window_bytes + self._connections * reader.block_bytes
+        return 2 * reader.window_on_disk + self._connections * reader.block_on_disk
 
     def check(self, name: str) -> None:
         """Checks that the cache holds two windows of a reader and what is in flight.
@@ -125,11 +148,11 @@ class Readers:
         """
         reader = self._readers[name]
         working = self._working_bytes(reader)
-        if self.max_bytes < min(working, reader.total):
+        if self.max_bytes < min(working, _total_on_disk(reader)):
             raise ConfigError(
                 f"The cache is too small for this order: max_bytes={self.max_bytes} ({self.max_bytes // _MIB} MiB), "
-                f"and two windows of {reader.window_bytes} bytes with {self._connections} blocks of "
-                f"{reader.block_bytes} in flight are {working} ({-(-working // _MIB)} MiB). Raise max_bytes of "
+                f"and two windows of {reader.window_on_disk} bytes with {self._connections} blocks of "
+                f"{reader.block_on_disk} in flight are {working} ({-(-working // _MIB)} MiB). Raise max_bytes of "
                 f"RemoteOptions, or lower its connections, or shuffle_buffer or block_records of ReadOptions."
             )
 
@@ -140,6 +163,11 @@ class Readers:
                 self._num_needed[key] = left
             else:
                 self._num_needed.pop(key, None)
+
+
+def _total_on_disk(reader: Reader) -> int:
+    """Returns what all blocks of a reader take on the disk, as far as its largest window tells."""
+    return reader.total * reader.window_on_disk // max(1, reader.window_bytes)
 
 
 def is_kept(key: BlockKey, part: float) -> bool:

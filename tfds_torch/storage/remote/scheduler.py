@@ -129,9 +129,9 @@ class Scheduler:
                 continue
             is_room = self._budget.reserve((found.folder, start, stop), is_urgent=False)
             if not (is_room and self._cache.copy(found, claim)):
-                claim.drop()
                 if is_room:
                     self._budget.release((found.folder, start, stop))
+                claim.drop()
                 return
             claim.finish()
         self.discard(found, 0, found.size)
@@ -205,12 +205,14 @@ class Scheduler:
             if self._cache.has(found, job.start, job.stop):
                 self._end(job)
                 return False
-            claim = self._cache.claim(found, job.start, job.stop)
+            is_awaited = is_urgent or job.has_waiters
+            claim = None
+            if self._budget.may_have_room(is_urgent=is_awaited):
+                claim = self._cache.claim(found, job.start, job.stop)
             if claim is not None and self._cache.has(found, job.start, job.stop):  # Finished a moment ago.
                 claim.drop()
                 self._end(job)
                 return False
-            is_awaited = is_urgent or job.has_waiters
             if claim is not None and not self._budget.reserve(job.key, is_urgent=is_awaited):
                 claim.drop()
                 claim = None
@@ -290,8 +292,8 @@ class Scheduler:
     def _give_up(self, job: BlockJob) -> None:
         claim, job.claim = job.claim, None
         if claim is not None:
-            claim.drop()
             self._budget.release(job.key)
+            claim.drop()
 
     def _end(self, job: BlockJob, error: Exception | None = None) -> None:
         if error is not None and not job.has_waiters:

@@ -9,7 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfds_torch.storage.remote.block_job import BlockKey
-from tfds_torch.storage.remote.layout import PART, TRAILER, block_name, block_of_name, objects_folder
+from tfds_torch.storage.remote.layout import PART, TRAILER, block_name, block_of_name, is_at, objects_folder
+
+_LARGEST_PAGE = 64 << 10  # Network file systems name what they like to transfer instead.
+
+
+def page_bytes(folder: str) -> int:
+    """Returns what files of a folder are rounded up to on their disk, bytes."""
+    return max(4096, min(os.statvfs(folder).f_frsize, _LARGEST_PAGE))
+
+
+def disk_bytes(start: int, stop: int, page: int) -> int:
+    """Returns the most that the file of bytes start..stop-1 takes on its disk, its folder and description included."""
+    return -(-(stop - start + TRAILER.size) // page) * page + 2 * page
 
 
 @dataclass(frozen=True)
@@ -44,12 +56,18 @@ def stored_blocks(cache: str) -> Iterator[StoredBlock]:
             found = block_of_name(entry.name)
             if found is None:
                 continue
+            start, stop, is_part = found
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue
+                if not is_part:
+                    continue
+                try:
+                    status = os.lstat(entry.path.removesuffix(PART))  # It was finished meanwhile.
+                except FileNotFoundError:
+                    continue
+                is_part = False
             if stat.S_ISREG(status.st_mode):
-                start, stop, is_part = found
                 size = stop - start + TRAILER.size
                 yield StoredBlock((folder.path, start, stop), size, status.st_mtime, is_part)
 
@@ -68,6 +86,8 @@ def remove_block(block: StoredBlock) -> bool:
     try:
         if block.is_part:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_at(descriptor, block.path):  # It was finished, and another one begun, since it was opened.
+                return False
         os.unlink(block.path)
         os.ftruncate(descriptor, 0)  # A reader that has it open sees by its size that it is gone.
     except BlockingIOError:
