@@ -63,6 +63,16 @@ def test_a_far_window_is_not_let_in_while_nearer_ones_lack_room(tmp_path: Path) 
     assert far.has(13)
 
 
+def test_a_block_is_wanted_until_its_window_is_dealt(tmp_path: Path) -> None:
+    fetcher = Fetcher(tmp_path)
+    assert fetcher.budget.is_wanted(fetcher.key(0))
+    fetcher.readers.note_dealt("reader", 0)
+    assert not fetcher.budget.is_wanted(fetcher.key(0)), "it would be fetched for nobody"
+    assert fetcher.budget.is_wanted((f"{fetcher.found.folder}-other", 0, BLOCK)), "of an object without an order"
+    fetcher.readers.leave("reader")
+    assert fetcher.budget.is_wanted(fetcher.key(0))
+
+
 def test_what_is_given_up_is_never_counted_out_twice(tmp_path: Path) -> None:
     one, other = Fetcher(tmp_path), Fetcher(tmp_path)
     claim = one.cache.claim(one.found, 0, BLOCK)

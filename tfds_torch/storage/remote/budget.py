@@ -71,6 +71,11 @@ class Budget:
         """Returns False where there was no room for a block a moment ago, and nothing has changed since."""
         return is_urgent or not self._has_just_failed()
 
+    def is_wanted(self, key: BlockKey) -> bool:
+        """Returns False where a cache that does not hold all has no use for a block: readers have dealt its window."""
+        needs = self._readers.needs()
+        return needs.kept_part >= 1.0 or key in needs.distances or key[0] not in needs.objects
+
     def reserve(self, key: BlockKey, *, is_urgent: bool) -> bool:
         """Returns whether there is room for a block that was claimed, which is counted from now on.
 

@@ -206,6 +206,9 @@ class Scheduler:
                 self._end(job)
                 return False
             is_awaited = is_urgent or job.has_waiters
+            if not is_awaited and not self._budget.is_wanted(job.key):  # Another process had fetched it meanwhile.
+                self._forget(job)
+                return False
             claim = None
             if self._budget.may_have_room(is_urgent=is_awaited):
                 claim = self._cache.claim(found, job.start, job.stop)
