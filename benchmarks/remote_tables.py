@@ -107,7 +107,7 @@ SMALL_CACHE = Table(
     "small_cache",
     "a cache folder of a quarter of the split",
     "{num_examples:,} encoded photographs, {megabytes:,.0f} MB, without workers, over the same link, windows of "
-    "{window:,} examples. The folder is looked at five times a second.",
+    "{window:,} examples. Both have an index. The folder is looked at five times a second.",
     "max_bytes",
     [
         _FETCHED,
