@@ -73,6 +73,12 @@ class InstructionTable:
         """Number of examples."""
         return self.num_examples
 
+    @property
+    def first_places(self) -> Int64Array:
+        """Place of each file's first record, int64, among all records, where each file has one more: its end."""
+        counts = np.array(self.num_in_file, np.int64)
+        return np.cumsum(counts + 1) - (counts + 1)
+
     def check_local(self) -> None:
         """Raises ConfigError unless every file is one of this machine."""
         remote = next((path for path in self.files if not is_local(path)), None)

@@ -225,9 +225,7 @@ class WindowSource(ReadByNumber):
         table = self.episodes.table
         self._check_stamps()
         shards = table.files, self._stamps, table.num_in_file
-        index = open_step_index(
-            self.features.layout, self.name, *shards, self.episodes.scan, self.files
-        )
+        index = open_step_index(self.features.layout, self.name, *shards, self.episodes.scan, self.files)
         file, record = table.find(np.arange(len(table), dtype=np.int64))
         records = self._first_records[file] + record
         num_steps = index.num_steps[records].astype(np.int64)

@@ -86,7 +86,7 @@ class RecordIndex:
     def __init__(self, table: InstructionTable, stamps: tuple[Stamp, ...], offsets: Int64Array) -> None:
         self.files, self.stamps, self.dataset = table.files, stamps, table.dataset
         self._table, self._offsets = table, offsets
-        self._first_place = first_places(table)
+        self._first_place = table.first_places
 
     @classmethod
     def open(cls, table: InstructionTable) -> "RecordIndex":
@@ -144,12 +144,6 @@ class RecordIndex:
         # Another process may have built it again meanwhile.
         offsets = cache.open(lambda stored: np.array_equal(found, stored[place]))
         return RecordIndex(self._table, self.stamps, offsets)
-
-
-def first_places(table: InstructionTable) -> Int64Array:
-    """Returns the place of each file's first record, int64: every file has one entry more than records, its size."""
-    counts = np.array(table.num_in_file, np.int64)
-    return np.cumsum(counts + 1) - (counts + 1)
 
 
 def offsets_cache(
