@@ -14,7 +14,6 @@ from storage.beton.made_files import FIELDS as BETON_FIELDS
 from storage.beton.made_files import without_manifest, write_images
 from storage.beton.made_files import write_samples as write_beton
 from storage.webdataset.made_tars import write_samples
-from tfds_fixtures import Datasets
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
@@ -204,12 +203,3 @@ def test_windows_come_as_from_a_local_copy(serve: Serve, numbered_root: str, rea
         block.write_bytes(content)
     again = ParserTfds(str(far.data_dir), NAME, **arguments)
     assert read_epoch(again, ("number", "name")) == read_epoch(near, ("number", "name"))
-
-
-# What its package reads from local files alone.
-
-
-def test_array_records_are_refused_with_the_reason(serve: Serve, datasets: Datasets) -> None:
-    far = ParserTfds(f"{serve(datasets.array_record)}", "shapes:1.0.0", batch_size=4)
-    with pytest.raises(ConfigError, match=r"the package array_record reads local files only.*copy it to this machine"):
-        far.batches()

@@ -11,9 +11,13 @@ from tfds_torch.parsers.one_split import is_beton, is_one_split
 from tfds_torch.parsers.remote_store import open_files, open_store
 from tfds_torch.parsers.tfds.dataset_opening import open_dataset
 from tfds_torch.parsers.tfds.window_layout import step_layouts
+from tfds_torch.storage.array_record.remote_index import ChunkIndex
+from tfds_torch.storage.array_record.source import ArrayRecordSource
 from tfds_torch.storage.episodes.step_index import kind_of, open_step_index, scan_steps, steps_beside
 from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.object_index import ObjectIndex
 from tfds_torch.storage.open_files import ProcessLock
+from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.urls import split
 from tfds_torch.storage.shard_files import read_beside
@@ -22,6 +26,8 @@ from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
 from tfds_torch.storage.tfrecord.source import TfrecordSource
 from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.tar_index import index_beside, open_index, scan_tar
+
+_KINDS: dict[type[object], type[ObjectIndex]] = {TfrecordSource: RemoteRecordIndex, ArrayRecordSource: ChunkIndex}
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,10 @@ def index_shards(url: str, remote: RemoteOptions | None = None) -> IndexedShards
 def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
     dataset = open_dataset(None, url, download=False, store=open_store([url], remote, ReadOptions()))
     source = dataset.source("+".join(dataset.splits))
-    if not isinstance(source, TfrecordSource) or not isinstance(source.files, ObjectFiles):
-        raise ConfigError(f"{dataset.name}: only TFRecord files have an index of this kind.")
-    index = RemoteRecordIndex(source.table, source.files, source.fetched_records)
+    kind = _KINDS.get(type(source))
+    if kind is None or not isinstance(source, RecordSource) or not isinstance(source.files, ObjectFiles):
+        raise ConfigError(f"{dataset.name}: only TFRecord and ArrayRecord files have an index of this kind.")
+    index = kind(source.table, source.files, source.fetched_records)
     stamps, layouts = list(index.stamps), step_layouts(dataset.features, dataset.name)
     writer = _Writer(source.files)
 
@@ -85,10 +92,10 @@ def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
         index.look_at_one(file, advance)
         writer.write(shard, index.to_bytes(file))
 
-    scan_shards(scan, [size for size, _ in stamps], dataset.name)
+    scan_shards(scan, [size for size, _ in stamps], dataset.name, source.files.networks)
     if writer.refusal is not None:  # This machine keeps them, as parsers of the splits look for them.
         for own in map(dataset.source, dataset.splits):
-            if isinstance(own, TfrecordSource) and own.table.files:
+            if isinstance(own, RecordSource) and own.table.files:
                 table = own.table
                 shards = table.files, list(source.files.stamps(table.files)), table.num_in_file
                 for layout in layouts:

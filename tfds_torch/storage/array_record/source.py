@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.array_record.package import FileReader, find_opener
+from tfds_torch.storage.array_record.remote_index import ChunkIndex
+from tfds_torch.storage.array_record.remote_reader import RemoteArrayRecordReader
+from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
 from tfds_torch.storage.record_reader import RecordReader
 from tfds_torch.storage.record_source import InstructionTable, RecordSource
@@ -175,27 +178,40 @@ def _check_there(path: str) -> Stamp:
 
 
 class ArrayRecordSource(RecordSource):
-    """Examples of ArrayRecord files. Their package always verifies the hashes of what it reads."""
-
-    @property
-    def obstacle(self) -> str | None:
-        """Why examples cannot be read by number: a file is remote."""
-        remote = super().obstacle
-        if remote is None and not self.files.are_local:
-            return f"{self.table.files[0]} is remote, and the package array_record reads local files only"
-        return remote
+    """Examples of ArrayRecord files. Of local ones, their package always verifies the hashes of what it reads."""
 
     @property
     def _trusts_checksums(self) -> bool:
         return True
 
     def _open(self) -> RecordReader:
+        if isinstance(self.files, ObjectFiles):
+            return self._open_remote(self.files)
         reader = ArrayRecordFilesReader(self.table)
         reader.check()
         return reader
 
+    def _open_remote(self, files: ObjectFiles) -> RemoteArrayRecordReader:
+        index = ChunkIndex(self.table, files, self.fetched_records)
+        return RemoteArrayRecordReader(index, verify_checksums=self.verify_checksums)
+
+    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
+        """Returns the error for an example whose content cannot be decoded; see `Source`.
+
+        That of an object is compared with its hash first, however long it is.
+        """
+        reader = self._opened()
+        if isinstance(reader, RemoteArrayRecordReader) and reader.is_damaged(index):
+            return reader.corrupt(index, f"its bytes do not have their hash, and cannot be decoded ({reason})")
+        return super().undecodable(index, reason)
+
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
-        """Yields all records of a local file; see RecordSource."""
+        """Yields all records of a file; see RecordSource."""
+        if isinstance(self.files, ObjectFiles):
+            with self._open_remote(self.files) as remote:
+                for one in remote.scan(self.files, self.table.files.index(path), advance, stamp):
+                    yield np.frombuffer(one, np.uint8)
+            return
         with open_shard(path, stamp):
             reader = find_opener(self.name)(path)
             number = reader.num_records() if reader.ok() else 0
