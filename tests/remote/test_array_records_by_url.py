@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from array_record.python.array_record_module import ArrayRecordWriter
 from conftest import RunPython
 from numbered_episodes import NAME, OFFSETS
-from servers.faulty_server import FaultyFolder
+from servers.faulty_server import Fault, FaultyFolder
 from servers.s3_server import S3Server
 from storage.made_shards import write_array_record
+from tensorflow_datasets.proto import tf_example_pb2
 from tfds_fixtures import change_format
 
 from tfds_torch.engines.batch import Batch
@@ -239,6 +241,32 @@ def test_an_example_that_was_written_wrong_is_told_from_a_damaged_one(
     path.write_bytes(content)
     with pytest.raises(CorruptRecordError, match=rf"{SHARD}: record . at offset .* do not have their hash, and cannot"):
         labels(open_far(url))
+
+
+def test_a_long_record_that_was_damaged_on_the_way_is_fetched_again_for_the_next_life(
+    serve: Serve, faulty_server: FaultyFolder, root: Path
+) -> None:
+    url = serve(root)
+    path = shard(faulty_server)
+    reader: Any = ParserTfds(root, "numbered:1.0.0").source
+    # A second message of features is merged with the first one.
+    more = tf_example_pb2.Example()
+    more.features.feature["more"].bytes_list.value.append(bytes(3000))
+    records = [record + more.SerializeToString() for record in reader.records(np.arange(7, 12))]
+    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+    for record in records:
+        writer.write(record)
+    writer.close()
+    parser = open_far(url)
+    assert sorted(labels(parser)) == list(range(41))  # Indexed.
+    for block in parser.source.files.store.options.folder.glob("objects/*/*-*"):
+        block.unlink()
+    parser = open_far(url)
+    damaged = Fault(flipped_byte=path.read_bytes().index(records[2]))
+    faulty_server.fault(f"*{SHARD}", damaged, times=2, method="GET")  # The shard's blocks; then it is whole again.
+    with pytest.raises(CorruptRecordError, match=r"example 9 of .* was damaged on the way .* was fetched again: start"):
+        labels(parser)
+    assert sorted(labels(open_far(url))) == list(range(41))
 
 
 def test_a_missing_and_a_cut_shard_are_named(serve: Serve, faulty_server: FaultyFolder, root: Path) -> None:

@@ -202,6 +202,11 @@ class ArrayRecordSource(RecordSource):
         """
         reader = self._opened()
         if isinstance(reader, RemoteArrayRecordReader) and reader.is_damaged(index):
+            if reader.discard(np.array([index], np.int64)) and not reader.is_damaged(index):
+                return CorruptRecordError(
+                    f"example {index} of {self.name} was damaged on the way to this machine, and was fetched again: "
+                    f"start again. Use https: it notices such damage."
+                )
             return reader.corrupt(index, f"its bytes do not have their hash, and cannot be decoded ({reason})")
         return super().undecodable(index, reason)
 
