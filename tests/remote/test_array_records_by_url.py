@@ -187,6 +187,20 @@ def test_neither_tensorflow_nor_the_package_is_loaded(
     assert done.stdout.split() == ["11", "11", "False", "False", "False"], done.stderr
 
 
+def test_an_epoch_fetches_each_byte_once(serve: Serve, root: Path) -> None:
+    far = ParserTfds(serve(root), "numbered:1.0.0", read=BLOCKS, **TRAINING)
+    read_epochs(far)
+    store, index = far.source.files.store, far.source._opened().index
+    for block in store.options.folder.glob("objects/*/*-*"):
+        block.unlink()
+    before = store.stats()["bytes_fetched"]
+    again = ParserTfds(str(far.data_dir), "numbered", read=BLOCKS, **TRAINING)
+    assert again.source.files.store is store
+    read_epochs(again)
+    ends = [int(index.chunks_of(file)[0][-1]) for file in range(len(index.files))]
+    assert store.stats()["bytes_fetched"] - before == sum(ends), "all but the footers"
+
+
 # Damage.
 
 
