@@ -1,7 +1,7 @@
 """HighwayHash, 64 bits, with Riegeli's key, of many byte strings at once.
 
-Each step takes 32 bytes of every string. Measured on one core: 40 us a step for 64 strings, so that many short strings
-take little time, and long ones much (64 strings of 100 kB: 130 ms).
+Each step takes 32 bytes of every string. Measured on one core: 64 strings of 1 kB take 1 ms, of 100 kB 70 ms, which is
+90 MB/s: short strings cost little, and long ones what decoding photographs costs.
 Source: J. Alakuijala, B. Cox, J. Wassenberg, "Fast keyed hash/pseudo-random function using SIMD multiply and permute"
 (arXiv:1612.06257), and the description of Riegeli/records for the key.
 """
