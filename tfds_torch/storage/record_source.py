@@ -363,10 +363,14 @@ class RecordSource(ABC):
         with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(unseen)), "tfds_torch-empty") as threads:
             for url, content in zip(unseen, threads.map(files.store.read_small, unseen), strict=True):
                 if content:
-                    found = sum(1 for _ in self.scan(url, lambda _: None, files.stamps([url])[0]))
+                    found = self._count_object(files, url)
                     if found:
                         raise wrong_count(url, found, 0, self.name)
                 self._seen_empty[url] = (0, 0)
+
+    def _count_object(self, files: ObjectFiles, url: str) -> int:
+        """Returns how many records an object holds, which has no part in the split."""
+        return sum(1 for _ in self.scan(url, lambda _: None, files.stamps([url])[0]))
 
     def _name_records(self, index: Int64Array) -> list[str]:
         names, (file, record) = self._file_names, self.table.find(index)

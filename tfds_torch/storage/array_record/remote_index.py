@@ -205,6 +205,14 @@ class ChunkIndex(ObjectIndex):
         return np.concatenate([self._group[file : file + 1], self._chunks_of(file)])
 
 
+def count_objects_records(files: ObjectFiles, url: str, dataset: str) -> int:
+    """Returns the number of records of an object, which its footer says; for the errors see `ChunkIndex.locate`."""
+    try:
+        return find_chunks(files, url, files.stamps([url])[0], find_decompress(dataset))[0]
+    except UnreadChunkError as error:
+        raise unread(dataset, url, error) from None
+
+
 def unread(dataset: str, url: str, error: UnreadChunkError) -> ConfigError:
     """Returns the error for a file that was written with other options than TFDS's."""
     return ConfigError(

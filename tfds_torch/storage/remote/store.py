@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.storage.network import NetworkStats, add_wait
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.remote import urls
 from tfds_torch.storage.remote.connections import FetcherConnections
 from tfds_torch.storage.remote.layout import pin_of
 from tfds_torch.storage.remote.options import RemoteOptions
-from tfds_torch.storage.remote.protocol import Message
+from tfds_torch.storage.remote.protocol import Message, answers
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,13 @@ class ObjectStore:
         Raises:
             ShardError: the object is missing, changed, or cannot be read.
         """
-        message = {"op": "get", "url": url, "stamp": stamp, "block": [start, stop], "range": [start, stop]}
-        _, content = self.ask(message | {"is_direct": True})
-        self.count(len(content))
-        return content
+        part = {"url": url, "stamp": stamp, "range": [start, stop]}
+        reply, body = self.ask({"op": "get", "parts": [part], "is_direct": True})
+        (content,) = answers(reply["answers"], body)
+        if isinstance(content, TfdsTorchError):
+            raise content
+        self.count(len(content or b""))
+        return content or b""
 
     def write_small(self, url: str, content: bytes) -> None:
         """Writes an object of a few MB at most, which replaces what is there.
