@@ -185,6 +185,8 @@ class BetonSource(ReadByNumber):
             if self._reader is not None and self._is_following:
                 self._reader.follow((), ())
             self._is_following = False
+        if self._read_last:  # Else the fields are not known yet.
+            self._begin_following()
 
     def announce(self, index: Int64Array) -> None:
         """Asks the system to read payloads ahead, of the fields that were read last; errors are left to reading."""
