@@ -32,7 +32,7 @@ class RemoteOptions:
             `secret`, `token`, `endpoint_url`; None: credentials come from the environment.
         ahead_bytes: bytes that are fetched ahead of the window that is read; None: 512 MiB, a quarter of `max_bytes`
             at most.
-        connections: requests at a time; None: 24.
+        connections: requests at a time, of which a quarter are for what readers wait for; None: 24.
         timeout_s: seconds for which a request that fails for a reason that may pass is tried again.
 
     Raises:
