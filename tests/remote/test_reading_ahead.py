@@ -1,6 +1,7 @@
 """The order tells the fetcher what comes: every byte is fetched once, and before it is needed."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.network import waited_s
 from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.torch_data.image_dataset import ImageDataset
+from tfds_torch.torch_data.loader import create_loader
 
 Serve = Callable[[Path | str], str]
 BLOCKS = ReadOptions(block_records=4, shuffle_buffer=8)
@@ -89,3 +92,14 @@ def test_a_worker_has_the_blocks_fetched_that_it_needs_from_a_resume_on(
     tail = [batch.label.tolist() for batch in parser.batches(world, 0, 10, fields=("label",))]
     assert tail == whole[11::2]
     assert fetched(faulty_server) - before < size_of(numbered_root) / 2
+
+
+def test_workers_share_what_the_store_says_of_shards(
+    serve: Serve, faulty_server: FaultyFolder, numbered_root: str, tmp_path: Path
+) -> None:
+    parser = open_far(serve(numbered_root), tmp_path / "cache")
+    with create_loader(ImageDataset(parser, fields=("label",)), num_workers=2) as loader:
+        assert sum(len(labels) for (labels,) in loader) >= 41
+    asked = faulty_server.ledger().requests
+    looks = Counter(one.path for one in asked if one.method == "HEAD" and "train.tfrecord" in one.path)
+    assert set(looks.values()) == {1}

@@ -34,7 +34,7 @@ def index_url(url: str, kind: str = "") -> str:
 
 
 class ObjectFiles:
-    """Where shards lie that are objects; see ShardFiles. Copies share their store.
+    """Where shards lie that are objects; see ShardFiles. Copies share their store, and what it says of the objects.
 
     Args:
         store: fetches them.
@@ -43,7 +43,7 @@ class ObjectFiles:
     are_local = False
 
     def __init__(self, store: ObjectStore) -> None:
-        self.store = store
+        self.store, self._sharers = store, secrets.token_hex(8)
         self._scans = _Scans(store.options.max_bytes)
 
     def obstacle(self, paths: Sequence[str]) -> str | None:
@@ -53,7 +53,7 @@ class ObjectFiles:
 
     def stamps(self, paths: Sequence[str]) -> "ObjectStamps":
         """Returns size and hash of the ETag of each object; they are asked for when they are first needed."""
-        return ObjectStamps(self.store, paths)
+        return ObjectStamps(self.store, paths, self._sharers)
 
     def open(
         self,
@@ -219,17 +219,17 @@ class ObjectHead:
 
 
 class ObjectStamps(Sequence[Stamp]):
-    """Size and hash of the ETag of each object; what one was found to be stays so, also in copies and forked processes.
+    """Size and hash of the ETag of each object; what one was found to be stays so.
 
     Args:
         store: where the objects lie.
         urls: of the objects.
+        sharers: who gets the same answers, in any process.
     """
 
-    def __init__(self, store: ObjectStore, urls: Sequence[str]) -> None:
-        self._store, self._urls = store, urls
+    def __init__(self, store: ObjectStore, urls: Sequence[str], sharers: str) -> None:
+        self._store, self._urls, self._sharers = store, urls, sharers
         self._found: dict[int, Stamp] = {}
-        self._sharers = secrets.token_hex(8)  # All copies.
         self._lock = ProcessLock()
 
     def __len__(self) -> int:
@@ -253,7 +253,7 @@ class ObjectStamps(Sequence[Stamp]):
         return iter(self[:])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _stamps, (self._store, self._urls, self._found, self._sharers)
+        return _stamps, (self._store, self._urls, self._sharers, self._found)
 
     def look(self, places: Iterable[int]) -> None:
         """Asks for objects by their places, side by side, where nothing is known of them yet.
@@ -268,10 +268,9 @@ class ObjectStamps(Sequence[Stamp]):
                 self._found |= {place: info.stamp for place, info in zip(unknown, infos, strict=True)}
 
 
-def _stamps(store: ObjectStore, urls: Sequence[str], found: dict[int, Stamp], sharers: str) -> ObjectStamps:
-    stamps = ObjectStamps(store, urls)
+def _stamps(store: ObjectStore, urls: Sequence[str], sharers: str, found: dict[int, Stamp]) -> ObjectStamps:
+    stamps = ObjectStamps(store, urls, sharers)
     stamps._found.update(found)
-    stamps._sharers = sharers
     return stamps
 
 
