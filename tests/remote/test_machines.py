@@ -24,7 +24,7 @@ SHARDS = (50, 70, 61, 59, 60, 57)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks_of_each", [1, 2])
+@pytest.mark.parametrize("ranks_of_each", [1, pytest.param(2, marks=pytest.mark.campaign)])
 def test_each_of_two_machines_fetches_half_of_the_split(
     ranks_of_each: int, publish: Callable[[str, Path | str], str], tmp_path: Path, root: Path, run_python: RunPython
 ) -> None:

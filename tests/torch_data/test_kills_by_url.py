@@ -40,7 +40,7 @@ def add_killed(config: pytest.Config, source: str, killed: "Counter[str]", conte
     ("source", "is_small", "kills"),
     [
         ("s3", True, Campaign("Loader", "numbered", num_kills=4)),
-        pytest.param("http", False, Campaign("any", "numbered", num_kills=8), marks=slow),
+        pytest.param("http", False, Campaign("any", "numbered", num_kills=3), marks=slow),
         pytest.param("s3", False, Campaign("any", "numbered", num_kills=40), marks=campaign),
         pytest.param("s3", True, Campaign("any", "numbered", num_kills=40), marks=campaign),
         pytest.param("s3", True, Campaign("any", "numbered, chosen", "subset", num_kills=10), marks=campaign),
