@@ -31,7 +31,8 @@ class MappedObject:
 
     def gathered(self, starts: Int64Array, num_bytes: int) -> tuple[NDArray[np.uint8], Int64Array]:
         """Returns a copy of pieces of one size, one behind the other, and where each begins."""
-        pieces = b"".join(self.read(start, num_bytes) for start in starts.tolist()) or bytes(num_bytes)
+        spans = [(0, start, num_bytes) for start in starts.tolist()]
+        pieces = b"".join(self._reader.read_all(spans)) or bytes(num_bytes)
         return np.frombuffer(pieces, np.uint8), np.arange(len(starts), dtype=np.int64) * num_bytes
 
     def read(self, start: int, size: int) -> bytes:

@@ -152,10 +152,11 @@ class RemoteArrayRecordReader:
         located = self.index.locate(index)
         ranges, chunk_of = _ranges_of(located)
         chunks: list[memoryview] = []
+        contents = self._files.read_all(ranges.spans)
         for first, last in ranges.bounds:
-            file, begin = ranges.file[first], ranges.start[first]
+            begin = ranges.start[first]
             try:
-                content = self._files.read(file, begin, ranges.end[last - 1] - begin)
+                content = next(contents)
             except ShardError as error:
                 raise type(error)(f"{self._name(_example_in(index, chunk_of, first))}: {error}") from error
             chunks += _chunks(content, begin, [*ranges.start[first:last], ranges.end[last - 1]])
