@@ -35,9 +35,7 @@ class Block(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        pool = nn.AvgPool2d(
-            2, ceil_mode=True
-        )  # As in ResNet-D: a stride of 2 would skip three pixels of four.
+        pool = nn.AvgPool2d(2, ceil_mode=True)  # As in ResNet-D: a stride of 2 would skip three pixels of four.
         self.shortcut = nn.Sequential(pool, nn.Conv2d(inputs, outputs, 1, bias=False))
         self.norms = nn.ModuleList(nn.BatchNorm2d(outputs) for _ in range(2))
 
