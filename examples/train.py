@@ -16,16 +16,7 @@ from rich.progress import track
 from torch import nn
 from torch.nn import functional as F
 
-from tfds_torch import (
-    EvalPreprocess,
-    ImageDataset,
-    MaskedMean,
-    ParserTfds,
-    ReadOptions,
-    TrainPreprocess,
-    create_loader,
-    demo,
-)
+from tfds_torch import EvalPreprocess, ImageDataset, MaskedMean, ParserTfds, TrainPreprocess, create_loader, demo
 
 
 class Block(nn.Module):
@@ -35,8 +26,7 @@ class Block(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        pool = nn.AvgPool2d(2, ceil_mode=True)  # As in ResNet-D: a stride of 2 would skip three pixels of four.
-        self.shortcut = nn.Sequential(pool, nn.Conv2d(inputs, outputs, 1, bias=False))
+        self.shortcut = nn.Sequential(nn.AvgPool2d(2, ceil_mode=True), nn.Conv2d(inputs, outputs, 1, bias=False))
         self.norms = nn.ModuleList(nn.BatchNorm2d(outputs) for _ in range(2))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -56,8 +46,7 @@ def make_loader(args: argparse.Namespace, split: str, is_training: bool):
     root = demo.prepare(args.name) if args.root is None and args.name in demo.DEMO_NAMES else args.root
     train = TrainPreprocess(args.size, scale=(0.7, 1.0), hflip=0)  # Digits are not to be mirrored.
     preprocess = train if is_training else EvalPreprocess(args.size, crop_pct=1, crop_mode="squash")
-    read = ReadOptions(block_records=args.block_records or "auto")
-    kind = {"is_training": is_training, "batch_size": args.batch_size, "preprocess": preprocess, "read": read}
+    kind = {"is_training": is_training, "batch_size": args.batch_size, "preprocess": preprocess}
     dataset = ImageDataset(ParserTfds(root, args.name, split, **kind), fields=("image", "label", "valid", "id"))
     return create_loader(dataset, args.workers, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
@@ -65,16 +54,7 @@ def make_loader(args: argparse.Namespace, split: str, is_training: bool):
 def make_options(description: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--name", default="digits", help="any prepared TFDS dataset with an image and a label")
-    options.add_argument(
-        "--root", help="TFDS data directory, or its URL (default: TFDS's; embedded datasets bring theirs)"
-    )
-    options.add_argument(
-        "--block-records",
-        type=int,
-        metavar="N",
-        help="shuffle blocks of N neighbours (default: by size in a bucket, none on a disk); with the same number, a "
-        "state of a bucket goes on with a local copy, and back",
-    )
+    options.add_argument("--root", help="TFDS data directory or URL (TFDS's default; embedded datasets bring theirs)")
     options.add_argument("--train-split", default="train")
     options.add_argument("--test-split", default="test")
     options.add_argument("--epochs", type=int, default=8)
@@ -92,7 +72,6 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # More would only wait for each other, so small is the model.
     train_loader = make_loader(args, args.train_split, is_training=True)
-    test_loader = make_loader(args, args.test_split, is_training=False)
     model = make_model(num_classes=len(train_loader.dataset.parser.class_names))
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, total_steps=args.epochs * len(train_loader))
@@ -129,7 +108,7 @@ def main() -> None:
 
     model.eval()
     accuracy = MaskedMean()
-    for images, labels, valid, _ in test_loader:
+    for images, labels, valid, _ in make_loader(args, args.test_split, is_training=False):
         with torch.inference_mode():
             accuracy.update(model(images).argmax(dim=1) == labels, valid)
     correct, examples = accuracy.sums()
