@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.index_cache import IndexCache
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp
@@ -51,14 +51,16 @@ class ObjectIndex(ABC):
 
     @abstractmethod
     def _cache(
-        self,
-        paths: Sequence[str],
-        stamps: Sequence[Stamp],
-        counts: Sequence[int],
-        build: Callable[[], Int64Array] | None = None,
-        name_of: Callable[[str], str] = str,
+        self, file: int, stamp: Stamp, build: Callable[[], Int64Array], name_of: Callable[[str], str] = str
     ) -> IndexCache[Int64Array]:
-        """Returns the index file of shards; see `offsets_cache` of TFRecord."""
+        """Returns the index file of a shard.
+
+        Args:
+            file: the shard's position.
+            stamp: of the shard.
+            build: makes the index.
+            name_of: URL -> what names the shard in the index.
+        """
 
     @abstractmethod
     def _find(self, file: int, stamp: Stamp, advance: Advance) -> Int64Array:
@@ -100,6 +102,12 @@ class ObjectIndex(ABC):
             for at in range(0, len(files), at_once):
                 self._look_at(np.array(files[at : at + at_once], np.int64))
 
+    def _need(self, files: Int64Array) -> None:
+        """Looks at those of shards, int64 [n], that are not known yet."""
+        is_known = self._is_known[files]
+        if not is_known.all():
+            self._look_at(unique(files[~is_known]).values)
+
     def _look_at(self, files: Int64Array, *, fetches: bool = True) -> None:
         """Takes the indices of shards; where shards are not to be fetched, only those that need not be made."""
         with self._lock:
@@ -133,11 +141,11 @@ class ObjectIndex(ABC):
             is_made = True
             return found
 
-        self._keep(file, self._cache([self.files[file]], [stamp], [self._table.num_in_file[file]], build).open())
+        self._keep(file, self._cache(file, stamp, build).open())
         self._is_known[file] = True
         if is_made:
             self._note_made(file, stamp)
 
     def _beside(self, file: int, stamp: Stamp) -> IndexCache[Int64Array]:
         # By name: the shard may be read through another URL, and a copy of all keeps it.
-        return self._cache([self.files[file]], [stamp], [self._table.num_in_file[file]], name_of=file_name)
+        return self._cache(file, stamp, lambda: self._find(file, stamp, lambda _: None), file_name)

@@ -77,9 +77,7 @@ class ChunkIndex(ObjectIndex):
             ConfigError: a shard was written with options whose files are not read by URL.
         """
         file, record = self._table.find(index)
-        is_known = self._is_known[file]
-        if not is_known.all():
-            self._look_at(unique(file[~is_known]).values)
+        self._need(file)
         group = self._group[file]
         number = record // group
         first = self._first_place[file]
@@ -90,16 +88,14 @@ class ChunkIndex(ObjectIndex):
 
     def chunks_of(self, file: int) -> tuple[Int64Array, list[int]]:
         """Returns the offsets of a file's chunks and where the last one ends, and how many records each has."""
-        if not self._is_known[file]:
-            self._look_at(np.array([file], np.int64))
+        self._need(np.array([file], np.int64))
         group, offsets = int(self._group[file]), self._chunks_of(file)
         last = self._table.num_in_file[file] - group * (len(offsets) - 2)
         return offsets, [group] * (len(offsets) - 2) + [last]
 
     def cuts(self, file: int) -> Int64Array:
         """Returns the offsets at which the blocks of a shard begin, 0 first, its size last; the footer is a block."""
-        if not self._is_known[file]:
-            self._look_at(np.array([file], np.int64))
+        self._need(np.array([file], np.int64))
         return unique(np.concatenate([self._part_starts(file), self._chunks_of(file)[-1:], self._size_of(file)])).values
 
     def known_windows(self, schedule: Iterable[Window]) -> Iterator[Window]:
@@ -155,14 +151,9 @@ class ChunkIndex(ObjectIndex):
         return np.array([self.stamps[file][0]], np.int64)
 
     def _cache(
-        self,
-        paths: Sequence[str],
-        stamps: Sequence[Stamp],
-        counts: Sequence[int],
-        build: Callable[[], Int64Array] | None = None,
-        name_of: Callable[[str], str] = str,
+        self, file: int, stamp: Stamp, build: Callable[[], Int64Array], name_of: Callable[[str], str] = str
     ) -> IndexCache[Int64Array]:
-        (path,), ((size, version),), (count,) = paths, stamps, counts
+        url, size, count = self.files[file], stamp[0], self._table.num_in_file[file]
 
         def decode(content: mmap.mmap | bytes, start: int) -> Int64Array:
             if (len(content) - start) % 8 or len(content) - start < 24:
@@ -173,12 +164,12 @@ class ChunkIndex(ObjectIndex):
                 raise DamagedIndexError("its offsets cannot be those of this shard")
             return found
 
-        shard = {"dataset": self.dataset, "array_record": [name_of(path), size, version, count]}
+        shard = {"dataset": self.dataset, "array_record": [name_of(url), *stamp, count]}
         return IndexCache(
-            index_path(self.dataset, paths),
+            index_path(self.dataset, [url]),
             self.dataset,
             table=json.dumps(shard).encode(),
-            build=build or (lambda: self._find(self.files.index(path), stamps[0], lambda _: None)),
+            build=build,
             encode=lambda found: [found.astype("<i8", copy=False).tobytes()],
             decode=decode,
         )
@@ -205,7 +196,7 @@ class ChunkIndex(ObjectIndex):
         return np.concatenate([self._group[file : file + 1], self._chunks_of(file)])
 
 
-def count_objects_records(files: ObjectFiles, url: str, dataset: str) -> int:
+def count_object_records(files: ObjectFiles, url: str, dataset: str) -> int:
     """Returns the number of records of an object, which its footer says; for the errors see `ChunkIndex.locate`."""
     try:
         return find_chunks(files, url, files.stamps([url])[0], find_decompress(dataset))[0]

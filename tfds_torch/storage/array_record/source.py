@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.array_record.package import FileReader, find_opener
-from tfds_torch.storage.array_record.remote_index import ChunkIndex, count_objects_records
+from tfds_torch.storage.array_record.remote_index import ChunkIndex, count_object_records
 from tfds_torch.storage.array_record.remote_reader import RemoteArrayRecordReader
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
@@ -232,7 +232,7 @@ class ArrayRecordSource(RecordSource):
                 advance(stamp[0] * (record + 1) // number)
 
     def _count_object(self, files: ObjectFiles, url: str) -> int:
-        return count_objects_records(files, url, self.name)
+        return count_object_records(files, url, self.name)
 
     def _count_records(self, path: str) -> int:
         return count_records(path, self.name)

@@ -37,9 +37,7 @@ class RemoteRecordIndex(ObjectIndex):
             CorruptRecordError: a shard ends inside a record, or a length does not have its checksum.
         """
         file, record = self._table.find(index)
-        is_known = self._is_known[file]
-        if not is_known.all():
-            self._look_at(unique(file[~is_known]).values)
+        self._need(file)
         place = self._first_place[file] + record
         offset = self._offsets[place]
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
@@ -68,20 +66,15 @@ class RemoteRecordIndex(ObjectIndex):
 
     def cuts(self, file: int) -> Int64Array:
         """Returns the offsets at which the blocks of a shard begin, 0 first, its size last."""
-        if not self._is_known[file]:
-            self._look_at(np.array([file], np.int64))
+        self._need(np.array([file], np.int64))
         offsets = self._offsets_of(file)
         return unique(np.append(offsets[self._blocks.bounds(file)], offsets[-1])).values
 
     def _cache(
-        self,
-        paths: Sequence[str],
-        stamps: Sequence[Stamp],
-        counts: Sequence[int],
-        build: Callable[[], Int64Array] | None = None,
-        name_of: Callable[[str], str] = str,
+        self, file: int, stamp: Stamp, build: Callable[[], Int64Array], name_of: Callable[[str], str] = str
     ) -> IndexCache[Int64Array]:
-        return offsets_cache(self.dataset, paths, stamps, counts, build, name_of)
+        shards = [self.files[file]], [stamp], [self._table.num_in_file[file]]
+        return offsets_cache(self.dataset, *shards, build, name_of)
 
     def _find(self, file: int, stamp: Stamp, advance: Advance) -> Int64Array:
         url, count = self.files[file], self._table.num_in_file[file]
