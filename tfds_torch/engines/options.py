@@ -33,7 +33,7 @@ class ReadOptions:
             `auto` takes `index` for local files with random access (TFRecord, ArrayRecord, image folders, .beton,
             tars); else `files` in training when there are at least as many non-empty files as pipelines; else
             `examples`.
-        num_threads: threads that decode, per worker; None means max(1, min(8, cores) // num_workers), of the cores that
+        num_threads: threads that decode, per worker; None means max(1, min(8, cores // num_workers)), of the cores that
             the process may use (affinity, container), divided among the ranks of the machine.
         cycle_length: files that a shuffling worker reads by turns.
         read_buffer_bytes: read-ahead per open file, bytes.
@@ -114,7 +114,7 @@ class ReadOptions:
     def threads_of_worker(self, num_workers: int, num_local_ranks: int = 1) -> int:
         """Returns how many threads a worker decodes with: its part of what its rank may use of the machine."""
         cores_of_rank = math.floor(usable_cores().number / num_local_ranks)
-        return self.num_threads or max(1, min(_MAX_THREADS, cores_of_rank) // num_workers)
+        return self.num_threads or max(1, min(_MAX_THREADS, cores_of_rank // num_workers))
 
     @property
     def most_replaced(self) -> int:
