@@ -103,7 +103,7 @@ def test_every_key_reaches_its_field(tmp_path: Path) -> None:
     assert all(
         getattr(config, field.name) != getattr(default, field.name)
         for field in fields(Config)
-        if field.name not in ("mixture", "source", "windows", "fields", "cameras", "transform")
+        if field.name not in ("mixture", "source", "windows", "fields", "cameras", "transform", "remote")
     )
     assert all(getattr(read, field.name) != getattr(default.read, field.name) for field in fields(ReadOptions))
     plain = TrainPreprocess(224)

@@ -22,6 +22,7 @@ from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.preprocess_config import PREPROCESS, PREPROCESS_KEYS, make_preprocess, of_cameras
+from tfds_torch.parsers.remote_config import REMOTE, REMOTE_KEYS, make_remote
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.parsers.windows_config import (
     TRANSFORM,
@@ -80,6 +81,8 @@ class Config:
         cameras: of windows: field -> its preprocess; of a mixture, those of all members.
         transform: of windows: functions that make fields out of others, in the file a table `[[transform]]` for each,
             whose function is `module:function`; of a mixture, those of all members that have none of their own.
+        remote: of URLs: how objects are fetched, and where they are cached, in the file a table `[remote]` with the
+            fields of RemoteOptions and a table `storage_options` without secrets; None: RemoteOptions().
         mixture: the datasets that are mixed, each with its own name, split, keys and class map; None: one is read.
     """
 
@@ -106,6 +109,7 @@ class Config:
     fields: Mapping[str, str] | None = None
     cameras: Mapping[str, Preprocess] | None = None
     transform: tuple[TransformConfig, ...] | None = None
+    remote: RemoteOptions | None = None
 
     def make_parser(
         self,
@@ -122,17 +126,18 @@ class Config:
                 not need one.
             download: whether to prepare a dataset of TFDS that is not there.
             cache: where decoded images of a dataset of TFDS are kept; None: nowhere.
-            remote: of URLs: how objects are fetched, and where they are cached; None: RemoteOptions().
+            remote: of URLs: how objects are fetched, and where they are cached; None: as the recipe says.
 
         Raises:
             ConfigError: values that cannot work together, or not with this dataset.
             DatasetNotFoundError: the dataset is not prepared under `root`.
         """
+        remote = remote or self.remote
         if self.mixture is not None:
             here: dict[str, Any] = {"download": download, "cache": cache, "remote": remote}
             return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, **here))
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("num_workers", "mixture", "source"):
+        for name in ("num_workers", "mixture", "source", "remote"):
             del given[name]
         is_of_tfds = self.source is None and not is_one_split(self.name)
         of_windows = {name: given.pop(name) for name in ("windows", "fields", "cameras", "transform")}
@@ -200,9 +205,12 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     source = f"The config {quoted(os.fspath(path))}"
     content = _parse(_read(Path(path), source), source)
-    is_mixture, has_preprocess, has_windows = (name in content for name in ("mixture", "preprocess", "windows"))
-    tables = {name: _take_table(source, content, name) for name in ("read", "loader", "preprocess", "windows")}
-    read, loader, preprocess, windows = tables.values()
+    is_mixture, has_preprocess, has_windows, has_remote = (
+        name in content for name in ("mixture", "preprocess", "windows", "remote")
+    )
+    names = ("read", "loader", "preprocess", "windows", "remote")
+    tables = {name: _take_table(source, content, name) for name in names}
+    read, loader, preprocess, windows, remote = tables.values()
     entries, schedule, transforms = (
         take_tables(source, content, name) for name in ("mixture", "schedule", "transform")
     )
@@ -224,6 +232,10 @@ def load_config(path: str | os.PathLike[str]) -> Config:
             f"{source}: [preprocess.{camera}] is for a camera of windows, and there are none: give a table {WINDOWS}, "
             f"or the keys of one {PREPROCESS}, which is for the image of whole records."
         )
+    if has_remote:
+        if "source" in top:
+            raise ConfigError(f"{source}: {REMOTE} has no effect on a dataset of your own: its function opens it.")
+        top["remote"] = make_remote(source, remote)
     if has_windows:
         top["windows"] = make_windows(source, WINDOWS, windows)
     if transforms:
@@ -294,7 +306,7 @@ def _homes(is_mixture: bool) -> dict[str, set[str]]:
     """Returns the tables of a file and their keys; of a mixture, what says which dataset is read is each member's."""
     top = set(get_type_hints(Config)) - {"num_workers", "cameras"}
     homes = {"": top | {"loader", "schedule"}, "[read]": set(get_type_hints(ReadOptions)), "[loader]": {"num_workers"}}
-    homes |= {WINDOWS: set(WINDOWS_KEYS), PREPROCESS: set(PREPROCESS_KEYS)}
+    homes |= {WINDOWS: set(WINDOWS_KEYS), PREPROCESS: set(PREPROCESS_KEYS), REMOTE: set(REMOTE_KEYS)}
     if is_mixture:
         homes[""] = homes[""] - MEMBER_KEYS | TOP_KEYS
         homes[MIXTURE] = {*MEMBER_KEYS, "read", "windows", "transform"}
