@@ -13,7 +13,7 @@ import numpy as np
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.mapped_object import MappedObject
-from tfds_torch.storage.open_files import ProcessLock, ReadRanges, Stamp
+from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, is_object_url, join, split
@@ -23,6 +23,7 @@ from tfds_torch.storage.shard_files import Cuts, RangeReader
 _BLOCK_BYTES = 8 << 20
 _HEAD_BYTES = 64 << 10  # Less costs as much: a request takes its time.
 _READ_BY_TENSORFLOW = "gs://"
+_MOST_LOOKED_AHEAD = 64  # Of more, the first batch needs a part only.
 _INDEX_FOLDER = ".tfds_torch"
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +56,12 @@ class ObjectFiles:
         """Returns size and hash of the ETag of each object; they are asked for when they are first needed."""
         return ObjectStamps(self.store, paths, self._sharers)
 
+    def look_ahead(self, paths: Iterable[str]) -> None:
+        """Has the stores of a few objects asked for their stamps; returns at once."""
+        objects = list(dict.fromkeys(paths))
+        if len(objects) <= _MOST_LOOKED_AHEAD:
+            self.store.look_ahead(objects, self._sharers)
+
     def open(
         self,
         paths: Sequence[str],
@@ -74,14 +81,19 @@ class ObjectFiles:
         with self._scans.begin(size):
             reader = self.open([path], [(size, version)], lambda _: np.array([0, size], np.int64), remedy)
             try:
-                reader.advise_ranges(lambda: _range(0, size))
-                yield ObjectFile(reader, size)
+                # What lies in the cache is read as it is asked for; what does not, much at a time.
+                is_there = not size or reader.fetch(0, 0)
+                yield ObjectFile(reader, size, _HEAD_BYTES if is_there else _BLOCK_BYTES)
             finally:
                 reader.close()
 
-    def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
-        """Makes blocks of an object that was fetched as a whole; nothing is fetched again."""
-        self.store.cut(path, stamp, cuts.tolist())
+    def fetch_ahead(self, paths: Sequence[str], stamps: Sequence[Stamp]) -> None:
+        """Has objects fetched as wholes that will be scanned, in this order; returns at once."""
+        self.store.fetch_ahead(paths, stamps)
+
+    def cut(self, path: str, stamp: Stamp, cuts: Int64Array, total: int | None = None) -> None:
+        """Makes blocks of an object that was fetched as a whole; nothing is fetched again. See ShardFiles."""
+        self.store.cut(path, stamp, cuts.tolist(), total)
 
     def read_index(self, path: str, kind: str = "") -> bytes | None:
         """Returns the index of a kind that lies beside an object; None: there is none, or it cannot be read."""
@@ -161,14 +173,16 @@ class _Scans:
 
 
 class ObjectFile:
-    """An object that is read like a file, much of it at a time: small reads need not be asked for.
+    """An object that is read like a file.
 
-    Attributes:
+    Args:
+        reader: reads the object, whose position is 0.
         size: its bytes.
+        read_bytes: that are read at a time, at least.
     """
 
-    def __init__(self, reader: RangeReader, size: int) -> None:
-        self._reader, self._place, self.size = reader, 0, size
+    def __init__(self, reader: RangeReader, size: int, read_bytes: int) -> None:
+        self._reader, self._place, self.size, self._read_bytes = reader, 0, size, read_bytes
         self._window, self._window_at = b"", 0
 
     def seek(self, offset: int, /) -> int:
@@ -188,8 +202,9 @@ class ObjectFile:
         while self._place < stop:
             at = self._place - self._window_at
             if not 0 <= at < len(self._window):
-                self._window_at = self._place // _BLOCK_BYTES * _BLOCK_BYTES
-                self._window, at = self._reader.read(0, self._window_at, _BLOCK_BYTES), self._place - self._window_at
+                self._window_at = self._place // self._read_bytes * self._read_bytes
+                wanted = -(-(stop - self._window_at) // self._read_bytes) * self._read_bytes
+                self._window, at = self._reader.read(0, self._window_at, wanted), self._place - self._window_at
                 if at >= len(self._window):
                     break
             parts.append(self._window[at : stop - self._window_at])
@@ -272,8 +287,3 @@ def _stamps(store: ObjectStore, urls: Sequence[str], sharers: str, found: dict[i
     stamps = ObjectStamps(store, urls, sharers)
     stamps._found.update(found)
     return stamps
-
-
-def _range(start: int, stop: int) -> ReadRanges:
-    """Returns bytes start..stop-1 of the first file."""
-    return ReadRanges(np.array([0], np.int64), np.array([start], np.int64), np.array([stop], np.int64))

@@ -111,6 +111,9 @@ class ShardFiles(Protocol):
             ShardError: a file is missing, or cannot be looked at.
         """
 
+    def look_ahead(self, paths: Iterable[str]) -> None:
+        """Begins to look at files that are far away and will be read soon; returns at once."""
+
     def open(
         self,
         paths: Sequence[str],
@@ -135,8 +138,16 @@ class ShardFiles(Protocol):
     ) -> AbstractContextManager[ShardFile]:
         """Opens a file that is read from its begin to its end; see `open_shard`."""
 
-    def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
-        """Takes the blocks of a file that was scanned: it need not be fetched again where it is far away."""
+    def cut(self, path: str, stamp: Stamp, cuts: Int64Array, total: int | None = None) -> None:
+        """Takes the blocks of a file that was scanned: it need not be fetched again where it is far away.
+
+        Args:
+            path: the file.
+            stamp: of it.
+            cuts: offsets at which the blocks begin, 0 first, its size last.
+            total: bytes of all files that are read together: where there is room for all, the file may stay as it is.
+                None: its blocks are compared with checksums of their own, one by one, and it is divided in any case.
+        """
 
     def read_index(self, path: str, kind: str = "") -> bytes | None:
         """Returns the index of a kind that lies beside a file that is far away; None: there is none."""
@@ -173,6 +184,9 @@ class LocalFiles:
         """Returns size and modification time of each file."""
         return tuple(stamp_of(shard_status(path)) for path in paths)
 
+    def look_ahead(self, paths: Iterable[str]) -> None:
+        """Does nothing: a look at a local file takes no time."""
+
     def open(
         self,
         paths: Sequence[str],
@@ -191,7 +205,7 @@ class LocalFiles:
         """Opens a file; see `open_shard`."""
         return open_shard(path, stamp, remedy)
 
-    def cut(self, path: str, stamp: Stamp, cuts: Int64Array) -> None:
+    def cut(self, path: str, stamp: Stamp, cuts: Int64Array, total: int | None = None) -> None:
         """Does nothing: local files have no blocks."""
 
     def read_index(self, path: str, kind: str = "") -> None:

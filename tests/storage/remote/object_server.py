@@ -25,6 +25,8 @@ class ObjectServer:
         self.objects: dict[str, bytes] = {}
         self.faults: dict[str, list[str]] = {}
         self.etags: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        """Access key -> code of S3 with which it is refused, such as `ExpiredToken`."""
         self.delay_s = 0.0
         self.bytes_s: float | None = None
         self.headers: list[dict[str, str]] = []
@@ -94,9 +96,13 @@ class ObjectServer:
             fault = faults.pop(0) if len(faults) > 1 else faults[0]
         time.sleep(self.delay_s)
         content = self.objects.get(path)
-        if fault.isdigit() or content is None:
-            status = fault if fault.isdigit() else "404"
-            body = b"" if method == "HEAD" else b"<Error/>"
+        signature = headers.get("authorization", "")
+        code = next((code for key, code in self.refused.items() if f"Credential={key}/" in signature), None)
+        if code is not None or fault.isdigit() or content is None:
+            of_code = "400" if code == "ExpiredToken" else "403"
+            status = of_code if code is not None else fault if fault.isdigit() else "404"
+            error = "<Error/>" if code is None else f"<Error><Code>{code}</Code></Error>"
+            body = b"" if method == "HEAD" else error.encode()
             connection.sendall(f"HTTP/1.1 {status} Fault\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             return
         etag = "other" if fault == "etag" else self.etags[path]

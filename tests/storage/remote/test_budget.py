@@ -1,5 +1,6 @@
 """Which blocks go where the budget of a cache is used up, and what counts towards it."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,23 @@ def test_what_is_given_up_is_never_counted_out_twice(tmp_path: Path) -> None:
     assert all(other.fetch(number) for number in range(5))
     on_disk = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*"))
     assert on_disk <= one.budget.max_bytes
+
+
+def test_a_fetcher_that_begins_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others look at its file when it is there and not locked yet, which they remove."""
+    others, lock = Fetcher(tmp_path), fcntl.flock
+
+    def look_before(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        others.published.all_needs()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", look_before)
+    readers = Readers(1 << 30, 1)
+    new = PublishedReaders(str(tmp_path), readers)
+    readers.begin("new", 1, BLOCK, [str(tmp_path / "objects" / "of-new")])
+    new.publish()
+    assert str(tmp_path / "objects" / "of-new") in others.published.all_needs().objects
 
 
 @pytest.mark.parametrize("verifies", [False, True])

@@ -212,6 +212,9 @@ def test_a_shard_that_was_fetched_whole_is_cut_into_blocks_without_a_request(ser
     assert len(server.asked["shard"]) >= 5, "ranges of it arrive side by side"
     assert server.sent["shard"] == len(content)
     cuts = [0, 1 << 20, 15 << 20, 40 << 20]
+    store.cut(url, stamp, cuts, total=40 << 20)
+    assert [path.name for path in Path(store.cache).glob("objects/*/*-*")] == [f"0-{40 << 20}"], "all fits as it is"
+    assert RemoteFiles(store, [url], [stamp], lambda _: np.array(cuts)).read(0, 0, 40 << 20) == content
     store.cut(url, stamp, cuts)
     names = {path.name for path in Path(store.cache).glob("objects/*/*-*")}
     assert names == {f"{start}-{stop}" for start, stop in pairwise(cuts)}

@@ -1,6 +1,7 @@
 """What goes wrong on the way: what may pass is tried again, the rest is an error that says what to do."""
 
 import random
+import socket
 import time
 from collections.abc import Callable
 
@@ -31,6 +32,17 @@ def test_a_fault_that_passes_is_tried_again_and_logged_once(server, make_store: 
     logged = [one for one in caplog.records if "trying again" in one.message]
     assert [one.levelname for one in logged] == ["WARNING"]
     assert f"tfds_torch fetcher: {url}: " in logged[0].message
+
+
+def test_a_host_that_never_answered_is_logged_once_for_all_its_objects(make_store: MakeStore, caplog) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    store = make_store(timeout_s=1)
+    for number in range(3):
+        with pytest.raises(ShardError, match=rf"{host}/shard-{number} cannot be read"):
+            store.look([f"{host}/shard-{number}"])
+    store.close()
+    assert len([one for one in caplog.records if "trying again" in one.message]) == 1
 
 
 @pytest.mark.parametrize("fault", ["short", "long"])
@@ -159,4 +171,5 @@ def test_missing_credentials_are_a_config_error(server, make_store: MakeStore, m
     server.faults["latest/api/token"] = ["403"]
     with pytest.raises(ConfigError, match=r"s3://bucket/a cannot be read: there are no credentials.*'anon': True"):
         make_store(storage_options=options).look(["s3://bucket/a"])
+    assert len(server.headers) == 1
     assert make_store(storage_options=options | {"anon": True}).read_small("s3://bucket/a") is None

@@ -1,15 +1,20 @@
 """Processes that share a fetcher, and what is left when one of them is forked, killed or interrupted."""
 
+import contextlib
+import fcntl
 import gc
 import json
 import os
 import pickle
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,7 +24,8 @@ import pytest
 from storage.remote import reading_process
 from storage.remote.object_server import ObjectServer
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, StallError
+from tfds_torch.storage.remote import connections
 from tfds_torch.storage.remote.fetcher_process import MODULE
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
@@ -113,6 +119,21 @@ def test_a_killed_fetcher_is_replaced(server, make_store: MakeStore) -> None:
     assert len(fetchers()) == 1
 
 
+def test_a_killed_fetcher_is_replaced_also_for_many_threads(server, make_store: MakeStore) -> None:
+    """Each of them has left a connection to the one that was killed."""
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    store.start()
+    server.delay_s = 0.2
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(store.read_small, [url] * 16))
+    assert len(store._connections._idle) >= 8
+    (fetcher,) = fetchers()
+    fetcher.kill()
+    fetcher.wait()
+    assert store.read_small(url) == CONTENT
+
+
 def test_a_copy_without_secrets_says_that_it_cannot_start_a_fetcher(server, make_store: MakeStore) -> None:
     url = server.put("shard", CONTENT)
     store = make_store(storage_options={"token": "very-secret-token"})
@@ -139,6 +160,107 @@ def test_a_copy_without_secrets_starts_a_fetcher_of_its_own(server, make_store: 
     copied.close()
 
 
+def test_a_fetcher_that_may_open_few_files_reads_many_blocks_at_a_time(server, tmp_path: Path) -> None:
+    url = server.put("shard", CONTENT)
+    server.delay_s = 0.02
+    program = f"""
+import resource
+import numpy as np
+from tfds_torch import RemoteOptions
+from tfds_torch.storage.remote.files import RemoteFiles
+from tfds_torch.storage.remote.store import ObjectStore
+resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
+store = ObjectStore(RemoteOptions(cache_dir={str(tmp_path / "cache")!r}, connections=4))
+cuts = np.linspace(0, {len(CONTENT)}, 161).astype(np.int64)
+files = RemoteFiles(store, [{url!r}], [store.look([{url!r}])[0].stamp], lambda _: cuts)
+found = files.read_all([(0, start, 1000) for start in cuts[:-1].tolist()])
+print(sum(map(len, found)))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert found.stdout == "160000\n", found.stderr
+
+
+def test_a_fetcher_that_many_connect_to_at_a_time_is_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.ExitStack() as opened:
+        address = str(tmp_path / "socket")
+        listening.bind(address)
+        listening.listen(0)
+
+        def connect(patience_s: float) -> None:
+            connection = connections._try_connect(address, patience_s)
+            assert connection is not None
+            opened.enter_context(connection)
+
+        connect(0.0)
+        with pytest.raises(StallError, match=r"no sign of life for 0 s .*Is its process stopped\?"):
+            connect(0.0)
+        accepting = threading.Timer(0.2, lambda: opened.enter_context(listening.accept()[0]))
+        accepting.start()
+        connect(10.0)
+        accepting.join()
+
+
+def is_free(lock: str) -> bool:
+    with open(lock, "rb") as file, contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def test_a_forked_process_does_not_keep_the_lock_under_which_a_fetcher_is_started(tmp_path: Path) -> None:
+    address = str(tmp_path / "sockets" / "socket")
+    with connections._start_lock(address):
+        child = get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+    try:
+        wait_until(lambda: is_free(f"{address}.lock"))
+    finally:
+        child.kill()
+        child.join()
+
+
+def test_a_fetcher_that_begins_in_the_background_is_the_one_that_answers(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    store.begin()
+    wait_until(lambda: bool(fetchers()))
+    (begun,) = fetchers()
+    assert files_of(store, url).read(0, 0, 10) == CONTENT[:10]
+    assert [one.pid for one in fetchers()] == [begun.pid]
+    store.close()
+    assert not fetchers()
+    store.begin()
+    store.close()
+    assert not fetchers(), "one that is closed at once is ended, too"
+
+
+def test_a_process_is_not_forked_while_a_fetcher_starts(server, make_store: MakeStore) -> None:
+    """It would keep the pipe open by whose end the start knows that the fetcher runs, and locks of that thread."""
+    store = make_store()
+    for _ in range(3):
+        store.begin()
+        child = get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        try:
+            assert len(fetchers()) == 1
+            assert store._connections._beginning is not None
+            assert not store._connections._beginning.is_alive()
+        finally:
+            child.kill()
+            child.join()
+            store.close()
+
+
+def test_what_a_fetcher_says_that_cannot_begin_is_raised_by_the_first_request(
+    make_store: MakeStore, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    store = make_store()
+    store.begin()
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        store.look(["http://127.0.0.1:9/a"])
+
+
 def test_what_killed_processes_left_beside_sockets_is_removed(server, make_store: MakeStore) -> None:
     folder = Path(make_store()._connections.address).parent
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -148,10 +270,16 @@ def test_what_killed_processes_left_beside_sockets_is_removed(server, make_store
         path.touch()
     living = folder / f"{os.getpid()}-0123.sock.lock"
     living.touch()
-    make_store()
-    assert not any(path.exists() for path in left)
-    assert living.exists()
+    starting = folder / f"{dead.pid}-4567.sock.lock"
+    with starting.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # A worker that has outlived its parent starts a fetcher.
+        make_store()
+        assert not any(path.exists() for path in left)
+        assert living.exists()
+        assert starting.exists()
     living.unlink()
+    make_store()
+    assert not starting.exists()
 
 
 @pytest.fixture

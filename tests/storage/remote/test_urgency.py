@@ -3,7 +3,9 @@
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 from tfds_torch.errors import StallError
 from tfds_torch.storage.open_files import ReadRanges
-from tfds_torch.storage.remote import connections, scheduler
+from tfds_torch.storage.remote import connections, hold, scheduler
 from tfds_torch.storage.remote.block_job import BlockJob
 from tfds_torch.storage.remote.cache import RemoteObject
 from tfds_torch.storage.remote.fetcher_process import MODULE
@@ -45,7 +47,7 @@ def test_a_read_is_answered_before_its_block_is_there(server, make_store: MakeSt
     store = make_store()
     files = files_of(store, url)
     assert files.read(0, 3 * MIB, 1000) == CONTENT[3 * MIB : 3 * MIB + 1000]
-    assert server.asked["shard"][0] == (3 * MIB, 3 * MIB + 1000)
+    assert (3 * MIB, 3 * MIB + 1000) in server.asked["shard"], "no more than that is waited for"
     wait_for_blocks(store, 1)
     assert covers_once(server.asked["shard"], 0, 8 * MIB)
     assert files.read(0, 0, 8 * MIB) == CONTENT[: 8 * MIB]
@@ -89,6 +91,55 @@ def test_threads_that_wait_for_different_blocks_do_not_wait_for_each_other(serve
         thread.join(30)
     assert found == {start: CONTENT[start : start + 1000] for start in range(0, 16 * MIB, MIB)}
     assert server.sent["shard"] <= 16 * MIB
+
+
+def test_blocks_of_an_order_are_fetched_as_wholes_also_where_readers_outrun_them(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    server.bytes_s = 8e6
+    store = make_store(connections=4)
+    cuts = np.arange(0, 17) * MIB
+    files = RemoteFiles(store, [url], [store.look([url])[0].stamp], lambda _: cuts)
+    files.follow([(0, [(0, block) for block in range(16)])])
+    for block in reversed(range(16)):  # Those come last that are read first.
+        assert files.read(0, block * MIB + 1000, 1000) == CONTENT[block * MIB + 1000 : block * MIB + 2000]
+    assert sorted(server.asked["shard"]) == [(start, start + MIB) for start in range(0, 16 * MIB, MIB)]
+
+
+def test_two_that_begin_with_each_others_blocks_do_not_wait_for_each_other(server, make_store: MakeStore) -> None:
+    """Neither follows its order before it has its first batch, and each has claimed blocks that the other reads."""
+    url = server.put("shard", CONTENT)
+    readers = [files_of(make_store(), url) for _ in range(2)]
+    server.delay_s = 0.2
+    starts = np.array([0, 9 * MIB]), np.array([9 * MIB + 5000, 5000])
+    for reader, start in zip(readers, starts, strict=True):
+        reader.advise_ranges(partial(ReadRanges, np.zeros(2, np.int64), start, start + 1000))
+    began_at = time.monotonic()
+    for reader, start in zip(readers, starts, strict=True):
+        found = list(reader.read_all([(0, at, 1000) for at in start.tolist()]))
+        assert found == [CONTENT[at : at + 1000] for at in start.tolist()]
+    assert time.monotonic() - began_at < hold.LONGEST_S - 1
+
+
+def test_an_object_that_is_scanned_is_asked_for_as_a_whole(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store()
+    files = RemoteFiles(store, [url], [store.look([url])[0].stamp], lambda _: np.array([0, 16 * MIB]))
+    assert files.fetch(0, 0)
+    assert covers_once(server.asked["shard"], 0, 16 * MIB)
+    num_asked = len(server.headers)
+    assert files.fetch(0, 0)
+    assert files.read(0, 5, 100) == CONTENT[5:105]
+    parts = RemoteFiles(store, [url], [store.look([url])[0].stamp])
+    assert parts.read(0, 9 * MIB, 100) == CONTENT[9 * MIB : 9 * MIB + 100], "its blocks are parts of it"
+    assert [one["method"] for one in server.headers[num_asked:]] == ["HEAD"]
+
+
+def test_there_may_be_no_room_for_an_object_as_a_whole(server, make_store: MakeStore) -> None:
+    url = server.put("shard", CONTENT)
+    store = make_store(max_bytes=9 * MIB)
+    files = RemoteFiles(store, [url], [store.look([url])[0].stamp], lambda _: np.array([0, 16 * MIB]))
+    assert not files.fetch(0, 0)
+    assert files.read(0, 5, 100) == CONTENT[5:105]
 
 
 @pytest.mark.parametrize("ranges", [[(5, 10)], [(0, 3)], [(200_000, 300_000), (250_000, 400_000)], [(0, 1_000_000)]])

@@ -4,9 +4,10 @@ Keys are read again every 15 minutes, so that a tool that renews them in the fil
 have to ask a service first (SSO, a role, a command) are read by boto3, where it is installed.
 """
 
+import asyncio
 import configparser
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ _ALSO_IN_PROFILES = (
 )
 _VALID = timedelta(minutes=15)
 
-Provider = Callable[[], dict[str, Any]]
+Provider = Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]]
 
 
 def profile_provider(config: Mapping[str, Any]) -> tuple[dict[str, Any], Provider | None]:
@@ -64,9 +65,12 @@ def profile_provider(config: Mapping[str, Any]) -> tuple[dict[str, Any], Provide
 
 def _keys(name: str) -> dict[str, Any]:
     values = _profile(name)
+    for key in ("aws_access_key_id", "aws_secret_access_key"):
+        if not values.get(key):  # It may be written at this moment.
+            raise LookupError(f"the profile {name!r} has no {key}")
     return {
         "access_key_id": values["aws_access_key_id"],
-        "secret_access_key": values.get("aws_secret_access_key", ""),
+        "secret_access_key": values["aws_secret_access_key"],
         "token": values.get("aws_session_token"),
         "expires_at": datetime.now(UTC) + _VALID,
     }
@@ -82,8 +86,15 @@ def _boto_provider(name: str) -> Provider:
             "Run pip install boto3, or set the variables that `aws configure export-credentials --format env` prints.",
             is_config=True,
         ) from error
-    provider: Provider = Boto3CredentialProvider(boto3.session.Session(profile_name=name))
-    return provider
+
+    def ask() -> dict[str, Any]:
+        """Reads the profile anew: a session keeps the keys with which it asks for those of a role."""
+        return dict(Boto3CredentialProvider(boto3.session.Session(profile_name=name), ttl=_VALID)())
+
+    async def ask_beside() -> dict[str, Any]:
+        return await asyncio.to_thread(ask)  # obstore's few threads must not wait for a service.
+
+    return ask_beside
 
 
 def _profile(name: str) -> dict[str, str]:

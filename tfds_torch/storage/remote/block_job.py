@@ -19,13 +19,12 @@ class Segment:
     """Bytes start..stop-1 while they are fetched by one request.
 
     Attributes:
-        is_first: whether it is a range that readers wait for, for which others give way.
         is_awaited: whether a reader waits for some of its bytes: it does not give way.
         gives_way_s: seconds for which it may still give way.
     """
 
-    def __init__(self, start: int, stop: int, *, is_first: bool) -> None:
-        self.start, self.stop, self.is_first, self.is_awaited = start, stop, is_first, is_first
+    def __init__(self, start: int, stop: int, *, is_awaited: bool) -> None:
+        self.start, self.stop, self.is_awaited = start, stop, is_awaited
         self.gives_way_s = _LONGEST_WAY_S
 
 

@@ -21,6 +21,7 @@ from tfds_torch.storage.remote.stored_blocks import (
     remove_block,
     remove_empty_folder,
     stored_blocks,
+    unlink_block,
 )
 
 DEFAULT_PART = 0.8
@@ -105,6 +106,23 @@ class Budget:
         """Counts a block no longer. Its file is removed after that: a count in between would leave it out twice."""
         with self._locked():
             self._add(-self._size_of(key))
+
+    def discard(self, key: BlockKey, *, is_damaged: bool) -> bool:
+        """Removes a block and counts it no longer; returns whether it was there.
+
+        Args:
+            key: the block.
+            is_damaged: whether those who have it open must not read on.
+        """
+        block = StoredBlock(key, self._size_of(key), 0.0, is_part=False)
+        with self._locked():
+            try:
+                is_there = remove_block(block) if is_damaged else unlink_block(block)
+            except OSError:  # Not a file of ours, such as a link: its name is all that goes.
+                is_there = unlink_block(block)
+            if is_there:
+                self._add(-self._size_of(key))
+        return is_there
 
     def _has_just_failed(self) -> bool:
         if self._no_room is None:

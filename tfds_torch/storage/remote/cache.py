@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,12 +70,24 @@ class Cache:
         return RemoteObject(url, size, pin, object_folder(self.folder, url, size, pin))
 
     def has(self, found: RemoteObject, start: int, stop: int) -> bool:
-        """Returns whether a block is there, of the right length."""
+        """Returns whether a block is there, or the object as a whole, of the right length."""
+        return self.has_block(found, start, stop) or self.has_block(found, 0, found.size)
+
+    def has_block(self, found: RemoteObject, start: int, stop: int) -> bool:
+        """Returns whether the file of a block is there, of the right length."""
         try:
             status = os.lstat(os.path.join(found.folder, block_name(start, stop)))
         except OSError:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size == stop - start + TRAILER.size
+
+    def has_grown(self, found: RemoteObject, start: int, stop: int, within_s: float) -> bool:
+        """Returns whether a block that some process fetches was written to within so many seconds."""
+        try:
+            written_at = os.lstat(os.path.join(found.folder, block_name(start, stop) + PART)).st_mtime
+        except OSError:
+            return False
+        return time.time() - written_at < within_s
 
     def claim(self, found: RemoteObject, start: int, stop: int) -> "Claim | None":
         """Returns the claim to a block that is to be fetched; None: another process fetches it.
@@ -101,19 +114,6 @@ class Cache:
                 os.close(descriptor)
                 raise
             os.close(descriptor)  # It was put in place or removed since it was opened.
-
-    def discard(self, found: RemoteObject, start: int, stop: int) -> bool:
-        """Removes a block that is damaged, or not needed any more; returns whether it was there."""
-        try:
-            os.unlink(os.path.join(found.folder, block_name(start, stop)))
-        except FileNotFoundError:
-            return False
-        except IsADirectoryError as error:
-            raise ConfigError(
-                f"{os.path.join(found.folder, block_name(start, stop))} is a folder, not a block: the cache "
-                f"{self.folder} is not as it was written. `python -m tfds_torch.remote clear` empties it."
-            ) from error
-        return True
 
     def copy(self, found: RemoteObject, claim: "Claim") -> bool:
         """Copies a claimed block from the object's file as a whole; returns whether that was there."""
@@ -188,13 +188,17 @@ class Claim:
             self._crc, self._num_summed = google_crc32c.extend(self._crc, content), self._num_summed + len(content)
         os.pwrite(self._descriptor, TRAILER.pack(MAGIC, self._crc, 0), size)
         os.rename(self._path + PART, self._path)
-        os.close(self._descriptor)
+        self._close()
 
     def drop(self) -> None:
         """Gives the block up."""
         with contextlib.suppress(OSError):
             os.unlink(self._path + PART)
-        os.close(self._descriptor)
+        self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):  # A network file system may say here what it has not written: sums show it.
+            os.close(self._descriptor)
 
 
 def _refuse_links(folder: Path) -> None:

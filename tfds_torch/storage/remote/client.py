@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.limits import usable_cores
-from tfds_torch.storage.remote.aws_profile import profile_provider
+from tfds_torch.storage.remote.aws_profile import Provider, profile_provider
 from tfds_torch.storage.remote.faults import Fault, fault_of
 from tfds_torch.storage.remote.layout import pin_of
 from tfds_torch.storage.remote.storage_options import options_of_scheme, secrets_of
@@ -62,6 +62,7 @@ class Client:
         self._stall_s = min(_STALL_S, timeout_s)
         self._connections = connections
         self._stores: dict[tuple[str, str], Any] = {}
+        self._profiles: dict[str, tuple[dict[str, Any], Provider]] = {}  # Bucket -> what a profile says of it.
         self._etags: dict[str, str] = {}
         self.reached: set[tuple[str, str]] = set()
         """Stores that have answered: the host's name and port are right."""
@@ -74,7 +75,7 @@ class Client:
             self.num_requests += 1
             found = await self._obstore.head_async(store, path)
         except Exception as error:
-            raise await self._with_reason(self._fault(error, url), store, path, url) from None
+            raise await self._with_reason(self._fault(error, url, store), store, path, url) from None
         self._note_answer(url)
         etag = _etag(found)
         if etag is not None:
@@ -93,7 +94,7 @@ class Client:
         except Fault:
             raise
         except Exception as error:
-            raise self._fault(error, url) from None
+            raise self._fault(error, url, store) from None
         self._note_answer(url)
         return content
 
@@ -104,7 +105,7 @@ class Client:
             self.num_requests += 1
             await self._obstore.put_async(store, path, content)
         except Exception as error:
-            raise self._fault(error, url) from None
+            raise self._fault(error, url, store) from None
         self._note_answer(url)
 
     async def folders(self, url: str) -> list[str]:
@@ -114,7 +115,7 @@ class Client:
             self.num_requests += 1
             found = await self._obstore.list_with_delimiter_async(store, path or None)
         except Exception as error:
-            raise self._fault(error, url) from None
+            raise self._fault(error, url, store) from None
         self._note_answer(url)
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"])
 
@@ -148,28 +149,36 @@ class Client:
         except Fault:
             raise
         except Exception as error:
-            raise self._fault(error, url) from None
+            raise self._fault(error, url, store) from None
 
     def is_reached(self, url: str) -> bool:
         """Returns whether an object's store has answered before."""
         return split(url)[:2] in self.reached
 
     async def _with_reason(self, fault: Fault, store: Any, path: str, url: str) -> Fault:
-        """Returns a fault with what the answer to a HEAD, which has no body, does not say: that the bucket is wrong."""
-        if fault.kind != "missing" or split(url)[0] not in LISTED_SCHEMES:
+        """Returns a fault with the reason that the answer to a HEAD, which has no body, does not give."""
+        if fault.kind not in ("missing", "refused") or split(url)[0] not in LISTED_SCHEMES:
             return fault
         try:
             self.num_requests += 1
             await self._obstore.get_async(store, path, options={"range": (0, 1)})
         except Exception as error:
-            return self._fault(error, url)
+            return self._fault(error, url, store)
         return fault
 
     def _note_answer(self, url: str) -> None:
         self.reached.add(split(url)[:2])
 
-    def _fault(self, error: Exception, url: str) -> Fault:
-        return fault_of(error, url, self._secrets)
+    def _fault(self, error: Exception, url: str, store: Any) -> Fault:
+        fault = fault_of(error, url, self._secrets)
+        scheme, bucket, _ = split(url)
+        if fault.kind == "unknown keys" and scheme == "s3" and bucket in self._profiles:
+            # They were replaced, or are being written: the profile is read again.
+            fault.kind, fault.is_transient = "expired", True
+        is_of_keys = fault.kind in ("expired", "unknown keys", "no credentials")
+        if is_of_keys and self._stores.get((scheme, bucket)) is store:
+            self._stores.pop((scheme, bucket), None)  # The next try opens it anew, which reads a profile's keys again.
+        return fault
 
     def _store(self, url: str) -> tuple[Any, str]:
         """Returns the store of an object, and the object's path in it."""
@@ -190,7 +199,7 @@ class Client:
             except Fault:
                 raise
             except Exception as error:
-                fault = self._fault(error, url)
+                fault = self._fault(error, url, None)
                 fault.is_config = True
                 raise fault from None
         return store, path
@@ -201,9 +210,10 @@ class Client:
             _check_endpoint(name)
         more: dict[str, Any] = {}
         if scheme == "s3":
-            added, provider = profile_provider(config)
+            added, provider = self._profiles.get(bucket) or profile_provider(config)
             config |= added
-            if provider is not None:
+            if provider is not None:  # Without one, a profile that is written later is looked for again.
+                self._profiles[bucket] = added, provider
                 more["credential_provider"] = provider
         client = {
             "read_timeout": f"{self._stall_s:g}s",

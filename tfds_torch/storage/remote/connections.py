@@ -9,6 +9,7 @@ import secrets
 import socket
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tfds_torch.errors import ConfigError, StallError, WorkerError
+from tfds_torch.errors import ConfigError, StallError, TfdsTorchError, WorkerError
 from tfds_torch.runtime.own_files import ForeignFileError, own_folder
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.fetcher_process import FetcherProcess
@@ -25,7 +26,9 @@ from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.protocol import BrokenFrameError, Message, error_of, pack, receive
 
 _SILENCE_S = 60.0
+_FULL_S = 0.02
 _NUM_ATTEMPTS = 6
+_LONGEST_BEGINNING_S = 10.0
 _LONGEST_ADDRESS = 100  # Bytes of a Unix socket's path: the system allows 104 to 108.
 
 
@@ -50,6 +53,7 @@ class FetcherConnections:
         self._owner = os.getpid()
         self._idle: list[socket.socket] = []
         self._end: Any = None
+        self._beginning: threading.Thread | None = None
         weakref.finalize(self, _close_all, self._idle)
 
     def ask(self, message: Message, body: bytes = b"") -> tuple[Message, bytes]:
@@ -69,12 +73,10 @@ class FetcherConnections:
                 reply, body = _answer(connection)
             except TimeoutError:
                 connection.close()
-                raise StallError(
-                    f"The fetcher of remote files gave no sign of life for {_SILENCE_S:.0f} s (its socket: "
-                    f"{self.address}). Is its process stopped?"
-                ) from None
+                raise _stall(self.address, _SILENCE_S) from None
             except OSError:
                 connection.close()
+                self._close_idle()  # They were to the same fetcher, which has ended.
                 continue
             except BaseException:  # Ctrl-C: an answer that is still due must not be taken for the next one.
                 connection.close()
@@ -102,14 +104,23 @@ class FetcherConnections:
             connection.sendall(pack(message))
         except OSError:
             connection.close()
+            self._close_idle()
         except BaseException:
             connection.close()
             raise
         else:
             self._give(connection)
 
+    def begin(self) -> None:
+        """Starts the fetcher in the background, where there is none: the next request waits no longer than it takes."""
+        self._beginning = threading.Thread(target=self._begin, name="tfds_torch-fetcher-start", daemon=True)
+        _beginning.add(self._beginning)
+        self._beginning.start()
+
     def close(self) -> None:
-        """Closes the connections, and ends the fetcher that this process started."""
+        """Closes the connections, and ends the fetcher that this process started, or is starting."""
+        if self._beginning is not None:
+            self._beginning.join()
         with self._lock:
             self._leave_parents()
             _close_all(self._idle)
@@ -131,6 +142,10 @@ class FetcherConnections:
             else:
                 connection.close()
 
+    def _close_idle(self) -> None:
+        with self._lock:
+            _close_all(self._idle)
+
     def _leave_parents(self) -> None:
         """Drops what a forked process has of its parent: connections that both would read from, and its child."""
         if self._owner != os.getpid():
@@ -151,6 +166,10 @@ class FetcherConnections:
         if connection is None:
             raise WorkerError("The fetcher of remote files ended right after its start.")
         return connection
+
+    def _begin(self) -> None:
+        with contextlib.suppress(TfdsTorchError, OSError):  # The next request raises it.
+            self._give(self._connect())
 
     def _wait_for_owner(self) -> socket.socket:
         """Waits a second for a process that has the storage options to start another fetcher."""
@@ -188,18 +207,37 @@ def _answer(connection: socket.socket) -> tuple[Message, bytes]:
             return reply, body
 
 
-def _try_connect(address: str) -> socket.socket | None:
+def _try_connect(address: str, patience_s: float = _SILENCE_S) -> socket.socket | None:
+    """Returns a connection to the fetcher at an address; None: there is none.
+
+    Raises:
+        StallError: so many wait for it already that its system takes no more, for `patience_s` seconds.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    ends_at = time.monotonic() + patience_s
     try:
         connection.settimeout(_SILENCE_S)
-        connection.connect(address)
+        while True:
+            try:
+                connection.connect(address)
+                return connection
+            except BlockingIOError:
+                if time.monotonic() >= ends_at:
+                    raise _stall(address, patience_s) from None
+                time.sleep(_FULL_S)
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenFrameError, NotADirectoryError):
         connection.close()
         return None
     except BaseException:
         connection.close()
         raise
-    return connection
+
+
+def _stall(address: str, silent_s: float) -> StallError:
+    return StallError(
+        f"The fetcher of remote files gave no sign of life for {silent_s:.0f} s (its socket: {address}). Is its "
+        f"process stopped?"
+    )
 
 
 def _new_address() -> str:
@@ -226,14 +264,17 @@ def _remove_left_behind(folder: Path) -> None:
         owner, address = lock.name.partition("-")[0], lock.with_suffix("")
         if not owner.isdigit() or psutil.pid_exists(int(owner)):
             continue
-        connection = None
-        with contextlib.suppress(OSError):
-            connection = _try_connect(str(address))
+        try:
+            connection = _try_connect(str(address), patience_s=0.0)
+        except (OSError, StallError):
+            continue
         if connection is not None:  # A worker's fetcher, which outlives the process that named the address.
             connection.close()
             continue
-        for path in (address, lock):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError), lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Else a worker starts a fetcher at this moment.
+            for path in (address, lock):
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -246,8 +287,31 @@ def _start_lock(address: str) -> Iterator[None]:
         raise ConfigError(
             f"{Path(address).parent} cannot be used for sockets: {error.strerror or errno.errorcode[error.errno or 0]}."
         ) from error
+    _start_locks.add(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        _start_locks.discard(descriptor)
         os.close(descriptor)
+
+
+_start_locks: set[int] = set()
+_beginning: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
+
+def _wait_for_beginning() -> None:
+    """Lets threads finish that start fetchers: a process that is forked meanwhile would keep their locks and pipes."""
+    for thread in list(_beginning):
+        if thread.is_alive() and thread is not threading.current_thread():
+            thread.join(_LONGEST_BEGINNING_S)
+
+
+def _leave_start_locks() -> None:
+    """Closes in a forked process the locks that threads of its parent hold: it would keep them as long as it lives."""
+    while _start_locks:
+        os.close(_start_locks.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_wait_for_beginning, after_in_child=_leave_start_locks)

@@ -14,6 +14,13 @@ _METADATA_SERVERS = (
     "login.microsoft",
 )
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524})
+_EXPIRED = (  # The last two are what Azure says in sentences.
+    "<Code>ExpiredToken",
+    "<Code>TokenRefreshRequired",
+    "not valid in the specified time frame",
+    "Lifetime validation failed",
+)
+_UNKNOWN_KEYS = ("<Code>InvalidAccessKeyId", "<Code>SignatureDoesNotMatch", "<Code>InvalidToken")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
 _MOST_LETTERS = 300
 
@@ -26,7 +33,8 @@ class Fault(Exception):  # noqa: N818 (a value of this room, which becomes an er
         clause: what was found, such as "403 Forbidden".
         remedy: what to do, a sentence.
         is_transient: whether the same request may succeed later.
-        kind: `missing`, `changed`, `unreachable` (no connection was made), `unresolved` (its host), or another one.
+        kind: `missing`, `changed`, `refused` (by the store), `unknown keys` (to the store), `expired` (credentials),
+            `no credentials`, `unreachable` (no connection was made), `unresolved` (its host), or another one.
         is_config: whether options, not an object, are wrong.
     """
 
@@ -35,6 +43,9 @@ class Fault(Exception):  # noqa: N818 (a value of this room, which becomes an er
     is_transient: bool = False
     kind: str = "other"
     is_config: bool = False
+
+    def __str__(self) -> str:
+        return self.clause
 
     def message(self, url: str, asked: str = "") -> str:
         """Returns the text of the error about an object; `asked` says which bytes."""
@@ -54,8 +65,14 @@ def fault_of(error: Exception, url: str, secrets: list[str]) -> Fault:
             "there are no credentials",
             "Set them in the environment or a profile, pass storage_options, or storage_options={'anon': True} for a "
             "public bucket.",
+            is_transient=True,
+            kind="no credentials",
             is_config=True,
         )
+    _, of_provider, reason = first.partition("credential provider: ")
+    if of_provider:
+        clause = f"its credentials could not be read: {reason.partition(': ')[2][:_MOST_LETTERS].rstrip('. ')}"
+        return Fault(clause, "Renew them, or correct the profile.", is_transient=True, kind="expired", is_config=True)
     if found:
         return _of_status(int(found[1]), first, details)
     if name == "FileNotFoundError":
@@ -84,6 +101,11 @@ def _of_status(status: int, first: str, details: str) -> Fault:
         return Fault(clause, "Check the URL (and the endpoint), and whether it is there.", kind="missing")
     if status == 412:
         return Fault(clause, "", kind="changed")
+    if any(words in first + details for words in _EXPIRED):
+        return Fault(clause, "The credentials have expired: renew them.", is_transient=True, kind="expired")
+    if any(code in first + details for code in _UNKNOWN_KEYS):
+        remedy = "Correct the credentials (environment, profile, storage_options): the store does not know them."
+        return Fault(clause, remedy, kind="unknown keys")
     if status in (401, 403):
         remedy = (
             "Check that the credentials (environment, profile, storage_options) may read it; "
@@ -93,7 +115,7 @@ def _of_status(status: int, first: str, details: str) -> Fault:
     if status in _TRANSIENT:
         remedy = "Use fewer connections (RemoteOptions)." if status in (429, 503) else "Try again later."
         return Fault(clause, remedy, is_transient=True)
-    return Fault(clause, "Check the URL, endpoint and region.")
+    return Fault(clause, "Check the URL, endpoint and region.", kind="refused")
 
 
 def _of_connection(name: str, first: str, details: str) -> Fault:

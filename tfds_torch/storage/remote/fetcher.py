@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -26,6 +27,7 @@ from tfds_torch.storage.remote.stored_blocks import page_bytes
 from tfds_torch.storage.remote.transfers import Transfers
 
 _WATCH_S = 0.5
+_MANY_FILES = 1 << 14
 
 
 def main(setup: Message) -> None:
@@ -35,6 +37,7 @@ def main(setup: Message) -> None:
         setup: what `FetcherProcess` writes to its standard input.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the parent.
+    _allow_many_files()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     logging.basicConfig(format="tfds_torch fetcher: %(message)s", level=logging.WARNING)
@@ -57,7 +60,7 @@ async def _serve(setup: Message, replies: Any) -> None:
     requests = Requests(cache, client, transfers, scheduler, readers, published)
     address = setup["address"]
     beside = f"{address}.{os.getpid()}"
-    server = await asyncio.start_unix_server(requests.serve, beside, backlog=128)
+    server = await asyncio.start_unix_server(requests.serve, beside, backlog=1024)
     own = os.lstat(beside)
     os.rename(beside, address)  # Nobody connects before it listens.
     _reply(replies, {"ready": os.getpid()})
@@ -72,6 +75,15 @@ async def _serve(setup: Message, replies: Any) -> None:
         server.close()
         logging.shutdown()
         os._exit(0)  # obstore's threads may still wait for a server.
+
+
+def _allow_many_files() -> None:
+    """Lets this process open as many files as it may: each block that is being fetched is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # Some systems allow fewer than they say.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _reply(replies: Any, message: Message) -> None:

@@ -20,6 +20,7 @@ from tfds_torch.storage.remote.urls import without_secrets
 
 _NUM_TRIES = 4  # Of a block that is gone again before it is opened; then its bytes are read past the cache.
 _Block = tuple[int, int]  # Position of a file, and number of one of its blocks.
+_WHOLE = -1  # Number of the block that is an object as a whole: it is there where the object was scanned.
 
 
 class _Piece(NamedTuple):
@@ -114,6 +115,21 @@ class RemoteFiles:
         self._advised.update(missing)
         if missing:
             self._store.tell({"op": "advise", "files": self._described(missing), "is_beginning": is_beginning})
+
+    def fetch(self, file: int, offset: int) -> bool:
+        """Has the block of an offset fetched, and waits for it; returns False where it is not in the cache then.
+
+        Raises:
+            ShardError: the object is missing, changed, or cannot be read.
+            ConfigError: options are wrong.
+        """
+        block = (file, bisect_right(self._cuts_of(file), offset) - 1)
+        if self._is_cached(block):
+            return True
+        began_at = time.monotonic()
+        reply, _ = self._store.ask(self._object(file) | {"op": "fetch", "block": self._span(block)})
+        self._store.count(0, time.monotonic() - began_at)
+        return bool(reply["is_there"])
 
     def follow(self, schedule: Schedule) -> None:
         """Has the blocks of an order's next windows fetched while it is read; a new call replaces the last one.
@@ -238,7 +254,11 @@ class RemoteFiles:
             if not self._finalizer.alive:
                 raise ConfigError("The reader was closed: open another one to read on.")
             try:
-                return self._blocks.read(block, lambda: self._folder(block[0]), *piece[1:])
+                found = self._blocks.read(block, lambda: self._folder(block[0]), *piece[1:])
+                if found is None:
+                    whole, size = (block[0], _WHOLE), self._stamps[block[0]][0]
+                    found = self._blocks.read(whole, lambda: self._folder(block[0]), 0, size, *piece[3:])
+                return found
             except DamagedBlockError as error:
                 clause = str(error)
         if block in self._damaged:
@@ -263,6 +283,7 @@ class RemoteFiles:
         with self._lock:
             self._damaged.add(block)
             self._blocks.forget(block)
+            self._blocks.forget((block[0], _WHOLE))
         self._store.ask(self._object(block[0]) | {"op": "discard", "block": self._span(block)})
 
     def _forget(self, blocks: Iterable[_Block]) -> None:
@@ -270,6 +291,7 @@ class RemoteFiles:
         with self._lock:
             for block in blocks:
                 self._blocks.forget(block)
+                self._blocks.forget((block[0], _WHOLE))  # It may have been cut into blocks since it was opened.
 
     def _add_blocks(self, wanted: dict[_Block, list[tuple[int, int]]], file: int, start: int, stop: int) -> None:
         cuts = self._cuts_of(file)
@@ -281,7 +303,9 @@ class RemoteFiles:
             start, number = end, number + 1
 
     def _is_cached(self, block: _Block) -> bool:
-        return self._blocks.is_there(block, self._folder(block[0]), *self._span(block))
+        folder, whole = self._folder(block[0]), (block[0], _WHOLE)
+        is_there = self._blocks.is_there(block, folder, *self._span(block))
+        return is_there or self._blocks.is_there(whole, folder, 0, self._stamps[block[0]][0])
 
     def _described(self, blocks: dict[_Block, list[tuple[int, int]]]) -> list[Message]:
         """Returns blocks, and the ranges of them that are read first, as the fetcher gets them."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.runtime.own_files import own_folder
-from tfds_torch.storage.remote.layout import objects_folder
+from tfds_torch.storage.remote.layout import is_at, objects_folder
 from tfds_torch.storage.remote.readers import Needs, Readers
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,8 +39,7 @@ class PublishedReaders:
         self._folder, self._readers = os.path.join(cache, "readers"), readers
         own_folder(Path(self._folder))
         self._name = f"{os.getpid()}-{secrets.token_hex(6)}"
-        self._lock = os.open(self._path(self._name, "lock"), _NEW, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = _locked_file(self._path(self._name, "lock"))
         self._version = -1
         self._objects = objects_folder(cache)
         self._others: dict[str, _Found] = {}
@@ -129,3 +128,17 @@ class PublishedReaders:
 
     def _path(self, name: str, kind: str) -> str:
         return os.path.join(self._folder, f"{name}.{kind}")
+
+
+def _locked_file(path: str) -> int:
+    """Returns the descriptor of a new file that is locked; one that was taken for a dead fetcher's is made again."""
+    while True:
+        descriptor = os.open(path, _NEW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)

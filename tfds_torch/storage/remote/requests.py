@@ -19,7 +19,8 @@ from tfds_torch.storage.remote.transfers import Transfers
 
 _logger = logging.getLogger(__name__)
 _MOST_LOOKS = 32
-_MOST_SHARERS = 8
+_MOST_SHARERS = 64  # Such as the members of a mixture.
+_NOT_READ = frozenset({"missing", "refused"})
 Reply = tuple[Message, bytes]
 
 
@@ -37,7 +38,7 @@ class Requests:
     ) -> None:
         self._cache, self._client, self._transfers, self._scheduler = cache, client, transfers, scheduler
         self._readers, self._published = readers, published
-        scheduler.is_needed = readers.is_needed
+        scheduler.is_followed = readers.is_needed
         self._num_delivered, self._waited_s = 0, 0.0
         self._looking = asyncio.Semaphore(_MOST_LOOKS)
         self._looks: dict[str, dict[str, asyncio.Future[Any]]] = {}  # Sharers -> URL -> answer.
@@ -48,6 +49,7 @@ class Requests:
             "write_small": self._write_small,
             "folders": self._folders,
             "get": self._get,
+            "fetch": self._fetch,
             "follow": self._follow,
             "windows": self._windows,
             "discard": self._discard,
@@ -56,6 +58,7 @@ class Requests:
         }
         self._tidings: dict[str, Callable[[Message], None]] = {
             "advise": self._advise,
+            "look_ahead": self._look_ahead,
             "leave": self._leave,
         }
 
@@ -93,7 +96,9 @@ class Requests:
             return await self._operations[message["op"]](message)
         except TfdsTorchError as error:
             return error_message(error), b""
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # A panic of the client's is no Exception.
             _logger.exception("%s failed", message["op"])
             return {"error": "WorkerError", "message": f"The fetcher of remote files failed: {error!r}."}, b""
 
@@ -102,6 +107,14 @@ class Requests:
 
     async def _look(self, message: Message) -> Reply:
         """Answers about objects; those who name the same sharers get the first answer of any of them."""
+        answers = self._asked(message)
+        return {"objects": list(await asyncio.gather(*(answers[url] for url in message["urls"])))}, b""
+
+    def _look_ahead(self, message: Message) -> None:
+        self._asked(message)
+
+    def _asked(self, message: Message) -> "dict[str, asyncio.Future[Any]]":
+        """Returns URL -> what its store says, or will say; those of other URLs may be among them."""
         sharers = message["sharers"]
         answers = self._looks.pop(sharers, {}) if sharers else {}
         if sharers:
@@ -113,7 +126,7 @@ class Requests:
             if found is None or (found.done() and (found.cancelled() or found.exception())):
                 answers[url] = asyncio.ensure_future(self._look_at(url))
                 answers[url].add_done_callback(_note_error)
-        return {"objects": list(await asyncio.gather(*(answers[url] for url in message["urls"])))}, b""
+        return answers
 
     async def _look_at(self, url: str) -> Any:
         async with self._looking:
@@ -124,9 +137,10 @@ class Requests:
 
     async def _read_small(self, message: Message) -> Reply:
         try:
-            return {"found": True}, await self._transfers.ask(message["url"], self._client.read_small)
-        except Fault:
-            return {"found": False}, b""
+            return {"found": True}, await self._transfers.ask(message["url"], self._client.read_small, _NOT_READ)
+        except Fault as fault:
+            refused = fault.message(message["url"]) if fault.kind == "refused" else None
+            return {"found": False, "refused": refused}, b""
 
     async def _write_small(self, message: Message) -> Reply:
         """Writes an object: what the request's body holds."""
@@ -158,12 +172,16 @@ class Requests:
         told, body = joined(await asyncio.gather(*map(get, message["parts"])))
         return {"answers": told}, body
 
+    async def _fetch(self, message: Message) -> Reply:
+        """Answers when a block lies in the cache, or cannot."""
+        return {"is_there": await self._scheduler.fetch(self._object(message), *message["block"])}, b""
+
     async def _discard(self, message: Message) -> Reply:
         self._scheduler.discard(self._object(message), *message["block"])
         return {}, b""
 
     async def _cut(self, message: Message) -> Reply:
-        await self._scheduler.cut(self._object(message), message["cuts"])
+        await self._scheduler.cut(self._object(message), message["cuts"], message["total"])
         return {}, b""
 
     def _advise(self, message: Message) -> None:

@@ -1,20 +1,23 @@
 """Scheduler: which segment of which block is fetched next, over so many connections."""
 
 import asyncio
+import errno
 import heapq
 import itertools
 import logging
-import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
-from tfds_torch.errors import ConfigError, ShardError, TfdsTorchError
+from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
+from tfds_torch.storage.open_files import most_open_files
+from tfds_torch.storage.remote import hold
 from tfds_torch.storage.remote.block_job import BlockJob, BlockKey, Segment, Span
 from tfds_torch.storage.remote.budget import Budget
-from tfds_torch.storage.remote.cache import Cache, RemoteObject
+from tfds_torch.storage.remote.cache import Cache, Claim, RemoteObject
+from tfds_torch.storage.remote.cutting import cut_object
+from tfds_torch.storage.remote.hold import Hold
 from tfds_torch.storage.remote.transfers import Transfers
-from tfds_torch.storage.remote.urls import without_secrets
+from tfds_torch.storage.remote.urls import split, without_secrets
 
 Rank = tuple[int, ...]
 NOW: Rank = (0,)
@@ -22,15 +25,14 @@ NOW: Rank = (0,)
 
 _logger = logging.getLogger(__name__)
 _POLL_S = 0.02
-_PATIENCE_S = 10.0  # For another process's block, before its bytes are fetched past the cache.
-_FIRST_CONNECTIONS = 4
+_RARELY = 10  # One of so many looks is at blocks that nobody waits for, too.
+_PATIENCE_S = 10.0  # For another process's block that does not grow, before its bytes are fetched past the cache.
+_FIRST_CONNECTIONS = 8
 _RESERVED = 4  # One of so many connections is for what readers wait for: others are busy for seconds.
-_LONGEST_HOLD_S = 1.0
-_WAY_S = 0.01
 
 
 class _NoRoomError(Exception):
-    """A block for which there is no room in the cache; never leaves this module."""
+    """A block that does not come into the cache: no room, or who fetches it stalls. Never leaves this module."""
 
 
 class Scheduler:
@@ -42,7 +44,7 @@ class Scheduler:
         cache: where blocks go.
         budget: how many bytes of them.
         transfers: how bytes are fetched.
-        connections: requests at a time.
+        connections: requests at a time, and as many to each store past the cache.
     """
 
     def __init__(self, cache: Cache, budget: Budget, transfers: Transfers, connections: int) -> None:
@@ -53,11 +55,14 @@ class Scheduler:
         self._number = itertools.count()
         self._elsewhere: dict[BlockKey, BlockJob] = {}  # Claimed by other processes, or without room.
         self._active: dict[Segment, asyncio.Task[None]] = {}
+        self._past = defaultdict[tuple[str, str], asyncio.Semaphore](lambda: asyncio.Semaphore(connections))
+        self._num_claims, self._most_claims = 0, most_open_files()
         self._ramp = min(_FIRST_CONNECTIONS, connections)
-        self._held_until = 0.0
+        self._hold = Hold(self._active)
         self._poll: asyncio.Task[None] | None = None
         self.num_cached = 0
-        self.is_needed: Callable[[BlockKey], bool] = lambda key: True
+        self.is_followed: Callable[[BlockKey], bool] = lambda key: False
+        """Whether a window of an order that is read has a block."""
 
     async def get(self, found: RemoteObject, start: int, stop: int, first: int, last: int) -> bytes | None:
         """Returns bytes first..last-1 of a block start..stop-1; None: the whole block lies in the cache.
@@ -68,20 +73,24 @@ class Scheduler:
         """
         if self._cache.has(found, start, stop):
             return None
-        job = self._job(found, start, stop, NOW)
-        waiter = job.wait_for(first, last)
-        job.make_urgent(first, last)
-        self._queue(job)
-        self.pump()
-        while not waiter.done():
-            await asyncio.wait([waiter], timeout=_PATIENCE_S)
-            if not waiter.done() and job.key in self._elsewhere:
-                waiter.cancel()
-                return await self.read_past(found, first, last)
         try:
-            return waiter.result()
+            return await self._wait_for(found, start, stop, first, last)
         except _NoRoomError:
             return await self.read_past(found, first, last)
+
+    async def fetch(self, found: RemoteObject, start: int, stop: int) -> bool:
+        """Fetches a block, which readers wait for; returns False where there is no room, or another process stalls.
+
+        Raises:
+            ShardError: the object cannot be read.
+            ConfigError: the cache folder is full, or options are wrong.
+        """
+        if not self._cache.has(found, start, stop):
+            try:
+                await self._wait_for(found, start, stop, start, stop)
+            except _NoRoomError:
+                return False
+        return True
 
     def want(self, found: RemoteObject, start: int, stop: int, rank: Rank, ranges: Iterable[Span] = ()) -> None:
         """Has a block fetched that will be read soon, some ranges of it first; does nothing where it is there."""
@@ -89,53 +98,52 @@ class Scheduler:
             return
         job = self._job(found, start, stop, rank)
         for first, last in ranges:
-            job.make_urgent(first, last)
+            self._make_urgent(job, first, last)
         self._queue(job)
 
     async def read_past(self, found: RemoteObject, first: int, last: int) -> bytes:
         """Returns bytes past the cache: there is no room, or another process has been fetching them for long."""
         parts: list[bytes] = []
-        await self._transfers.fetch(found, first, last, lambda content, _: parts.append(content))
+        async with self._past[split(found.url)[:2]]:
+            await self._transfers.fetch(found, first, last, lambda content, _: parts.append(content))
         return b"".join(parts)
 
     def hold(self) -> None:
-        """Begins only what readers wait for, until one that begins has its first batch and follows its order."""
-        self._held_until = time.monotonic() + _LONGEST_HOLD_S
-        asyncio.get_running_loop().call_later(_LONGEST_HOLD_S, self.pump)
+        """Fetches only what readers wait for, until one that begins has its first batch and follows its order."""
+        self._hold.begin()
+        asyncio.get_running_loop().call_later(hold.LONGEST_S, self.pump)
 
     def release(self) -> None:
         """Ends a hold."""
-        self._held_until = 0.0
+        self._hold.end()
 
     def discard(self, found: RemoteObject, start: int, stop: int) -> None:
-        """Removes a block that is damaged: the next reader has it fetched again."""
-        if self._cache.discard(found, start, stop):
-            self._budget.release((found.folder, start, stop))
+        """Removes a block that is damaged, also of a whole object: the next reader has it fetched again."""
+        for one in ((start, stop), (0, found.size)):
+            if self._budget.discard((found.folder, *one), is_damaged=True):
+                return
 
-    async def cut(self, found: RemoteObject, cuts: Sequence[int]) -> None:
+    async def cut(self, found: RemoteObject, cuts: Sequence[int], total: int | None) -> None:
         """Makes blocks of an object that lies in the cache as a whole, which is removed; nothing is fetched.
+
+        Where the cache holds all that is read together, the object stays a whole: none of it has to go.
 
         Args:
             found: the object.
             cuts: offsets at which the blocks begin, 0 first, its size last.
+            total: bytes of all objects that are read together; None: blocks are made in any case.
+
+        Raises:
+            ConfigError: the cache cannot be written to.
         """
-        if len(cuts) < 3 or not self._cache.has(found, 0, found.size):
+        holds_all = total is not None and total <= self._budget.max_bytes
+        if holds_all or len(cuts) < 3 or not self._cache.has_block(found, 0, found.size):
             return
-        for start, stop in pairwise(cuts):
-            await asyncio.sleep(0)  # Others are served meanwhile.
-            if (found.folder, start, stop) in self._jobs or self._cache.has(found, start, stop):
-                continue
-            claim = self._cache.claim(found, start, stop)
-            if claim is None:
-                continue
-            is_room = self._budget.reserve((found.folder, start, stop), is_urgent=False)
-            if not (is_room and self._cache.copy(found, claim)):
-                if is_room:
-                    self._budget.release((found.folder, start, stop))
-                claim.drop()
-                return
-            claim.finish()
-        self.discard(found, 0, found.size)
+        try:
+            if await cut_object(self._cache, self._budget, found, cuts, self._jobs):
+                self._budget.discard((found.folder, 0, found.size), is_damaged=False)
+        except OSError as error:
+            raise self._as_ours(found, error) from error
 
     @property
     def num_removed(self) -> int:
@@ -150,7 +158,7 @@ class Scheduler:
                 break
             if not self._is_claimed(job, is_urgent=is_urgent):
                 continue
-            segment = Segment(*(job.urgent if is_urgent else job.pending).pop(0), is_first=is_urgent)
+            segment = Segment(*(job.urgent if is_urgent else job.pending).pop(0), is_awaited=is_urgent)
             job.active.append(segment)
             self._active[segment] = asyncio.get_running_loop().create_task(self._fetch(job, segment))
             self._queue(job)
@@ -162,6 +170,21 @@ class Scheduler:
         for job in self._jobs.values():
             self._give_up(job)
 
+    async def _wait_for(self, found: RemoteObject, start: int, stop: int, first: int, last: int) -> bytes | None:
+        """Returns as `get` does for a block that is not there; raises _NoRoomError where it does not come."""
+        job = self._job(found, start, stop, NOW)
+        waiter = job.wait_for(first, last)
+        self._make_urgent(job, first, last)
+        self._queue(job)
+        self.pump()
+        while not waiter.done():
+            await asyncio.wait([waiter], timeout=_PATIENCE_S)
+            is_stalled = job.key in self._elsewhere and not self._cache.has_grown(found, start, stop, _PATIENCE_S)
+            if is_stalled and not waiter.done():
+                waiter.cancel()
+                raise _NoRoomError
+        return waiter.result()
+
     def _job(self, found: RemoteObject, start: int, stop: int, rank: Rank) -> BlockJob:
         key = (found.folder, start, stop)
         job = self._jobs.get(key)
@@ -170,6 +193,13 @@ class Scheduler:
         elif rank < job.rank:
             job.rank = rank
         return job
+
+    def _make_urgent(self, job: BlockJob, first: int, last: int) -> None:
+        """Has a range fetched before all else; of a window that is followed its whole block, all of which is read soon.
+
+        Readers that outrun what is fetched ahead would go on by small requests otherwise.
+        """
+        job.make_urgent(*((job.start, job.stop) if self.is_followed(job.key) else (first, last)))
 
     def _queue(self, job: BlockJob) -> None:
         """Has a job looked at when its turn comes."""
@@ -185,13 +215,13 @@ class Scheduler:
             job = self._urgent.popleft()
             if job.urgent and not job.is_over and job.key not in self._elsewhere:
                 return job, True
-        if self._is_urgent_active() or len(self._active) >= self._ramp or time.monotonic() < self._held_until:
-            return None, False  # What readers wait for has the link for itself.
+        if len(self._active) >= self._ramp or self._hold.is_on():
+            return None, False
         while self._heap:
             rank, _, job = heapq.heappop(self._heap)
             if not job.pending or job.is_over or job.key in self._elsewhere:
                 continue
-            if rank != NOW and job.claim is None and not job.has_waiters and not self.is_needed(job.key):
+            if rank != NOW and job.claim is None and not job.has_waiters and not self.is_followed(job.key):
                 self._forget(job)
                 continue
             return job, False
@@ -201,48 +231,70 @@ class Scheduler:
         """Returns whether this process may write the block now; else the job has ended, or waits."""
         if job.claim is not None:
             return True
-        found = job.object
+        is_awaited = is_urgent or job.has_waiters
         try:
-            if self._cache.has(found, job.start, job.stop):
+            if self._cache.has(job.object, job.start, job.stop):
                 self._end(job)
                 return False
-            is_awaited = is_urgent or job.has_waiters
             if not is_awaited and not self._budget.is_wanted(job.key):  # Another process had fetched it meanwhile.
                 self._forget(job)
                 return False
-            claim = None
-            if self._budget.may_have_room(is_urgent=is_awaited):
-                claim = self._cache.claim(found, job.start, job.stop)
-            if claim is not None and self._cache.has(found, job.start, job.stop):  # Finished a moment ago.
-                claim.drop()
-                self._end(job)
-                return False
-            if claim is not None and not self._budget.reserve(job.key, is_urgent=is_awaited):
-                claim.drop()
-                claim = None
-                if is_awaited:
-                    self._end(job, _NoRoomError())
-                    return False
-        except (OSError, TfdsTorchError) as error:
-            self._end(job, self._as_ours(job, error))
+            job.claim = self._claim(job, is_awaited=is_awaited)
+        except _NoRoomError as error:
+            self._end(job, error)
             return False
-        if claim is None:
+        except Exception as error:
+            self._end(job, self._as_ours(job.object, error))
+            return False
+        if job.claim is None:
             self._elsewhere[job.key] = job
             if self._poll is None or self._poll.done():
                 self._poll = asyncio.get_running_loop().create_task(self._look_again())
             return False
-        job.claim = claim
+        self._num_claims += 1
         return True
 
+    def _claim(self, job: BlockJob, *, is_awaited: bool) -> Claim | None:
+        """Returns the claim to a block for which there is room; None: it is another process's, or has to wait for room.
+
+        Raises:
+            _NoRoomError: there is no room for a block that a reader waits for.
+        """
+        if self._num_claims >= self._most_claims:
+            if is_awaited:
+                raise _NoRoomError
+            return None
+        if not self._budget.may_have_room(is_urgent=is_awaited):
+            return None
+        claim = self._cache.claim(job.object, job.start, job.stop)
+        if claim is None:
+            return None
+        is_there = has_room = False
+        try:
+            is_there = self._cache.has(job.object, job.start, job.stop)  # It was finished a moment ago.
+            has_room = not is_there and self._budget.reserve(job.key, is_urgent=is_awaited)
+        finally:
+            if not has_room:
+                claim.drop()
+        if has_room:
+            return claim
+        if is_awaited and not is_there:
+            raise _NoRoomError
+        return None
+
     async def _look_again(self) -> None:
-        """Looks now and then whether blocks of other processes are there, or can be claimed."""
-        while self._elsewhere:
+        """Looks now and then whether blocks of other processes are there, or can be claimed; often where one waits."""
+        for number in itertools.count(1):
             await asyncio.sleep(_POLL_S)
-            waiting, self._elsewhere = self._elsewhere, {}
-            for job in waiting.values():
+            is_due = number % _RARELY == 0
+            waiting = [job for job in self._elsewhere.values() if is_due or job.has_waiters]
+            for job in waiting:
+                del self._elsewhere[job.key]
                 if not job.is_over:
                     self._queue(job)
             self.pump()
+            if not self._elsewhere:
+                return
 
     async def _fetch(self, job: BlockJob, segment: Segment) -> None:
         claim = job.claim
@@ -258,10 +310,12 @@ class Scheduler:
         try:
             if not job.is_over:
                 await self._transfers.fetch(
-                    job.object, segment.start, segment.stop, write, lambda: self._give_way(segment)
+                    job.object, segment.start, segment.stop, write, lambda: self._hold.give_way(segment)
                 )
-        except (TfdsTorchError, OSError) as found:
-            error = self._as_ours(job, found)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as found:  # A panic of the client's is no Exception, and readers wait for an answer.
+            error = self._as_ours(job.object, found)
         finally:
             job.active.remove(segment)
             del self._active[segment]
@@ -272,16 +326,9 @@ class Scheduler:
             self._finish(job)
         if job.is_over and not job.active:
             self._give_up(job)
-        asyncio.get_running_loop().call_soon(self.pump)
-
-    def _is_urgent_active(self) -> bool:
-        return any(segment.is_first for segment in self._active)
-
-    async def _give_way(self, segment: Segment) -> None:
-        """Reads no more of what nobody waits for, as long as readers wait for other ranges, and not for long."""
-        while not segment.is_awaited and self._is_urgent_active() and segment.gives_way_s > 0:
-            segment.gives_way_s -= _WAY_S
-            await asyncio.sleep(_WAY_S)
+        self.pump()
+        if self._hold.is_on():
+            asyncio.get_running_loop().call_later(hold.SHORTEST_S, self.pump)
 
     def _finish(self, job: BlockJob) -> None:
         claim, job.claim = job.claim, None
@@ -289,19 +336,25 @@ class Scheduler:
             return
         try:
             claim.finish()
-        except OSError as error:
+        except Exception as error:
             job.claim = claim
+            self._end(job, self._as_ours(job.object, error))
             self._give_up(job)
-            self._end(job, self._as_ours(job, error))
             return
+        self._num_claims -= 1
         self.num_cached += 1
         self._end(job)
 
     def _give_up(self, job: BlockJob) -> None:
         claim, job.claim = job.claim, None
         if claim is not None:
-            self._budget.release(job.key)
-            claim.drop()
+            self._num_claims -= 1
+            try:
+                self._budget.release(job.key)
+            except OSError as error:  # Then too much is counted, until the next look.
+                _logger.debug("%s", error)
+            finally:
+                claim.drop()
 
     def _end(self, job: BlockJob, error: Exception | None = None) -> None:
         if error is not None and not job.has_waiters:
@@ -313,12 +366,14 @@ class Scheduler:
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
 
-    def _as_ours(self, job: BlockJob, error: Exception) -> TfdsTorchError:
+    def _as_ours(self, found: RemoteObject, error: BaseException) -> TfdsTorchError:
         if isinstance(error, TfdsTorchError):
             return error
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        kind = ConfigError if isinstance(error, OSError) else ShardError
-        return kind(
-            f"{without_secrets(job.object.url)} cannot be written to the cache {self._cache.folder}: {reason}. Make "
-            f"room there, set RemoteOptions(max_bytes=...), or give another folder (cache_dir)."
-        )
+        url = without_secrets(found.url)
+        if not isinstance(error, OSError):
+            _logger.error("%s: the fetcher failed", url, exc_info=error)
+            return WorkerError(f"The fetcher of remote files failed at {url}: {error!r}.")
+        remedy = "Make room there, set RemoteOptions(max_bytes=...), or give another folder (cache_dir)."
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            remedy = "Let processes open more files (ulimit -n)."
+        return ConfigError(f"{url} cannot be written to the cache {self._cache.folder}: {error.strerror}. {remedy}")

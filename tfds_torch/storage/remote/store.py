@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.errors import ConfigError, ShardError, TfdsTorchError
 from tfds_torch.storage.network import NetworkStats, add_wait
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.remote import urls
@@ -12,6 +12,10 @@ from tfds_torch.storage.remote.connections import FetcherConnections
 from tfds_torch.storage.remote.layout import pin_of
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.protocol import Message, answers
+
+
+class RefusedError(ShardError):
+    """An object that may not be read; of one that is not there, stores say the same to those who may not list it."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,13 @@ class ObjectStore:
         """Returns the content of an object of a few MB at most, which is not cached; None: there is none.
 
         Raises:
-            ShardError: it may not be read, is too large, or no answer came.
+            RefusedError: it may not be read.
+            ShardError: it is too large, or no answer came.
         """
         urls.split(url)
         reply, content = self.ask({"op": "read_small", "url": url})
+        if not reply["found"] and reply["refused"] is not None:
+            raise RefusedError(reply["refused"])
         return content if reply["found"] else None
 
     def read_range(self, url: str, stamp: Stamp, start: int, stop: int) -> bytes:
@@ -122,15 +129,26 @@ class ObjectStore:
         reply, _ = self.ask({"op": "folders", "url": url})
         return list(reply["names"])
 
-    def cut(self, url: str, stamp: Stamp, cuts: Sequence[int]) -> None:
+    def fetch_ahead(self, objects: Sequence[str], stamps: Sequence[Stamp]) -> None:
+        """Has objects fetched into the cache as wholes, in this order, behind what is urgent; returns at once."""
+        files = [
+            {"url": url, "stamp": stamp, "blocks": [[0, stamp[0], []]]}
+            for url, stamp in zip(objects, stamps, strict=True)
+        ]
+        self.tell({"op": "advise", "files": files, "is_beginning": False})
+
+    def cut(self, url: str, stamp: Stamp, cuts: Sequence[int], total: int | None = None) -> None:
         """Makes blocks of an object that lies in the cache as a whole, as one block 0..size; nothing is fetched.
+
+        Does nothing where the cache holds `total`.
 
         Args:
             url: the object.
             stamp: of it.
             cuts: offsets at which the blocks begin, 0 first, its size last.
+            total: bytes of all objects that are read together; None: blocks are made in any case.
         """
-        self.ask({"op": "cut", "url": url, "stamp": stamp, "cuts": [int(cut) for cut in cuts]})
+        self.ask({"op": "cut", "url": url, "stamp": stamp, "cuts": [int(cut) for cut in cuts], "total": total})
 
     def stats(self) -> dict[str, float]:
         """Returns counts of the fetcher since it started, and of the processes that ask it.
@@ -146,9 +164,17 @@ class ObjectStore:
         counts = self.stats()
         return NetworkStats(**{one.name: counts[one.name] for one in fields(NetworkStats)})  # type: ignore[arg-type]
 
+    def look_ahead(self, objects: Sequence[str], sharers: str) -> None:
+        """Has stores asked about objects, so that `look` finds the answers; returns at once."""
+        self.tell({"op": "look_ahead", "urls": list(objects), "sharers": sharers})
+
     def start(self) -> None:
         """Starts the fetcher now, so that its start takes no time from the first read."""
         self.ask({"op": "hello"})
+
+    def begin(self) -> None:
+        """Starts the fetcher in the background."""
+        self._connections.begin()
 
     def close(self) -> None:
         """Ends the fetcher, where this process started it; the next request starts another one."""

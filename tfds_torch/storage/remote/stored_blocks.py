@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tfds_torch.errors import ConfigError
 from tfds_torch.storage.remote.block_job import BlockKey
 from tfds_torch.storage.remote.layout import PART, TRAILER, block_name, block_of_name, is_at, objects_folder
 
@@ -89,13 +90,32 @@ def remove_block(block: StoredBlock) -> bool:
             if not is_at(descriptor, block.path):  # It was finished, and another one begun, since it was opened.
                 return False
         os.unlink(block.path)
-        os.ftruncate(descriptor, 0)  # A reader that has it open sees by its size that it is gone.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)  # A reader that has it open sees by its size that it is gone.
     except BlockingIOError:
         return False
     except FileNotFoundError:
         return False
     finally:
         os.close(descriptor)
+    return True
+
+
+def unlink_block(block: StoredBlock) -> bool:
+    """Removes the name of a block, so that readers that have it open read on; returns whether it was there.
+
+    Raises:
+        ConfigError: it is a folder.
+    """
+    try:
+        os.unlink(block.path)
+    except FileNotFoundError:
+        return False
+    except IsADirectoryError as error:
+        raise ConfigError(
+            f"{block.path} is a folder, not a block: the cache is not as it was written. "
+            f"`python -m tfds_torch.remote clear` empties it."
+        ) from error
     return True
 
 

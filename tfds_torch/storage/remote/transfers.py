@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -11,12 +11,12 @@ from tfds_torch.errors import ConfigError, ShardError, TfdsTorchError
 from tfds_torch.storage.remote.cache import RemoteObject
 from tfds_torch.storage.remote.client import CHUNK_BYTES, Client, changed_message, pause_s
 from tfds_torch.storage.remote.faults import Fault
-from tfds_torch.storage.remote.urls import without_secrets
+from tfds_torch.storage.remote.urls import split, without_secrets
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _SLOWEST_BYTES_S = 32 << 10
-_NEVER_REACHED_S = 3.0  # A host that has not answered yet is more likely wrong than away for a moment.
+_NEVER_REACHED_S = 3.0  # A host or credentials that never worked are more likely wrong than away for a moment.
 
 
 class Transfers:
@@ -34,13 +34,20 @@ class Transfers:
         self.num_retries = 0
         self.num_bytes = 0
 
-    async def ask(self, url: str, call: Callable[[str], Awaitable[_T]]) -> _T:
+    async def ask(
+        self, url: str, call: Callable[[str], Awaitable[_T]], answers: Container[str] = frozenset({"missing"})
+    ) -> _T:
         """Returns the client's answer about an object.
+
+        Args:
+            url: the object.
+            call: asks about it.
+            answers: kinds of faults that are answers, too.
 
         Raises:
             ShardError: the object cannot be read.
             ConfigError: what is asked for is wrong, not the object.
-            Fault: there is no such object (`kind` is `missing`).
+            Fault: of one of these kinds.
         """
         patience = _Patience(self, url)
         while True:
@@ -50,7 +57,7 @@ class Transfers:
                 fault = Fault("no answer came in time", "Check the network.", is_transient=True)
             except Fault as found:
                 fault = found
-            if fault.kind == "missing":
+            if fault.kind in answers:
                 raise fault
             await patience.wait(fault)
 
@@ -126,16 +133,17 @@ class _Patience:
         since = self._failing_since = now if self._failing_since is None else self._failing_since
         is_reached = transfers._client.is_reached(self._url)
         patience_s = transfers._timeout_s if is_reached else min(transfers._timeout_s, _NEVER_REACHED_S)
-        if fault.kind not in ("unreachable", "unresolved"):
+        if fault.kind not in ("unreachable", "unresolved", "expired"):
             patience_s = transfers._timeout_s
         pause = pause_s(self._num_failed)
         self._num_failed += 1
-        is_hopeless = not fault.is_transient or (fault.kind == "unresolved" and not is_reached)
+        is_hopeless = not fault.is_transient or (fault.kind in ("unresolved", "no credentials") and not is_reached)
         if is_hopeless or now + pause - since > patience_s:
             raise self._error(fault, asked, now - since)
         transfers.num_retries += 1
-        if self._url not in transfers._logged:
-            transfers._logged.add(self._url)
+        told = self._url if is_reached else ":".join(split(self._url)[:2])  # Of a host once, as long as none answers.
+        if told not in transfers._logged:
+            transfers._logged.add(told)
             shown = without_secrets(self._url)
             _logger.warning("%s: %s; trying again for up to %g s.", shown, fault.clause, patience_s)
         await asyncio.sleep(pause)

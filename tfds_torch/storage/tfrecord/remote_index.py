@@ -53,13 +53,18 @@ class RemoteRecordIndex(ObjectIndex):
             self._look_at(files, fetches=self._is_cache_small)
         missing = files[~self._is_known[files]].tolist()
         if missing:
+            self._store.fetch_ahead([self.files[file] for file in missing], [self.stamps[file] for file in missing])
             Thread(target=self._look_ahead, args=(missing,), name="tfds_torch-index-ahead", daemon=True).start()
         return [(file, block) for file, block in blocks if self._is_known[file]]
 
     @cached_property
     def _is_cache_small(self) -> bool:
         most = self._store.store.options.max_bytes
-        return most is not None and most < sum(size for size, _ in self.stamps)
+        return most is not None and most < self._total_bytes
+
+    @cached_property
+    def _total_bytes(self) -> int:
+        return sum(size for size, _ in self.stamps)
 
     def look_again(self, file: int) -> None:
         """Returns None: a shard that was exchanged has another ETag, and is not read."""
@@ -90,5 +95,5 @@ class RemoteRecordIndex(ObjectIndex):
         return self._offsets_of(file)
 
     def _note_made(self, file: int, stamp: Stamp) -> None:
-        """Makes blocks of what was fetched."""
-        self._store.cut(self.files[file], stamp, self.cuts(file))
+        """Makes blocks of what was fetched, where the cache does not hold all."""
+        self._store.cut(self.files[file], stamp, self.cuts(file), self._total_bytes)
