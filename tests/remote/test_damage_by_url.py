@@ -13,6 +13,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.remote.stored_blocks import remove_block, stored_blocks
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import create_loader
 
@@ -38,9 +39,9 @@ def shard(server: FaultyFolder) -> Path:
 
 
 def remove_blocks(parser: ParserTfds) -> None:
-    """Leaves nothing of the cache that no process has open."""
-    for block in parser.source.files.store.options.folder.glob("objects/*/*-*"):
-        block.unlink()
+    """Leaves nothing of the cache, as a fetcher that needs room does."""
+    for block in stored_blocks(str(parser.source.files.store.options.folder)):
+        assert remove_block(block)
 
 
 def flip(path: Path, place: int) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import pickle
 import shutil
 import textwrap
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import RunPython
 from server_fixtures import SOURCES
-from servers.faulty_server import FaultyFolder
+from servers.faulty_server import Fault, FaultyFolder
 from servers.gcs_server import GCSServer
 from servers.s3_server import S3Server
 from tfds_fixtures import Datasets, write_numbered
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -333,3 +334,59 @@ def test_an_epoch_fetches_each_byte_once(
     read_epochs(again)
     fetched = again.source.files.store.stats()["bytes_fetched"] - (before if again.source.files.store is store else 0)
     assert fetched == sum(path.stat().st_size for path in shards)
+
+
+# Where folders may not be listed, stores answer 403 about what is not there.
+
+
+def test_a_dataset_is_found_where_nothing_may_be_listed(
+    serve: Serve, numbered_root: str, faulty_server: FaultyFolder
+) -> None:
+    url = serve(numbered_root)
+    for name in ("dataset_info.json", "features.json", "label.labels.txt"):
+        faulty_server.fault(f"/bucket/{Path(numbered_root).name}/{name}", Fault(status=403))
+    faulty_server.fault("*.index", Fault(status=403))
+    near = ParserTfds(numbered_root, "numbered", read=BLOCKS, **TRAINING)
+    far = ParserTfds(url, "numbered:1.0.0", read=BLOCKS, **TRAINING)
+    assert far.class_names == near.class_names
+    assert read_epochs(far) == read_epochs(near)
+
+
+def test_a_name_that_is_refused_may_be_wrong(serve: Serve, numbered_root: str, faulty_server: FaultyFolder) -> None:
+    url = serve(numbered_root)
+    faulty_server.fault("*", Fault(status=403))
+    expected = (
+        r"numbred/1\.0\.0/dataset_info\.json cannot be read: the store answered 403 Forbidden.*credentials.*"
+        r"Where folders may not be listed, stores say the same of what is not there: check the URL, the name"
+    )
+    with pytest.raises(ShardError, match=expected):
+        ParserTfds(url, "numbred:1.0.0")
+
+
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+def test_metadata_that_may_not_be_read_is_an_error(
+    serve: Serve, numbered_root: str, faulty_server: FaultyFolder, name: str
+) -> None:
+    url = serve(numbered_root)
+    faulty_server.fault(f"*/1.0.0/{name}", Fault(status=403))
+    with pytest.raises(ShardError, match=rf"numbered/1\.0\.0/{name} cannot be read: the store answered 403 Forbidden"):
+        ParserTfds(f"{url}/numbered/1.0.0", "numbered")
+
+
+def test_shards_are_looked_at_once_and_before_they_are_read(
+    serve: Serve, numbered_root: str, faulty_server: FaultyFolder
+) -> None:
+    url = serve(numbered_root)
+    parser = ParserTfds(url, "numbered:1.0.0", read=BLOCKS, **TRAINING)
+
+    def looks() -> list[str]:
+        return [one.path for one in faulty_server.ledger().requests if one.method == "HEAD"]
+
+    sizes = [path.stat().st_size for path in Path(numbered_root).rglob("numbered-train.*")]
+    num_shards, until = sum(size > 0 for size in sizes), time.monotonic() + 20
+    while len(looks()) < num_shards and time.monotonic() < until:
+        time.sleep(0.02)
+    before = looks()
+    assert len(before) == num_shards
+    read_epochs(parser)
+    assert looks() == before

@@ -1,6 +1,7 @@
 """Tars, `.beton` files and windows of episodes by URLs give what they give of local copies."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,11 @@ def read_epoch(parser: ParserBase, fields: tuple[str, ...], world: World = World
 
 
 def blocks_of(parser: ParserBase) -> list[Path]:
-    found: list[Path] = sorted(parser.source.files.store.options.folder.glob("objects/*/*-*"))
+    """Returns the blocks in the cache, when all that are on their way have come."""
+    objects = parser.source.files.store.options.folder / "objects"
+    while list(objects.glob("*/*.part")):
+        time.sleep(0.01)
+    found: list[Path] = sorted(objects.glob("*/*-*"))
     assert found
     return found
 

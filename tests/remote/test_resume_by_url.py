@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conformance import check_resumes
+from loaders.resuming import Ranks
 from parsers.resuming import Grid, ParserLoader
 from torch_data.resuming import KINDS, Setup
 
@@ -48,3 +49,19 @@ def test_loaders_go_on_on_a_local_copy(serve: Serve, numbered_root: str, changes
     near = replace(far, arguments={"root": numbered_root, **ARGUMENTS}, **changes)
     make, make_other = partial(KINDS["loader"], far), partial(KINDS["loader"], near)
     assert check_resumes(make, make_other, num_epochs=1) > 4
+
+
+@pytest.mark.parametrize("source", ["s3", pytest.param("http", marks=pytest.mark.campaign)])
+def test_the_loader_without_torch_goes_on_on_a_local_copy_and_back(
+    source: str, publish: Callable[[str, Path | str], str], own_cache: Path, numbered_root: str
+) -> None:
+    how: dict[str, Any] = {"name": "numbered:1.0.0", "read": BLOCKS, "num_workers": 2}
+    make_far, make_near = (
+        partial(Ranks, root, 24, **{**how, **changes})
+        for root, changes in (
+            (publish(source, numbered_root), {}),
+            (numbered_root, {"num_replicas": 2, "num_workers": 1}),
+        )
+    )
+    assert check_resumes(make_far, make_near, num_epochs=1) == 8
+    assert check_resumes(make_near, make_far, num_epochs=1) == 8

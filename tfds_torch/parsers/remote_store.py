@@ -81,6 +81,7 @@ def _shared_store(options: RemoteOptions) -> ObjectStore:
         store = _stores.get(key)
         if store is None:
             store = _stores[key] = ObjectStore(options)
+            store.begin()
         return store
 
 

@@ -63,6 +63,7 @@ class TfdsDataset:
         make: Any = source_type(self.file_format)
         if self.listing is not None:
             return make(self.name, instructions, self.listing)  # type: ignore[no-any-return]
+        self.files.look_ahead(item.path for item in instructions)
         return make(  # type: ignore[no-any-return]
             self.name,
             instructions,

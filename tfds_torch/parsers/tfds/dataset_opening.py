@@ -128,6 +128,7 @@ def _open_remote(
         return dataset
     found = _guard(lambda: find_version_url(objects, root, parsed_name, arguments), name, where)
     if found is None:
+        objects.check_refused()
         raise DatasetNotFoundError(describe_remote(objects, root, parsed_name, arguments))
     return _fetch_dataset(objects, found, name)[0]
 

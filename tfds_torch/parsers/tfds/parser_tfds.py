@@ -140,11 +140,11 @@ class ParserTfds(ParserBase):
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
             *(of_image, image_mode, class_map, read, epoch_size, decode),
         )
+        store = open_store((root, name), remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset import split_expression
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
 
-        store = open_store((root, name), remote, read)
         dataset = open_dataset(root, name, download=download, store=store)
         split = split_expression(split, dataset.splits, dataset.name)
         source = dataset.source(split, verify_checksums=read.verify_checksums)

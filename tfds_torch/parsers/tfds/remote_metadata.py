@@ -14,15 +14,17 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import constants
 from tensorflow_datasets.core.features import feature as feature_lib
 
-from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.parsers.tfds.dataset_names import nearest_names
 from tfds_torch.parsers.tfds.features_json import load_class_names
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
 from tfds_torch.runtime.printable import quoted, shortened
-from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.remote.store import ObjectStore, RefusedError
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, join, split, without_secrets
 
 _INFO, _FEATURES = constants.DATASET_INFO_FILENAME, feature_lib.make_config_path("").name
+_LABELS = "label.labels.txt"
+"""What most datasets of classes have; which others there are, is known by the features only."""
 _DEFAULT_CONFIG = (".config", constants.METADATA_FILENAME)
 _SIDE_BY_SIDE = 8
 _MOST_LISTED = 20
@@ -38,14 +40,32 @@ class MetadataObjects:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self._contents: dict[str, bytes | None] = {}
+        self._refused: dict[str, RefusedError] = {}
 
     def read(self, urls: Sequence[str]) -> list[bytes | None]:
-        """Returns the contents of objects, which are fetched side by side; None: there is no such object."""
+        """Returns the contents of objects, which are fetched side by side; None: there is none, or it is refused."""
         unknown = [url for url in dict.fromkeys(urls) if url not in self._contents]
         if unknown:
             with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(unknown)), "tfds_torch-metadata") as threads:
-                self._contents |= dict(zip(unknown, threads.map(self.store.read_small, unknown), strict=True))
+                self._contents |= dict(zip(unknown, threads.map(self._read, unknown), strict=True))
         return [self._contents[url] for url in urls]
+
+    def check_refused(self, url: str | None = None) -> None:
+        """Raises the error of an object that was refused; None: of any, for where nothing was found."""
+        refused = [one for one in self._refused if url in (one, None)]
+        if refused:
+            told = max(refused, key=lambda one: (one.endswith(_INFO), len(one)))
+            raise ShardError(
+                f"{self._refused[told]} Where folders may not be listed, stores say the same of what is not there: "
+                f"check the URL, the name and the version, too."
+            )
+
+    def _read(self, url: str) -> bytes | None:
+        try:
+            return self.store.read_small(url)
+        except RefusedError as error:
+            self._refused[url] = error
+            return None
 
 
 def has_dataset(objects: MetadataObjects, url: str) -> bool:
@@ -59,7 +79,7 @@ def look_at(objects: MetadataObjects, root: str, name: str, arguments: Mapping[s
     version, config = arguments.get("version"), arguments.get("config")
     if version is not None and "*" not in str(version):
         folders.append(join(root, name, *([config] if config else []), str(version)))
-    objects.read([join(folder, file) for folder in folders for file in (_INFO, _FEATURES)])
+    objects.read([join(folder, file) for folder in folders for file in (_INFO, _FEATURES, _LABELS)])
 
 
 def fetch_prepared(objects: MetadataObjects, url: str) -> tuple[Prepared, str]:
@@ -79,7 +99,11 @@ def fetch_prepared(objects: MetadataObjects, url: str) -> tuple[Prepared, str]:
 
 def fetch_metadata(objects: MetadataObjects, url: str, folder: Path) -> Prepared:
     """Copies the metadata of a version directory into a folder, and returns it; see `fetch_prepared`."""
-    if _INFO not in _fetch(objects, url, [_INFO, _FEATURES], folder):
+    there = _fetch(objects, url, [_INFO, _FEATURES], folder)
+    if _FEATURES not in there:
+        objects.check_refused(join(url, _FEATURES))
+    if _INFO not in there:
+        objects.check_refused(join(url, _INFO))
         raise DatasetNotFoundError(
             f"There is no dataset at {without_secrets(url)}: it has no {_INFO}. Give the folder "
             f"of a version, such as name/1.0.0."
@@ -111,6 +135,7 @@ def find_version_url(objects: MetadataObjects, root: str, name: str, arguments: 
     if is_whole and has_dataset(objects, exact := join(above, *([config] if config else []), str(version))):
         return exact
     if not is_whole and split(root)[0] not in LISTED_SCHEMES:
+        objects.check_refused()
         raise ConfigError(
             f"{quoted(name)} under {without_secrets(root)}: a web server lists no folders, so that the version "
             f"must be named: {quoted(f'{name}:1.0.0')} or {quoted(f'{name}/config:1.0.0')}, or the URL of the version "
