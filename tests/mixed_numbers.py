@@ -1,5 +1,6 @@
 """A mixture of three parts of `numbered`, whose labels are the examples' indices. Importable by every child."""
 
+from dataclasses import replace
 from typing import Any
 
 from tfds_torch import ParserMixture, ParserTfds
@@ -11,7 +12,16 @@ EPOCH_SIZE = 42
 
 def mix_numbered(root: str, name: str = "numbered", is_training: bool = True, **arguments: Any) -> ParserMixture:
     """Returns the mixture: by the schedule in training, whose epochs are of 42 examples, else all 41 examples."""
-    members = {member: ParserTfds(root, name, split) for member, split in SPLITS.items()}
+    of_members = take_blocks(arguments)
+    members = {member: ParserTfds(root, name, split, **of_members) for member, split in SPLITS.items()}
     if is_training:
         arguments = {"weights": SCHEDULE, "epoch_size": EPOCH_SIZE, **arguments}
     return ParserMixture(members, is_training=is_training, **arguments)
+
+
+def take_blocks(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Takes the read options out of a mixture's arguments where they set blocks: those are its members'; no threads."""
+    read = arguments.get("read")
+    if read is None or read.block_records == "auto":
+        return {}
+    return {"read": replace(arguments.pop("read"), num_threads=None)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
+from mixed_numbers import take_blocks
 from tensorflow_datasets.proto import tf_example_pb2
 from tfds_fixtures import write_shard
 
@@ -91,8 +92,11 @@ def windows_of(root: str, split: str = "train", *, stride: int = 1, whole: bool 
 
 def mix_windows(root: str, is_training: bool = True, **arguments: Any) -> ParserMixture:
     """Returns a mixture of three parsers of windows: by their weights in training, whose epochs are of 42, else all."""
+    of_members = take_blocks(arguments)
     members = {
-        name: windows_of(root, f"train[{one.episodes.start}:{one.episodes.stop}]", stride=one.stride, whole=one.whole)
+        name: windows_of(
+            root, f"train[{one.episodes.start}:{one.episodes.stop}]", stride=one.stride, whole=one.whole, **of_members
+        )
         for name, one in MEMBERS.items()
     }
     if is_training:

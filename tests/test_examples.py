@@ -84,7 +84,7 @@ def test_train_that_is_stopped_and_killed_ends_with_the_weights_of_one_that_is_n
     torch.testing.assert_close(weights_in(state), weights_in(wanted))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_mixture_that_is_stopped_shows_what_one_that_is_not_shows(tmp_path):
     command = [sys.executable, "-u", str(EXAMPLES / "mixture.py"), "--epochs", "4"]
     whole = subprocess.run(command, capture_output=True, text=True)

@@ -146,7 +146,7 @@ def stop(process: "subprocess.Popen[bytes]", how: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("write", "how", "is_plain"),
-    [(write_hub, "Ctrl-C", True), (write_folder, "SIGKILL", False)],
+    [pytest.param(write_hub, "Ctrl-C", True, marks=pytest.mark.campaign), (write_folder, "SIGKILL", False)],
     ids=["Hugging Face, Ctrl-C, DataLoader", "ImageFolder, SIGKILL, three workers"],
 )
 def test_the_script_of_the_docs_goes_on_in_another_world(write: Any, how: str, is_plain: bool, tmp_path: Path) -> None:

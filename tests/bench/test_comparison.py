@@ -199,7 +199,7 @@ def test_an_import_happens_while_it_is_timed(tmp_path: Path, monkeypatch: pytest
     assert sys.modules.pop("imported_by_a_test").__file__ == str(tmp_path / "imported_by_a_test.py")
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_modes_and_processes_read_the_photographs_for_real(photos: Path) -> None:
     settings = replace(SETTINGS, batch_size=16, num_repeats=1, timeout_s=120)
     run = Run((), settings, photos, lambda text: None)

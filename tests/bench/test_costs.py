@@ -137,7 +137,7 @@ def test_every_image_of_an_epoch_comes_once_with_and_without_augmentation(tmp_pa
             assert len({image.tobytes() for image in np.concatenate(batches)}) == 70
 
 
-@pytest.mark.slow  # Processes of competitors, and a dataset that TFDS builds.
+@pytest.mark.campaign  # Processes of competitors, and a dataset that TFDS builds.
 def test_stored_pixels_and_the_decoded_cache_are_measured(photos: Path) -> None:
     tables = measure("cached", photos, num_photos=64)
     assert [table.name for table in tables] == [PLAIN, TRAIN, "cache", "opening"]

@@ -79,7 +79,7 @@ def test_an_epoch_has_its_windows(load: Any, num_windows: int | None, task: Task
     assert abs(counts[0] - 90 * NUM_EPISODES) < 33
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_suite_is_measured_for_real(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episode_costs, "NUM_EPOCHS", 2)
     settings = Settings(num_photos=64, batch_size=16, num_workers=1, num_repeats=1, timeout_s=200)

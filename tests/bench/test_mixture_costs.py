@@ -219,7 +219,7 @@ def test_deviations_are_in_the_table_and_who_is_not_installed_is_missing(
 # The whole suite
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_suite_is_measured_for_real(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixture_costs, "_NUM_DRAWN", 2000)
     monkeypatch.setattr(mixture_costs, "_NUM_TABLES", 2)

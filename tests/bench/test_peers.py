@@ -51,7 +51,7 @@ def test_every_peer_says_what_is_configured_and_is_light_to_import(loader: str) 
     assert "Configured" in module.__doc__
 
 
-SLOW_NEEDS = {name: needs for name, needs in FUSED_NEEDS.items() if name != "dali"}
+NEEDS_BUT_DALI = {name: needs for name, needs in FUSED_NEEDS.items() if name != "dali"}
 
 
 @pytest.mark.timeout(900)
@@ -59,8 +59,8 @@ SLOW_NEEDS = {name: needs for name, needs in FUSED_NEEDS.items() if name != "dal
     ("suites", "needs"),
     [
         pytest.param(("sample", "start"), NEEDS, marks=pytest.mark.campaign, id="single examples"),
-        pytest.param(("jpeg",), SLOW_NEEDS, marks=pytest.mark.slow, id="whole batches"),
-        pytest.param(("jpeg_eval", "png32"), SLOW_NEEDS, marks=pytest.mark.campaign, id="evaluation and PNG"),
+        pytest.param(("jpeg",), NEEDS_BUT_DALI, marks=pytest.mark.campaign, id="whole batches"),
+        pytest.param(("jpeg_eval", "png32"), NEEDS_BUT_DALI, marks=pytest.mark.campaign, id="evaluation and PNG"),
         # A gigabyte of packages is installed for it, into this test's own cache folder.
         pytest.param(("jpeg",), {"dali": ()}, marks=pytest.mark.campaign, id="DALI"),
     ],

@@ -323,7 +323,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_transfer, "SMALL_WINDOW", 16)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_the_suite_is_measured_for_real(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(peer: Peer, baseline: str) -> Environment:

@@ -102,8 +102,8 @@ def test_three_ranks_and_two_workers_in_evaluation(machine: Machine, digits: Pat
 @pytest.mark.parametrize(
     ("mode", "num_replicas"),
     [
-        ("files", 2),
         ("examples", 1),
+        pytest.param("files", 2, marks=campaign),
         pytest.param("files", 1, marks=campaign),
         pytest.param("examples", 2, marks=campaign),
     ],
@@ -405,7 +405,12 @@ def test_planted_faults_break_their_promises(checker: Checker, broken: Reported)
         for name, promise, reason, marks in (
             ("duplicate", "exactly once", "1 twice (allowed 0); twice: photos-train.tfrecord-", campaign),
             ("loss", "exactly once", "1 missing (allowed 0), 0 twice (allowed 0); missing: photos-train.", campaign),
-            ("replacement", "exactly once", "1 missing (allowed 0), 1 twice (allowed 0); missing: photos-train.", ()),
+            (
+                "replacement",
+                "exactly once",
+                "1 missing (allowed 0), 1 twice (allowed 0); missing: photos-train.",
+                campaign,
+            ),
             ("swapped ranks", "own share", "rank 1, epoch 0: ", ()),
         )
     ],

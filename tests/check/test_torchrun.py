@@ -50,7 +50,7 @@ def test_two_ranks_of_torchrun_keep_every_promise(machine: Machine, digits: Path
         pytest.param(1, 2, "--eval --read-mode examples", marks=pytest.mark.campaign),
         pytest.param(3, 0, "--eval --read-mode examples", marks=pytest.mark.campaign),
         pytest.param(3, 2, "", marks=pytest.mark.campaign),
-        (4, 1, "--eval --split test[:3] --read-mode examples"),
+        pytest.param(4, 1, "--eval --split test[:3] --read-mode examples", marks=pytest.mark.campaign),
     ],
 )
 def test_any_number_of_ranks_and_workers_keeps_every_promise(
@@ -132,7 +132,13 @@ def test_a_rank_that_says_nothing_breaks_promises(machine: Machine, digits: Path
             marks=pytest.mark.campaign,
         ),
         ("dead rank among batches", "--workers 2", 1, r"BROKEN: Rank 1 of 2: The process .* was killed by SIGKILL .*"),
-        ("stalled rank", "--workers 1", 1, r"BROKEN: For 30 s nothing came from .* \(1 of 2\)\. .*"),
+        pytest.param(
+            "stalled rank",
+            "--workers 1",
+            1,
+            r"BROKEN: For 30 s nothing came from .* \(1 of 2\)\. .*",
+            marks=pytest.mark.campaign,
+        ),
     ],
 )
 def test_a_rank_that_fails_is_one_message_and_ends_the_check(

@@ -37,6 +37,8 @@ from grids.fleet import Fleet
 from grids.rank import read_cell
 from grids.splits import NUM_FILES, Truth
 
+IN_EVERY_RUN = ("uneven shards", "empty shards", "fewer examples than pipelines")
+"""Splits whose many grids are read in every run; those of the others are read in the campaign."""
 QUICK = {data: list(cells) for data, cells in groupby(sorted(quick_cells(), key=str), key=lambda cell: cell.data)}
 
 
@@ -51,7 +53,7 @@ def test_every_promise_holds_on_some_grids(
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # A watchdog ends ranks that hang; this is for slow machines.
 @pytest.mark.parametrize(
-    "data", [pytest.param(data, marks=pytest.mark.campaign if data in VARIATIONS else ()) for data in DATA]
+    "data", [pytest.param(data, marks=() if data in IN_EVERY_RUN else pytest.mark.campaign) for data in DATA]
 )
 def test_every_promise_holds_on_many_grids(
     data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], counts: GridCounts

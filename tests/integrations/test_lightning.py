@@ -101,7 +101,11 @@ def test_persistent_workers_of_a_trainer_read_every_example_exactly_once(run_lig
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "num_workers"),
-    [("ddp", "1"), ("ddp_spawn", "0"), pytest.param("ddp_fork", "1", marks=pytest.mark.campaign)],
+    [
+        ("ddp", "1"),
+        pytest.param("ddp_spawn", "0", marks=pytest.mark.campaign),
+        pytest.param("ddp_fork", "1", marks=pytest.mark.campaign),
+    ],
 )
 def test_a_trainer_takes_a_loader_of_ours_as_it_is(
     strategy: str, num_workers: str, run_lightning: RunLightning

@@ -25,8 +25,8 @@ def make_parser(root: str, **arguments: Any) -> Any:
         return ParserMapStyle({"label": np.arange(NUM_EXAMPLES)}, **{"is_training": True, **arguments})
     if arguments.pop("is_mixture", False):
         return mix_numbered(root, **arguments)
-    how = arguments.pop("chosen", "all")
-    return choose(ParserTfds(root, "numbered", **{"is_training": True, "read": with_read(mode), **arguments}), how)
+    how, name = arguments.pop("chosen", "all"), arguments.pop("name", "numbered")
+    return choose(ParserTfds(root, name, **{"is_training": True, "read": with_read(mode), **arguments}), how)
 
 
 class Ranks:

@@ -21,7 +21,7 @@ MAKE = {
 
 QUICK = ((True, "Loader"), (False, "MultiLoader shared"))
 """Whether workers live from epoch to epoch, and which loader."""
-SLOW = ((False, "Loader over a list"), (True, "MultiLoader shared"), (False, "MultiLoader zmq"))
+SLOW = ((False, "MultiLoader zmq"),)
 
 CHILD_DOES = {
     "reach the end of the script": "pass",

@@ -48,9 +48,9 @@ DATASET = [
     case("other ranks", "uncounted", {}, {"num_replicas": 3}),
     case("workers -> more workers", "plain", TWO, {"num_workers": 3}, slow, epochs=2),
     case("stream", "uncounted", {"mode": "examples"}, {}),
-    case("2x2 -> 1x3", "plain", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, slow, epochs=2),
-    case("workers, files", "plain", TWO | {"mode": "files"}, {}, slow, epochs=2),
-    case("fork server", "plain", PERSISTENT, {"method": "forkserver", "num_workers": 1}, slow, epochs=2),
+    case("2x2 -> 1x3", "plain", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, campaign, epochs=2),
+    case("workers, files", "plain", TWO | {"mode": "files"}, {}, campaign, epochs=2),
+    case("fork server", "plain", PERSISTENT, {"method": "forkserver", "num_workers": 1}, campaign, epochs=2),
     case("evaluation", "uncounted", EVALUATION, {"num_replicas": 2}, slow, epochs=2),
     case("repeats", "uncounted", {"repeats": 2}, {"num_replicas": 2}, slow, epochs=2),
     case("dropping", "uncounted", {"remainder": "drop"}, {"num_replicas": 2}, slow, epochs=2),
@@ -102,7 +102,7 @@ MIXTURES = [
     case("mixture, concatenation", "uncounted", MIX | EVALUATION, {"num_replicas": 2}),
     case("mixture, 2x2 -> 1x3", "loader", MIX | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow, epochs=2),
     case("mixture, persistent", "loader", MIX | PERSISTENT | AHEAD, {"num_workers": 3}, slow, epochs=2),
-    case("mixture, spawn", "loader", MIX | {"num_workers": 1, "method": "spawn"}, {}, slow),
+    case("mixture, spawn", "loader", MIX | {"num_workers": 1, "method": "spawn"}, {}, campaign),
     case("mixture, repeats", "uncounted", MIX | {"repeats": 2}, {"num_replicas": 2}, slow, epochs=2),
     case("mixture, dropping", "uncounted", MIX | {"remainder": "drop"}, {"num_replicas": 2}, slow, epochs=2),
     case("mixture, two workers", "stateful", MIX_WHOLE | TWO, {}, slow),
@@ -124,16 +124,16 @@ CHOSEN = [
     case("weighted, other ranks", "uncounted", chosen("weighted"), {"num_replicas": 2}),
     case("weighted, workers -> more workers", "loader", chosen("weighted") | TWO, {"num_workers": 3}, slow),
     case("epoch size, other ranks", "uncounted", chosen("all", epoch_size=30), {"num_replicas": 2}, epochs=3),
-    case("epoch size, dropping", "plain", chosen("all", epoch_size=30, remainder="drop") | TWO, {}, slow, epochs=3),
+    case("epoch size, dropping", "plain", chosen("all", epoch_size=30, remainder="drop") | TWO, {}, campaign, epochs=3),
 ]
 
 CLASSES = {"kind": ClassesSetup, "chosen": "classes"}
 CHOSEN += [
     case("own classes, other ranks", "loader", CLASSES, {"num_replicas": 3}),
     case("own classes, 2x2 -> 1x3", "plain", CLASSES | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow),
-    case("own subset, more workers", "loader", CLASSES | TWO | {"chosen": "subset"}, {"num_workers": 3}, slow),
+    case("own subset, more workers", "loader", CLASSES | TWO | {"chosen": "subset"}, {"num_workers": 3}, campaign),
     case("own classes of a subset", "stateful", CLASSES | {"chosen": "classes of a subset"}, {}, slow),
-    case("own weighted, fewer workers", "loader", CLASSES | TWO | {"chosen": "weighted"}, {"num_workers": 1}, slow),
+    case("own weighted, fewer workers", "loader", CLASSES | TWO | {"chosen": "weighted"}, {"num_workers": 1}, campaign),
 ]
 
 OWN = {"kind": MapStyleSetup}
@@ -147,8 +147,8 @@ OWN_DATASETS = [
     case("no workers", "rows", {}, {"num_replicas": 3}, epochs=2),
     case("workers -> more workers", "rows", PERSISTENT, {"num_workers": 3}),
     case("2x2 -> 1x3", "rows", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, slow, epochs=2),
-    case("spawn", "rows", {"num_workers": 1, "method": "spawn"}, {}, slow),
-    case("own, 2x2 -> 1x3", "loader", OWN | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow, epochs=2),
+    case("spawn", "rows", {"num_workers": 1, "method": "spawn"}, {}, campaign),
+    case("own, 2x2 -> 1x3", "loader", OWN | TWO | {"num_replicas": 2}, {"num_replicas": 1}, campaign, epochs=2),
     case("own, persistent", "loader", OWN | PERSISTENT | AHEAD, {"num_workers": 3}, slow, epochs=2),
     case("own, repeats", "uncounted", OWN | {"repeats": 2}, {"num_replicas": 2}, slow, epochs=2),
     case("own, two workers", "stateful", OWN_WHOLE | TWO, {}, slow),
@@ -167,7 +167,7 @@ WINDOWS_OF_EPISODES = [
     case("windows, no workers", "stateful", WINDOWS, {}),
     case("mixed windows, no workers", "loader", MIX_WINDOWS, {"num_replicas": 3}),
     case("mixed windows, other ranks", "uncounted", MIX_WINDOWS, {"num_replicas": 2}),
-    case("mixed windows, workers -> more workers", "plain", MIX_WINDOWS | TWO, {"num_workers": 3}, slow),
+    case("mixed windows, workers -> more workers", "plain", MIX_WINDOWS | TWO, {"num_workers": 3}, campaign),
     case("windows, 2x2 -> 1x3", "loader", WINDOWS | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow),
     case("windows, persistent", "loader", WINDOWS | PERSISTENT | AHEAD, {"num_workers": 3}, campaign),
     case("windows, weighted", "uncounted", WINDOWS | {"chosen": "weighted"}, {"num_replicas": 2}, slow),
@@ -201,9 +201,16 @@ QUICK_BY_URL = [
 
 
 def by_url() -> list[Any]:
-    """Returns some cases of stores, and for campaigns all that read files by number, from one store or another."""
+    """Returns some cases of stores, and for campaigns all that read files by number, from one store or another.
+
+    But those of spawned workers, which take minutes: every tail starts a new process for each.
+    """
     of_own = (ClassesSetup, MapStyleSetup, BatchedMapStyleSetup)
-    by_number = [one for one in OF_FILES if "mode" not in one.values[1] and one.values[1].get("kind") not in of_own]
+    by_number = [
+        one
+        for one in OF_FILES
+        if "mode" not in one.values[1] and one.values[1].get("kind") not in of_own and "spawn" not in str(one.id)
+    ]
     quick = [pytest.param(source, *one.values, id=f"{source}, {one.id}") for source, one in QUICK_BY_URL]
     return quick + [
         pytest.param(source, *one.values, id=f"{source}, {one.id}, campaign", marks=campaign)

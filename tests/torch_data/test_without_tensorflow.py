@@ -15,7 +15,7 @@ METHODS = [
     "none",
     "fork",
     pytest.param("spawn", marks=slow),
-    pytest.param("forkserver", marks=slow),
+    pytest.param("forkserver", marks=pytest.mark.campaign),
 ]
 Live = Callable[..., tuple[Any, list[str]]]
 
