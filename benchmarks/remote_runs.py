@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 
 import psutil
 from filelock import FileLock
@@ -166,6 +167,7 @@ class Readers:
     def __post_init__(self) -> None:
         self._processes = [CompetitorProcess(self.peer, task, self.timeout_s, self.environment) for task in self.tasks]
         self._most_cached = 0
+        self._has_failed = Event()
 
     def run_epoch(self) -> Epoch:
         """Runs an epoch in all of them.
@@ -182,8 +184,8 @@ class Readers:
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
                 for one in done:
                     one.result()
-            except BaseException:  # The others may wait for it.
-                self.end()
+            except BaseException:  # The others may wait for it; each is ended by the thread that runs it.
+                self._has_failed.set()
                 raise
         ranks = [one.result() for one in running]
         self._look()
@@ -196,6 +198,8 @@ class Readers:
             process.end()
 
     def _look(self) -> None:
+        if self._has_failed.is_set():
+            raise WorkerError("another rank of its epoch failed")
         if self.watched is not None:
             self._most_cached = max(self._most_cached, disk_bytes(self.watched))
 
