@@ -15,6 +15,7 @@ from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.export.command import main as export
 from tfds_torch.parsers.config import load_config
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.storage.remote.store import ObjectStore
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +165,18 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize(("url", "step"), URLS.items())
-def test_a_url_that_is_not_read_is_refused_at_once_with_the_next_step(url: str, step: str) -> None:
+def test_a_url_that_is_not_read_is_refused_at_once_with_the_next_step(
+    url: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = "tensorflow" in sys.modules
+    begun: list[ObjectStore] = []
+    monkeypatch.setattr(ObjectStore, "begin", begun.append)
     for argument, given in {"root": (url, "digits"), "name": (None, url)}.items():
         message = refused(*given)
         assert f"{argument}={url!r}" in message
         assert step in message
     assert ("tensorflow" in sys.modules) == before, "tensorflow contacts servers when it opens a URL"
+    assert not begun, "a fetcher starts"
 
 
 @pytest.mark.usefixtures("no_network")

@@ -25,6 +25,7 @@ from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.plan.world import World
+from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import create_loader
 
@@ -101,6 +102,17 @@ def test_a_url_with_a_secret_is_refused_without_it() -> None:
         with pytest.raises(ConfigError, match=r"https://host/a\.tar has a query, a user name or a password") as caught:
             ParserWebDataset([url])
         assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [lambda url: ParserWebDataset(["https://host/b.tar", url]), ParserBeton])
+def test_a_url_with_a_wrong_port_is_refused_before_a_fetcher_starts(
+    make: Callable[[str], ParserBase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[ObjectStore] = []
+    monkeypatch.setattr(ObjectStore, "begin", begun.append)
+    with pytest.raises(ConfigError, match=r"https://host:99999/a.*: the port behind the host must be a number in 1"):
+        make("https://host:99999/a")
+    assert not begun
 
 
 def test_local_tars_and_urls_do_not_mix(serve: Serve, tars: Path) -> None:

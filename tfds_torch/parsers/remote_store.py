@@ -14,7 +14,7 @@ from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.urls import is_object_url, without_secrets
+from tfds_torch.storage.remote.urls import is_object_url, split, without_secrets
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 
 _OF_CLIENTS = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -37,8 +37,8 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
         read: how examples are read.
 
     Raises:
-        ConfigError: a store is needed, and obstore is not installed or a mode was asked for that streams files of
-            schemes which tensorflow does not open.
+        ConfigError: a URL is not that of an object; or a store is needed, and obstore is not installed or a mode was
+            asked for that streams files of schemes which tensorflow does not open.
     """
     if remote is not None and not isinstance(remote, RemoteOptions):
         raise ConfigError(f"remote={quoted(remote)} must be RemoteOptions, such as RemoteOptions(max_bytes=10**11).")
@@ -47,6 +47,9 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
         return None
     if len(url) > _LONGEST_URL:
         raise ConfigError(f"{quoted(url)} has {len(url):,} characters, and {_LONGEST_URL:,} is the most of a URL.")
+    for one in paths:
+        if is_object_url(one):
+            split(str(one))  # It raises before a process starts.
     is_opened_by_tensorflow = url.startswith("gs://")
     secret = next((path for path in paths if is_object_url(path) and without_secrets(str(path)) != path), None)
     if secret is not None:

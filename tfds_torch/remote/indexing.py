@@ -8,8 +8,9 @@ import platformdirs
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.one_split import is_beton, is_one_split
-from tfds_torch.parsers.remote_store import open_files, open_store
+from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.window_layout import step_layouts
 from tfds_torch.storage.array_record.remote_index import ChunkIndex
 from tfds_torch.storage.array_record.source import ArrayRecordSource
@@ -72,7 +73,7 @@ def index_shards(url: str, remote: RemoteOptions | None = None) -> IndexedShards
 
 
 def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
-    dataset = open_dataset(None, url, download=False, store=open_store([url], remote, ReadOptions()))
+    dataset = open_dataset(None, url, download=False, store=open_dataset_store(None, url, remote))
     source = dataset.source("+".join(dataset.splits))
     kind = _KINDS.get(type(source))
     if kind is None or not isinstance(source, RecordSource) or not isinstance(source.files, ObjectFiles):

@@ -3,7 +3,6 @@
 import importlib
 import logging
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,11 @@ from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.urls import SCHEMES, is_object_url, split, without_secrets
+from tfds_torch.storage.remote.urls import is_object_url, without_secrets
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 from tfds_torch.storage.source import is_local, source_type
 
 _logger = logging.getLogger(__name__)
-
-_scheme_of = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://").match
-_COPY_COMMANDS = {
-    "abfs": "az storage blob download-batch --source <container> --destination <a local folder>",
-    "hf": "hf download <repository> --repo-type dataset --local-dir <a local folder>",
-    "hdfs": "hdfs dfs -get {url} <a local folder>",
-}
-"""Scheme -> the usual command that copies a folder from there."""
 
 
 def open_dataset(
@@ -68,9 +59,6 @@ def open_dataset(
     """
     if not isinstance(name, str | os.PathLike):
         raise ConfigError(f"name={quoted(name)} must be a dataset's name, or the path of a version directory.")
-    _check_url("name", os.fspath(name))
-    if root is not None:
-        _check_url("root", os.fspath(root))
     if store is not None and is_object_url(os.fspath(name)):
         return _fetch_dataset(MetadataObjects(store), os.fspath(name), os.fspath(name))[0]
     if store is None and _is_version_directory(name):
@@ -242,32 +230,3 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 def _is_version_directory(path: str | os.PathLike[str]) -> bool:
     settle_folder(path)  # An export may have been killed while it replaced the folder.
     return os.path.isfile(os.path.join(path, "dataset_info.json"))  # Unlike Path's, quiet where one may not look.
-
-
-def _check_url(argument: str, path: str) -> None:
-    """Raises ConfigError for a URL that no dataset is opened from, before anything asks a network."""
-    found = _scheme_of(path)
-    mistyped = re.match(r"([A-Za-z0-9]+):[/\\]", path)
-    if found is None and mistyped and mistyped[1].lower() in SCHEMES and not os.path.exists(path):
-        raise ConfigError(f"{argument}={quoted(path)}: write {mistyped[1].lower()}:// with two slashes.")
-    if found is None:
-        return
-    if found[1] in SCHEMES:
-        try:
-            split(path)
-        except ConfigError as error:
-            raise ConfigError(f"{argument}={error}") from None
-        return
-    scheme, given = found[1].lower(), f"{argument}={quoted(path)}"
-    if scheme == "file":
-        raise ConfigError(f"{given} is a URL of a local folder: give its path, without 'file://'.")
-    if scheme in SCHEMES:
-        raise ConfigError(f"{given}: write {scheme}:// in small letters.")
-    command = _COPY_COMMANDS.get(scheme)
-    url = quoted(path)[1:-1]
-    how = f", for example with: {command.format(url=url)}" if command else ""
-    raise ConfigError(
-        f"{given}: a dataset is read from local folders and from URLs of {', '.join(SCHEMES)}, not from {scheme}:// "
-        f"ones. Copy it to this machine{how}; or mount it as a local folder. Then give the local path. See "
-        f"docs/remote-files.md."
-    )

@@ -21,9 +21,9 @@ from tfds_torch.parsers.cache.opening import open_cached
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
-from tfds_torch.parsers.remote_store import open_store
 from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
+from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
@@ -140,7 +140,7 @@ class ParserTfds(ParserBase):
             *(shuffle, is_training, batch_size, repeats, seed, remainder),
             *(of_image, image_mode, class_map, read, epoch_size, decode),
         )
-        store = open_store((root, name), remote, read)  # Its fetcher starts during the imports.
+        store = open_dataset_store(root, name, remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset import split_expression
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
@@ -186,7 +186,7 @@ class ParserTfds(ParserBase):
         """
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
 
-        store = open_store((root, name), remote, ReadOptions())
+        store = open_dataset_store(root, name, remote)
         return list(open_dataset(root, name, download=False, store=store).splits)
 
     @property
