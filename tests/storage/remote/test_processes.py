@@ -25,7 +25,7 @@ from storage.remote import reading_process
 from storage.remote.object_server import ObjectServer
 
 from tfds_torch.errors import ConfigError, StallError
-from tfds_torch.storage.remote import connections
+from tfds_torch.storage.remote import fetcher_socket
 from tfds_torch.storage.remote.fetcher_process import MODULE
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
@@ -187,7 +187,7 @@ def test_a_fetcher_that_many_connect_to_at_a_time_is_waited_for(tmp_path: Path) 
         listening.listen(0)
 
         def connect(patience_s: float) -> None:
-            connection = connections._try_connect(address, patience_s)
+            connection = fetcher_socket.try_connect(address, patience_s)
             assert connection is not None
             opened.enter_context(connection)
 
@@ -209,7 +209,7 @@ def is_free(lock: str) -> bool:
 
 def test_a_forked_process_does_not_keep_the_lock_under_which_a_fetcher_is_started(tmp_path: Path) -> None:
     address = str(tmp_path / "sockets" / "socket")
-    with connections._start_lock(address):
+    with fetcher_socket.start_lock(address):
         child = get_context("fork").Process(target=time.sleep, args=(60,))
         child.start()
     try:

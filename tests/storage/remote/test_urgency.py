@@ -14,7 +14,7 @@ import pytest
 
 from tfds_torch.errors import StallError
 from tfds_torch.storage.open_files import ReadRanges
-from tfds_torch.storage.remote import connections, hold, scheduler
+from tfds_torch.storage.remote import fetcher_socket, hold, scheduler
 from tfds_torch.storage.remote.block_job import BlockJob
 from tfds_torch.storage.remote.cache import RemoteObject
 from tfds_torch.storage.remote.fetcher_process import MODULE
@@ -160,7 +160,7 @@ def fetcher_of(store: ObjectStore) -> psutil.Process:
 
 
 def test_a_stopped_fetcher_is_an_error_and_not_a_hang(server, make_store: MakeStore, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "_SILENCE_S", 0.5)
+    monkeypatch.setattr(fetcher_socket, "SILENCE_S", 0.5)
     store = make_store()
     fetcher = fetcher_of(store)
     fetcher.send_signal(signal.SIGSTOP)

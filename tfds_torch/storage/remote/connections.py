@@ -1,35 +1,24 @@
 """Connections of a process to the fetcher; where it has ended, another one is started."""
 
 import contextlib
-import errno
-import fcntl
 import os
 import random
-import secrets
 import socket
 import sys
-import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
-
-from tfds_torch.errors import ConfigError, StallError, TfdsTorchError, WorkerError
-from tfds_torch.runtime.own_files import ForeignFileError, own_folder
+from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.fetcher_process import FetcherProcess
+from tfds_torch.storage.remote.fetcher_socket import SILENCE_S, new_address, stall, start_lock, try_connect
 from tfds_torch.storage.remote.options import RemoteOptions
-from tfds_torch.storage.remote.protocol import BrokenFrameError, Message, error_of, pack, receive
+from tfds_torch.storage.remote.protocol import Message, error_of, pack, receive
 
-_SILENCE_S = 60.0
-_FULL_S = 0.02
 _NUM_ATTEMPTS = 6
 _LONGEST_BEGINNING_S = 10.0
-_LONGEST_ADDRESS = 100  # Bytes of a Unix socket's path: the system allows 104 to 108.
 
 
 class FetcherConnections:
@@ -47,7 +36,7 @@ class FetcherConnections:
         if sys.platform == "win32":
             raise ConfigError("Object stores cannot be read on Windows: there are no Unix sockets and no file locks.")
         self._options, self._lacks_secrets = options, lacks_secrets
-        self.address = address or _new_address()
+        self.address = address or new_address()
         self.has_secrets = lacks_secrets or options.storage_options is not None
         self._lock = ProcessLock()
         self._owner = os.getpid()
@@ -73,7 +62,7 @@ class FetcherConnections:
                 reply, body = _answer(connection)
             except TimeoutError:
                 connection.close()
-                raise _stall(self.address, _SILENCE_S) from None
+                raise stall(self.address, SILENCE_S) from None
             except OSError:
                 connection.close()
                 self._close_idle()  # They were to the same fetcher, which has ended.
@@ -153,16 +142,16 @@ class FetcherConnections:
             self._end, self._owner = None, os.getpid()
 
     def _connect(self) -> socket.socket:
-        connection = _try_connect(self.address)
+        connection = try_connect(self.address)
         if connection is not None:
             return connection
         if self._lacks_secrets:
             return self._wait_for_owner()
-        with _start_lock(self.address):
-            connection = _try_connect(self.address)  # Another process may have started one meanwhile.
+        with start_lock(self.address):
+            connection = try_connect(self.address)  # Another process may have started one meanwhile.
             if connection is None:
                 self._start()
-                connection = _try_connect(self.address)
+                connection = try_connect(self.address)
         if connection is None:
             raise WorkerError("The fetcher of remote files ended right after its start.")
         return connection
@@ -176,7 +165,7 @@ class FetcherConnections:
         ends_at = time.monotonic() + 0.8
         while time.monotonic() < ends_at:
             time.sleep(0.05)
-            connection = _try_connect(self.address)
+            connection = try_connect(self.address)
             if connection is not None:
                 return connection
         raise ConfigError(
@@ -207,96 +196,6 @@ def _answer(connection: socket.socket) -> tuple[Message, bytes]:
             return reply, body
 
 
-def _try_connect(address: str, patience_s: float = _SILENCE_S) -> socket.socket | None:
-    """Returns a connection to the fetcher at an address; None: there is none.
-
-    Raises:
-        StallError: so many wait for it already that its system takes no more, for `patience_s` seconds.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    ends_at = time.monotonic() + patience_s
-    try:
-        connection.settimeout(_SILENCE_S)
-        while True:
-            try:
-                connection.connect(address)
-                return connection
-            except BlockingIOError:
-                if time.monotonic() >= ends_at:
-                    raise _stall(address, patience_s) from None
-                time.sleep(_FULL_S)
-    except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenFrameError, NotADirectoryError):
-        connection.close()
-        return None
-    except BaseException:
-        connection.close()
-        raise
-
-
-def _stall(address: str, silent_s: float) -> StallError:
-    return StallError(
-        f"The fetcher of remote files gave no sign of life for {silent_s:.0f} s (its socket: {address}). Is its "
-        f"process stopped?"
-    )
-
-
-def _new_address() -> str:
-    """Returns the path of a socket that is not there yet, in a folder that only this user can enter."""
-    for place in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 (the folder in it is checked)
-        folder = Path(place) / f"tfds_torch-{os.geteuid()}"
-        address = str(folder / f"{os.getpid()}-{secrets.token_hex(8)}.sock")
-        if len(os.fsencode(address)) > _LONGEST_ADDRESS:
-            continue
-        try:
-            own_folder(folder, closes=True)
-        except ForeignFileError as error:
-            raise ConfigError(f"The folder {folder} for sockets cannot be used: {error.strerror}.") from error
-        except OSError as error:
-            raise ConfigError(f"The folder {folder} for sockets cannot be made: {error.strerror}.") from error
-        _remove_left_behind(folder)
-        return address
-    raise ConfigError(f"{tempfile.gettempdir()} is too long a path for a Unix socket: set TMPDIR to a shorter one.")
-
-
-def _remove_left_behind(folder: Path) -> None:
-    """Removes what killed processes left: the sockets of their fetchers, and the locks of these."""
-    for lock in folder.glob("*-*.sock.lock"):
-        owner, address = lock.name.partition("-")[0], lock.with_suffix("")
-        if not owner.isdigit() or psutil.pid_exists(int(owner)):
-            continue
-        try:
-            connection = _try_connect(str(address), patience_s=0.0)
-        except (OSError, StallError):
-            continue
-        if connection is not None:  # A worker's fetcher, which outlives the process that named the address.
-            connection.close()
-            continue
-        with contextlib.suppress(OSError), lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Else a worker starts a fetcher at this moment.
-            for path in (address, lock):
-                path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _start_lock(address: str) -> Iterator[None]:
-    """Lets one process at a time start the fetcher of an address."""
-    try:
-        own_folder(Path(address).parent, closes=True)
-        descriptor = os.open(f"{address}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(
-            f"{Path(address).parent} cannot be used for sockets: {error.strerror or errno.errorcode[error.errno or 0]}."
-        ) from error
-    _start_locks.add(descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        _start_locks.discard(descriptor)
-        os.close(descriptor)
-
-
-_start_locks: set[int] = set()
 _beginning: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
@@ -307,11 +206,5 @@ def _wait_for_beginning() -> None:
             thread.join(_LONGEST_BEGINNING_S)
 
 
-def _leave_start_locks() -> None:
-    """Closes in a forked process the locks that threads of its parent hold: it would keep them as long as it lives."""
-    while _start_locks:
-        os.close(_start_locks.pop())
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_wait_for_beginning, after_in_child=_leave_start_locks)
+    os.register_at_fork(before=_wait_for_beginning)
