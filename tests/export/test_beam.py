@@ -91,7 +91,7 @@ def test_beam_writes_the_very_bytes_that_local_workers_write(
     assert (found["kept"], found["rewritten"]) == (NUM_SHARDS - 1, [found["lost"]])
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_beam_tries_again_what_a_dead_worker_has_begun_and_no_half_shard_stays(
     run_with_beam: Any, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ def test_beam_tries_again_what_a_dead_worker_has_begun_and_no_half_shard_stays(
     assert found["kept after"] == found["complete before"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_beam_export_whose_process_is_killed_is_gone_on_with_and_no_complete_shard_is_written_again(
     start_with_beam: Any, run_with_beam: Any, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ TESTS = Path(__file__).with_name("assignment_against_tfds.py")
     ("marked", "at_least"),
     [
         pytest.param("not slow and not campaign", 30, id="quick"),
-        pytest.param("slow", 6, marks=pytest.mark.slow, id="slow"),
+        pytest.param("slow", 6, marks=pytest.mark.campaign, id="slow"),
         pytest.param("campaign", 2, marks=pytest.mark.campaign, id="campaign"),
     ],
 )
