@@ -42,19 +42,19 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
     """
     if remote is not None and not isinstance(remote, RemoteOptions):
         raise ConfigError(f"remote={quoted(remote)} must be RemoteOptions, such as RemoteOptions(max_bytes=10**11).")
-    url = next((path for path in paths if is_object_url(path)), None)
-    if not isinstance(url, str):
+    urls = [str(path) for path in paths if is_object_url(path)]
+    if not urls:
         return None
+    url = urls[0]
     if len(url) > _LONGEST_URL:
         raise ConfigError(f"{quoted(url)} has {len(url):,} characters, and {_LONGEST_URL:,} is the most of a URL.")
-    for one in paths:
-        if is_object_url(one):
-            split(str(one))  # It raises before a process starts.
+    for one in urls:
+        split(one)  # It raises before a process starts.
     is_opened_by_tensorflow = url.startswith("gs://")
-    secret = next((path for path in paths if is_object_url(path) and without_secrets(str(path)) != path), None)
+    secret = next((one for one in urls if without_secrets(one) != one), None)
     if secret is not None:
         raise ConfigError(
-            f"{without_secrets(str(secret))} has a query, a user name or a password, which names and messages would "
+            f"{without_secrets(secret)} has a query, a user name or a password, which names and messages would "
             f"show. Pass what it is signed with as RemoteOptions(storage_options=...), or in the environment."
         )
     if read.mode in _STREAM_MODES:
