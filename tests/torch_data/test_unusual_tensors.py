@@ -1,15 +1,21 @@
 """Tensors of every kind come out of workers as they went in, or are refused with what to do."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tfds_torch import DevicePrefetcher, create_loader
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.shared_slots import SlotPacking
+from tfds_torch.torch_data.tensor_codec import pack
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{text}:UserWarning")  # Of torch, wherever one is made.
@@ -47,6 +53,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     "one number": lambda: torch.tensor(3.0),
     "empty": lambda: torch.empty(0, 4),
     "empty, channels last": lambda: torch.empty(0, 3, 8, 8).to(memory_format=torch.channels_last),
+    "empty, of a mask": lambda: torch.as_tensor(np.arange(4)[np.zeros(4, bool)]),  # numpy says stride 0.
+    "one number, expanded": lambda: torch.tensor(3).expand(1),
     "meta": lambda: torch.empty(3, device="meta"),
     "requires_grad": lambda: torch.ones(3, requires_grad=True),
     "requires_grad, large": lambda: torch.ones(LARGE, requires_grad=True),
@@ -120,6 +128,34 @@ def test_every_kind_of_tensor_arrives_as_it_was(method: str) -> None:
     assert len(arrived) == len(KINDS)
     for made, found in zip(KINDS.values(), arrived, strict=True):
         assert_same(found, made())
+
+
+NUMBERS = [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.complex64, torch.float8_e5m2]
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.transpose(0, -1),
+    "expanded": lambda x: x[:1].expand(3 if len(x) else 0, *x.shape[1:]),
+    "in steps": lambda x: x[::2],
+    "without rows": lambda x: x[:0],
+    "stride 0": lambda x: x.as_strided((min(1, x.numel()),), (0,)),
+    "conjugated": torch.conj,
+    "negated": lambda x: torch._neg_view(x) if x.dtype.is_complex else x,
+}
+
+
+@given(
+    dtype=st.sampled_from(NUMBERS),
+    shape=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    views=st.lists(st.sampled_from(sorted(VIEWS)), max_size=3),
+)
+def test_every_dense_tensor_travels(dtype: torch.dtype, shape: list[int], views: list[str]) -> None:
+    made = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+    for name in views:
+        made = VIEWS[name](made)
+    buffers: list[pickle.PickleBuffer] = []
+    message = pack(made, SlotPacking(None), buffers)
+    found = pickle.loads(message, buffers=[buffer.raw() for buffer in buffers])
+    assert (found.dtype, found.shape) == (made.dtype, made.shape)
+    assert found.tolist() == made.tolist()
 
 
 def test_torchs_own_loader_agrees_but_where_it_loses_a_bit() -> None:

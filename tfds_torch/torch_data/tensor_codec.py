@@ -92,7 +92,9 @@ class _Pickler(ForkingPickler):
         if not tensor.is_contiguous():
             flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
             flat.as_strided(*layout[1:]).copy_(tensor)
-        return _tensor_of_bytes, (flat.reshape(-1).view(torch.uint8).numpy(), *layout)
+        # Not reshape(-1): where there is one element or none, it keeps any stride, and a view of bytes asks for 1.
+        flat = flat.as_strided((flat.numel(),), (1,))
+        return _tensor_of_bytes, (flat.view(torch.uint8).numpy(), *layout)
 
     def _reduce_by_torch(self, tensor: Tensor) -> Any:
         reduce = self.dispatch_table.get(type(tensor))
