@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from covering import covering
 
 from faults.harm import Harm, HarmedParser, HarmedTarget
 from tfds_torch import ImageDataset, MultiLoader, ParserTfds, TrainPreprocess, World, create_loader
@@ -62,40 +63,46 @@ def cells(
     slow: Collection[str] = SLOW,
     among: Iterable[Cell] = ALL,
 ) -> list[Any]:
-    """Returns cells as pytest's parameters.
+    """Returns cells as pytest's parameters: the named ones, and of the others those in which all pairs meet.
 
     Args:
         quick: names of quick ones.
-        slow: of slow ones; all others are of the campaign.
+        slow: of slow ones.
         among: which cells.
     """
-
-    def marks(cell: Cell) -> list[Any]:
-        name = str(cell)
-        return [] if name in quick else [pytest.mark.slow] if name in slow else [pytest.mark.campaign]
-
-    return [pytest.param(cell, marks=marks(cell), id=str(cell)) for cell in among]
+    named = dict.fromkeys(quick, ("",)), dict.fromkeys(slow, ("",))
+    return [
+        pytest.param(one.values[1], marks=one.marks, id=str(one.values[1])) for one in crossed(("",), *named, among)
+    ]
 
 
 def crossed(
     ways: Iterable[Any],
     quick: Mapping[str, Collection[Any]],
     slow: Mapping[str, Collection[Any]],
+    among: Iterable[Cell] = ALL,
 ) -> list[Any]:
-    """Returns every cell in every way, as pytest's parameters.
+    """Returns cells in ways, as pytest's parameters: the named ones, and those of the campaign; see `cells`.
 
     Args:
         ways: each a value, or a tuple of several.
         quick: name of a cell -> its quick ways.
-        slow: name of a cell -> its slow ways; all others are of the campaign.
+        slow: name of a cell -> its slow ways.
+        among: which cells.
     """
+    pairs = [(cell, way if isinstance(way, tuple) else (way,)) for cell, way in itertools.product(among, ways)]
+    of_campaign = covering(pairs, lambda pair: (pair[0].kind, pair[0].method, pair[0].persistent, *pair[1]))
     found = []
-    for cell, way in itertools.product(ALL, ways):
-        values = way if isinstance(way, tuple) else (way,)
-        is_quick, is_slow = (way in chosen.get(str(cell), ()) for chosen in (quick, slow))
-        marks = () if is_quick else pytest.mark.slow if is_slow else pytest.mark.campaign
-        found.append(pytest.param(*values, cell, marks=marks, id="-".join(map(str, (cell, *values)))))
+    for cell, values in pairs:
+        is_quick, is_slow = (_names(named.get(str(cell), ()), values) for named in (quick, slow))
+        if is_quick or is_slow or (cell, values) in of_campaign:
+            marks = () if is_quick else pytest.mark.slow if is_slow else pytest.mark.campaign
+            found.append(pytest.param(*values, cell, marks=marks, id="-".join(map(str, (cell, *values)))))
     return found
+
+
+def _names(ways: Iterable[Any], values: tuple[Any, ...]) -> bool:
+    return any(values == (way if isinstance(way, tuple) else (way,)) for way in ways)
 
 
 def make_parser(root: str, **options: Any) -> ParserTfds:

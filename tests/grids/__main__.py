@@ -1,4 +1,4 @@
-"""`python -m grids`: every grid under fork with either persistence and under a fork server, spawn on some; an hour.
+"""`python -m grids`: grids of real ranks and workers in which every triple of what can differ comes together.
 
 Run it in `tests`. `--data NAME` and `--method NAME` (repeated) take a part of it.
 """
@@ -19,7 +19,7 @@ from grids.splits import list_splits, make_splits
 
 def main() -> int:
     """Runs the grids, prints what broke and the count, and returns 1 when anything did."""
-    options = argparse.ArgumentParser(prog="python -m grids", description="Every grid of ranks and workers.")
+    options = argparse.ArgumentParser(prog="python -m grids", description="Grids of ranks and workers.")
     options.add_argument("--data", action="append", choices=DATA, help="only these splits")
     options.add_argument("--method", action="append", help="only these start methods")
     chosen = options.parse_args()
@@ -32,7 +32,8 @@ def main() -> int:
         with Fleet(base / "ranks") as fleet:
             (truths,) = fleet.call(list_splits, splits, reads=True)
             for data in chosen.data or DATA:
-                cells = [cell for cell in all_cells(data) if not chosen.method or cell.method in chosen.method]
+                of_data = [cell for cell in all_cells() if cell.data == data]
+                cells = [cell for cell in of_data if not chosen.method or cell.method in chosen.method]
                 for sentence in run_cells(fleet, cells, splits, truths, counts):
                     print(sentence, flush=True)
                 print(f"{data}: {len(cells)} grids, {time.monotonic() - started:.0f} s", flush=True)

@@ -1,8 +1,15 @@
-"""Which grids there are: all of them, and the parts that the tests run."""
+"""Which grids there are, and the few in which all that can go wrong together comes together.
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import cycle, product
+A quick run reads each kind of data once; `make test-slow` every pair of (data, ranks, workers, task, start method, kept
+workers, kind of loader, order of set-up, how epochs are set); `make campaign` every triple of them. That global batches
+are the same in every world is arithmetic, and proven in tests/plan.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import product
+
+from covering import covering
 
 from grids.cell import (
     COUNTED,
@@ -24,6 +31,7 @@ DATA = tuple(NUM_FILES)
 BY_INDEX, STREAMS = (TRAIN_INDEX, EVALUATION), (TRAIN_EXAMPLES, TRAIN_FILES, EVALUATION_EXAMPLES)
 TASKS = (*BY_INDEX, *STREAMS)
 REPLICAS, WORKERS = (1, 2, 3, 4), (1, 2, 3)
+METHODS = (FORK, FORKSERVER, SPAWN, FORK_AFTER_TENSORFLOW)
 
 BALANCED = ("own dataset, balanced subset", "balanced subset", "own dataset, weighted", "mixture of windows")
 """Trained on only."""
@@ -32,66 +40,8 @@ IN_STORES = ("objects in a store", "objects in a bucket")
 BY_NUMBER = ("own dataset", "subset", "windows", "groups of blocks", *IN_STORES, *BALANCED)
 """Never read as streams."""
 
-VARIATIONS = (
-    *("halves", "sub-split", "empty shards in train+test", "shuffling disabled", "image folder"),
-    *BY_NUMBER,
-)
-"""What differs from other splits in what is read, not in how it is dealt.
-
-`make test` reads a cell of each, `make campaign` all.
-"""
-
-LARGE = 6
-"""Pipelines from which on `make test-slow` reads a grid for one task only, another one for other data."""
-
-# A spawned worker imports torch and tensorflow (five seconds of a core), so each kind of data has one cell, four of
-# them in `make test-slow`, and only small grids start their workers anew.
-_SPAWNED = (
-    (2, 1, False),
-    (1, 3, True),
-    (4, 1, True),
-    (1, 1, False),
-    (2, 1, True),
-    (2, 2, True),
-    (1, 2, False),
-    (1, 2, True),
-    (4, 3, True),
-    (3, 1, True),
-    (1, 1, True),
-    (2, 2, True),
-    (2, 1, False),
-    (1, 2, True),
-    (2, 2, False),
-    (1, 3, True),
-    (2, 1, True),
-    (1, 2, False),
-    (2, 2, True),
-    (2, 2, False),
-    (1, 2, True),
-)
-_ON_FORK_SERVER = (
-    *((1, 1), (2, 2), (1, 3), (2, 1), (3, 2), (1, 2), (4, 3), (2, 3), (4, 1), (3, 3), (4, 2)),
-    *((2, 2), (3, 1), (1, 2), (4, 1), (2, 3), (3, 2), (2, 2), (4, 1), (2, 1), (3, 2)),
-)
-_QUICK_ALONE = (TRAIN_INDEX, EVALUATION, TRAIN_EXAMPLES, EVALUATION_EXAMPLES)
-_QUICK = (
-    *((2, 2), (1, 3), (3, 1), (4, 2), (2, 1), (3, 3), (1, 2), (2, 2), (1, 2), (3, 1), (2, 1)),
-    *((2, 2), (2, 3), (2, 1), (3, 2), (2, 2), (2, 2), (3, 2), (4, 1), (2, 2), (3, 1)),
-)
-
-
-def make_cell(data: str, grid: tuple[int, int], task: str, method: str, persistent: bool, number: int) -> Cell:
-    """Returns a cell; its number decides what else is varied.
-
-    Iterations of training count themselves, some are then set by hand, or are set by hand in another order.
-    """
-    epochs: tuple[int | None, ...] = (COUNTED, COUNTED)
-    is_training = task not in (EVALUATION, EVALUATION_EXAMPLES)
-    if is_training and (persistent or method == NO_WORKERS) and number % 4 < 2:
-        epochs = (COUNTED, COUNTED, 0)
-    elif is_training and number % 3 == 0:
-        epochs = (1, 0)
-    return Cell(data, *grid, task, method, persistent, group_first=number % 2 == 0, epochs=epochs)
+_SECONDS = {FORK: 0.2, FORKSERVER: 0.4, SPAWN: 5.0, FORK_AFTER_TENSORFLOW: 0.2, NO_WORKERS: 0.2}
+"""What a pipeline costs: a spawned worker imports torch and tensorflow."""
 
 
 def tasks_of(data: str, grid: tuple[int, int]) -> list[str]:
@@ -103,107 +53,71 @@ def tasks_of(data: str, grid: tuple[int, int]) -> list[str]:
     return [task for task in TASKS if has_files or task != TRAIN_FILES]
 
 
-def every_cell(data: str, method: str, persistent: bool | None) -> list[Cell]:
-    """All R x W x tasks; persistent None: every other cell's workers are."""
+def epochs_of(task: str, method: str, persistent: bool) -> list[tuple[int | None, ...]]:
+    """How iterations of training are numbered: they count themselves, the last is set by hand, or all are."""
+    if task in (EVALUATION, EVALUATION_EXAMPLES):
+        return [(COUNTED, COUNTED)]
+    keeps_count = persistent or method == NO_WORKERS
+    return [(COUNTED, COUNTED), (1, 0), *([(COUNTED, COUNTED, 0)] if keeps_count else [])]
+
+
+@cache
+def every_cell(method: str) -> Sequence[Cell]:
+    """Returns every grid whose workers start in one way."""
+    return list(_make_cells(method))
+
+
+def _make_cells(method: str) -> Iterator[Cell]:
     grids = product(REPLICAS, (0,) if method == NO_WORKERS else WORKERS)
-    pairs = [(grid, task) for grid in grids for task in tasks_of(data, grid)]
-    first = DATA.index(data)
-    return [
-        make_cell(data, grid, task, method, _keeps_workers(method, persistent, first + at), first + at)
-        for at, (grid, task) in enumerate(pairs)
-    ]
+    for data, grid, group_first in product(DATA, grids, (True, False)):
+        for task in tasks_of(data, grid):
+            # Such ranks are parents that have run tensorflow; they may fork only what reads by index.
+            if method == FORK_AFTER_TENSORFLOW and (grid != (2, 1) or task not in BY_INDEX):
+                continue
+            for persistent in (False,) if method == NO_WORKERS else (False, True):
+                for epochs in epochs_of(task, method, persistent):
+                    for without_torch in (False, True) if method == FORK else (False,):
+                        yield Cell(
+                            *(data, *grid, task, method, persistent, group_first),
+                            epochs=epochs,
+                            without_torch=without_torch,
+                        )
 
 
-def _keeps_workers(method: str, persistent: bool | None, number: int) -> bool:
-    if method == NO_WORKERS:
-        return False  # torch refuses it.
-    return number % 2 == 1 if persistent is None else persistent
+def factors(cell: Cell) -> tuple[object, ...]:
+    """Returns what a cell puts together."""
+    how = (cell.method, cell.persistent, cell.without_torch, cell.group_first, cell.epochs)
+    return (cell.data, cell.num_replicas, cell.num_workers, cell.task, *how)
 
 
-def some_cells(data: str, method: str) -> list[Cell]:
-    """Of a costly start method: a cell, on grids and of tasks that differ from data to data."""
-    first = DATA.index(data)
-    if method == SPAWN:
-        num_replicas, num_workers, persistent = _SPAWNED[first]
-        tasks = tasks_of(data, (num_replicas, num_workers))
-        return [make_cell(data, (num_replicas, num_workers), tasks[first // 2 % len(tasks)], method, persistent, first)]
-    if method == FORK_AFTER_TENSORFLOW:
-        tasks = [task for task in BY_INDEX if task in tasks_of(data, (2, 1))]
-        return [make_cell(data, (2, 1), tasks[first % len(tasks)], method, True, 1)]
-    grid = _ON_FORK_SERVER[first]
-    tasks = tasks_of(data, grid)
-    return [make_cell(data, grid, tasks[first % len(tasks)], method, first % 2 == 0, first)]
+def seconds(cell: Cell) -> float:
+    """Returns about what a cell costs."""
+    return 0.3 + cell.num_pipelines * _SECONDS[cell.method]
 
 
-def slow_cells(data: str) -> list[Cell]:
-    """What `make test-slow` runs."""
-    spawned = some_cells(data, SPAWN) if data in (*DATA[:4], *VARIATIONS) else []
-    after_tensorflow = some_cells(data, FORK_AFTER_TENSORFLOW) if data in DATA[:2] else []
-    return [
-        *spawned,
-        *after_tensorflow,
-        *_most_cells(data, NO_WORKERS),
-        *_most_cells(data, FORK),
-        *_some_without_torch(data),
-        *some_cells(data, FORKSERVER),
-    ]
+@cache
+def quick_cells() -> Sequence[Cell]:
+    """What `make test` runs: each kind of data, each grid, each task, each way of (forked) workers, at least once."""
+    cells = [*every_cell(NO_WORKERS), *every_cell(FORK)]
+    return covering(cells, lambda cell: ((cell.num_replicas, cell.num_workers), *factors(cell)), strength=1)
 
 
-def _most_cells(data: str, method: str) -> Iterator[Cell]:
-    """Of small grids a task by index, another one for other data, and a stream; of large grids one task."""
-    for at, cell in enumerate(every_cell(data, method, None)):
-        grid = cell.num_replicas, cell.num_workers
-        turn = DATA.index(data) + sum(grid)
-        tasks, stream = tasks_of(data, grid), _stream_of_turn(data, grid, turn)
-        if cell.num_pipelines >= LARGE:
-            chosen: tuple[str, ...] = (tasks[turn % len(tasks)],)
-        else:
-            chosen = (BY_INDEX[turn % 2], stream)
-        is_left_out = data in VARIATIONS and method != NO_WORKERS and at % 4 > 0
-        if not is_left_out and cell.task in chosen:
-            yield cell
+@cache
+def slow_cells() -> Sequence[Cell]:
+    """What `make test-slow` runs: every pair; of spawned workers, which take long to start, each value once."""
+    spawned = covering(
+        [cell for cell in every_cell(SPAWN) if cell.num_pipelines < 4], lambda cell: factors(cell)[1:], 1
+    )
+    return [*covering(_without_spawn(), factors, cost=seconds), *spawned]
 
 
-def _some_without_torch(data: str) -> Iterator[Cell]:
-    """With a MultiLoader every thirteenth cell, others for every kind of data."""
-    yield from map(_without_torch, every_cell(data, FORK, None)[DATA.index(data) :: 13])
+@cache
+def all_cells() -> Sequence[Cell]:
+    """What `python -m grids` runs: every triple; of spawned workers each kind of data, and every pair of the rest."""
+    of_data = covering(every_cell(SPAWN), lambda cell: (cell.data,), strength=1, cost=seconds)
+    spawned = covering(every_cell(SPAWN), lambda cell: factors(cell)[1:], cost=seconds)
+    return [*covering(_without_spawn(), factors, strength=3, cost=seconds), *dict.fromkeys([*of_data, *spawned])]
 
 
-def _stream_of_turn(data: str, grid: tuple[int, int], turn: int) -> str:
-    """Mode `files`, where it can deal, every other time."""
-    if TRAIN_FILES in tasks_of(data, grid) and turn // 2 % 2 == 0:
-        return TRAIN_FILES
-    return (TRAIN_EXAMPLES, EVALUATION_EXAMPLES)[turn % 2]
-
-
-def quick_cells() -> Iterator[Cell]:
-    """What `make test` runs: every kind of data, number of ranks and of (forked) workers."""
-    replicas = cycle(REPLICAS)
-    for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
-        tasks, alone = tasks_of(data, grid), (next(replicas), 0)
-        reads_both = data not in VARIATIONS or data in BY_NUMBER
-        if reads_both or number % 2 == 0:
-            yield make_cell(data, grid, tasks[number % len(tasks)], FORK, number % 2 == 0, number)
-        if reads_both or number % 2 == 1:
-            task = tasks[(number + 1) % len(tasks)] if data in BY_NUMBER else _QUICK_ALONE[number % len(_QUICK_ALONE)]
-            yield make_cell(data, alone, task, NO_WORKERS, False, number)
-    # Of the same epochs as a DataLoader's: counts.py compares what came.
-    for number, (data, grid) in enumerate(zip(DATA, _QUICK, strict=True)):
-        if number % 3 == 1:
-            tasks = tasks_of(data, grid)
-            task = tasks[number % 5 % 3 % len(tasks)]
-            yield _without_torch(make_cell(data, grid, task, FORK, number % 2 == 1, number))
-
-
-def _without_torch(cell: Cell) -> Cell:
-    return replace(cell, without_torch=True)
-
-
-def all_cells(data: str) -> Iterator[Cell]:
-    """What `python -m grids` runs: fork with either persistence, forkserver with one on every grid, spawn on some."""
-    yield from some_cells(data, SPAWN)
-    yield from some_cells(data, FORK_AFTER_TENSORFLOW)
-    yield from every_cell(data, NO_WORKERS, None)
-    for method, persistent in ((FORK, True), (FORK, False), (FORKSERVER, None)):
-        yield from every_cell(data, method, persistent)
-    yield from map(_without_torch, every_cell(data, FORK, None))
+def _without_spawn() -> Sequence[Cell]:
+    return [cell for method in (NO_WORKERS, FORK, FORKSERVER, FORK_AFTER_TENSORFLOW) for cell in every_cell(method)]

@@ -1,33 +1,28 @@
 """DESIGN's guarantees on grids of real ranks and workers; promises.py is what each grid must show."""
 
-from itertools import groupby, product
+from collections.abc import Sequence
 
 import pytest
+from covering import tuples_of
 
 from grids import promises
 from grids.campaign import (
-    BY_INDEX,
     BY_NUMBER,
     DATA,
-    LARGE,
-    STREAMS,
-    TASKS,
-    VARIATIONS,
+    METHODS,
     all_cells,
+    every_cell,
+    factors,
     quick_cells,
     slow_cells,
-    tasks_of,
 )
 from grids.cell import (
     COUNTED,
-    EVALUATION,
     FORK,
-    FORKSERVER,
     NO_WORKERS,
     SPAWN,
     TRAIN_EXAMPLES,
     TRAIN_FILES,
-    TRAIN_INDEX,
     Cell,
     RankLedger,
     Split,
@@ -37,28 +32,26 @@ from grids.fleet import Fleet
 from grids.rank import read_cell
 from grids.splits import NUM_FILES, Truth
 
-IN_EVERY_RUN = ("uneven shards",)
-"""Splits whose many grids are read in every run; the others have some there, and many in the campaign."""
-QUICK = {data: list(cells) for data, cells in groupby(sorted(quick_cells(), key=str), key=lambda cell: cell.data)}
+
+def of(data: str, cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell.data == data]
 
 
 @pytest.mark.parametrize("data", DATA)
 def test_every_promise_holds_on_some_grids(
     data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], counts: GridCounts
 ) -> None:
-    broken = run_cells(fleet, QUICK[data], splits, truths, counts)
+    broken = run_cells(fleet, of(data, quick_cells()), splits, truths, counts)
     assert not broken, "\n".join(broken)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # A watchdog ends ranks that hang; this is for slow machines.
-@pytest.mark.parametrize(
-    "data", [pytest.param(data, marks=() if data in IN_EVERY_RUN else pytest.mark.campaign) for data in DATA]
-)
+@pytest.mark.parametrize("data", DATA)
 def test_every_promise_holds_on_many_grids(
     data: str, fleet: Fleet, splits: dict[str, Split], truths: dict[str, Truth], counts: GridCounts
 ) -> None:
-    broken = run_cells(fleet, slow_cells(data), splits, truths, counts)
+    broken = run_cells(fleet, of(data, slow_cells()), splits, truths, counts)
     assert not broken, "\n".join(broken)
 
 
@@ -84,41 +77,19 @@ def test_the_splits_are_what_their_names_say(truths: dict[str, Truth], splits: d
 
 
 def test_the_grids_are_all_there() -> None:
-    every = [cell for data in DATA for cell in slow_cells(data)]
-    assert len(set(every)) == len(every)
-    for data in DATA:
-        methods = (FORK, NO_WORKERS)
-        forked = {(c.num_replicas, c.num_workers, c.task) for c in every if c.data == data and c.method in methods}
-        grids = set(product((1, 2, 3, 4), (0, 1, 2, 3)))
-        wanted = {(*grid, task) for grid in grids for task in tasks_of(data, grid)}
-        assert forked <= wanted
-        if data not in VARIATIONS:
-            assert {(r, w) for r, w, _ in forked} == grids
-            for tasks in (BY_INDEX, STREAMS):
-                assert {(r, w) for r, w, task in forked if task in tasks} >= {(r, w) for r, w in grids if r * w < LARGE}
-        for cells in (list(all_cells(data)), [cell for cell in all_cells(data) if cell.method == FORKSERVER]):
-            assert {(c.num_replicas, c.num_workers, c.task) for c in cells if c.num_workers} == {
-                (r, w, task) for r, w, task in wanted if w
-            }
-    small = {(c.num_replicas, c.num_workers, c.task) for c in every if c.num_pipelines < LARGE}
-    assert small >= set(product((1, 2, 3, 4), (0, 1), TASKS))
-    assert small >= {(r, w, task) for r, w, task in product((1, 2, 3, 4), (1, 2, 3), BY_INDEX) if r * w < LARGE}
-    large = [cell for cell in every if cell.num_pipelines >= LARGE and cell.method == FORK]
-    wanted_large = set(product(((4, 3), (3, 3), (4, 2)), (TRAIN_INDEX, TRAIN_EXAMPLES, EVALUATION)))
-    assert {((c.num_replicas, c.num_workers), c.task) for c in large} >= wanted_large
-    for cells in (every, list(quick_cells())):
-        assert {cell.data for cell in cells} == set(DATA)
-        assert {cell.num_replicas for cell in cells} == {1, 2, 3, 4}
-        assert {cell.num_workers for cell in cells} == {0, 1, 2, 3}
-        assert {cell.task for cell in cells} == set(TASKS)
-        assert {(cell.method, cell.persistent) for cell in cells} >= {(FORK, True), (FORK, False)}
-        assert {cell.group_first for cell in cells} == {True, False}
-    assert {cell.persistent for cell in every if cell.method == FORKSERVER} == {True, False}
-    assert sum(cell.method == SPAWN for data in DATA if data not in VARIATIONS for cell in slow_cells(data)) == 4
-    spawned = [cell for data in DATA for cell in all_cells(data) if cell.method == SPAWN]
-    assert {cell.data for cell in spawned} == set(DATA)
-    assert {(cell.num_replicas, cell.num_workers) for cell in spawned} >= set(product((1, 4), (1, 3)))
-    assert {cell.persistent for cell in spawned} == {True, False}
+    chosen = quick_cells(), slow_cells(), all_cells()
+    every = [cell for method in (NO_WORKERS, *METHODS) for cell in every_cell(method)]
+    assert all(set(cells) <= set(every) for cells in chosen)
+    values = [{(at, value) for cell in cells for at, value in enumerate(factors(cell))} for cells in (*chosen, every)]
+    assert values[1] == values[2] == values[3]
+    assert [value for _, value in values[3] - values[0] if value not in METHODS] == []
+    without_spawn = [cell for cell in every if cell.method != SPAWN]
+    assert pairs_in(chosen[1]) >= pairs_in(without_spawn)
+    assert pairs_in(chosen[2]) >= pairs_in(chosen[1])
+
+
+def pairs_in(cells: Sequence[Cell]) -> set[object]:
+    return {pair for cell in cells for pair in tuples_of(factors(cell))}
 
 
 @pytest.mark.parametrize(
