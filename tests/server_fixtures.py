@@ -28,7 +28,7 @@ from benchmarks.server_process import free_port
 UNRESOLVABLE = f"http://{'a' * 64}.invalid"
 """No name has a label of 64 letters: no name server is asked."""
 SOURCES = ("s3", "http")
-"""What `publish` knows."""
+"""What `publish` knows in an ordinary run; the slow tests have "nginx", too."""
 _PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
 _running: dict[str, Any] = {}
 
@@ -142,14 +142,17 @@ def gcs_server(no_credentials: None, monkeypatch: pytest.MonkeyPatch) -> GCSServ
 
 @pytest.fixture
 def publish(request: pytest.FixtureRequest) -> Callable[[str, Path | str], str]:
-    """`publish(source, folder)`: copies a folder to moto ("s3") or behind nginx ("http"), and returns its URL there."""
+    """`publish(source, folder)`: copies a folder to a server, and returns its URL there.
+
+    The server is moto ("s3"), our own, which has no faults then ("http"), or nginx ("nginx").
+    """
 
     def publish(source: str, folder: Path | str) -> str:
         name = f"published-{uuid.uuid4().hex}"
         if source == "s3":
             s3: S3Server = request.getfixturevalue("s3_server")
             return s3.fill(Path(folder), name)
-        web: NginxServer = request.getfixturevalue("nginx_server")
+        web: NginxServer | FaultyFolder = request.getfixturevalue("faulty_server" if source == "http" else "nginx_server")
         shutil.copytree(folder, web.folder / name)
         return f"{web.url}/{name}"
 

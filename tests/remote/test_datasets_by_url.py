@@ -246,6 +246,7 @@ def test_buckets_are_listed_for_the_highest_version(s3_server: S3Server, dataset
         ParserTfds(f"{url}/shapes/1.0.0", "tiny")
 
 
+@pytest.mark.slow  # As its server is.
 def test_google_cloud_storage_is_read_by_index(gcs_server: GCSServer, numbered_root: str, own_cache: Path) -> None:
     url = gcs_server.fill(Path(numbered_root), "numbers")
     remote = RemoteOptions(storage_options={"allow_http": True})

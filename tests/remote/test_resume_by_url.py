@@ -51,7 +51,7 @@ def test_loaders_go_on_on_a_local_copy(serve: Serve, numbered_root: str, changes
     assert check_resumes(make, make_other, num_epochs=1) > 4
 
 
-@pytest.mark.parametrize("source", ["s3", pytest.param("http", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("source", ["s3", pytest.param("nginx", marks=pytest.mark.campaign)])
 def test_the_loader_without_torch_goes_on_on_a_local_copy_and_back(
     source: str, publish: Callable[[str, Path | str], str], own_cache: Path, numbered_root: str
 ) -> None:

@@ -13,6 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.storage.remote.options import RemoteOptions
 
+pytestmark = pytest.mark.slow  # Their servers are not installed for an ordinary run.
 BLOCKS = ReadOptions(block_records=4, shuffle_buffer=8)
 
 

@@ -18,8 +18,13 @@ BODY = os.urandom(1 << 20)
 NAME = "inner/shard-00000-of-00001"
 NO_RETRY = {"max_retries": 0}
 SCHEMES = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}
-STORES = [*SCHEMES]
-WEB = ["nginx", "nginx with https", "faulty_server"]
+ORDINARY = ("s3_server", "faulty_server")
+"""What an ordinary run has; the others are installed for the slow tests."""
+slow = pytest.mark.slow
+
+
+def marked(*servers: str) -> list[Any]:
+    return [one if one in ORDINARY else pytest.param(one, marks=slow) for one in servers]
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def fill(request: pytest.FixtureRequest, folder: Path, bucket: str) -> Callable[
     """`fill(kind)`: puts the folder's files there; returns the URL of the folder and a client's options."""
 
     def fill(kind: str) -> tuple[str, dict[str, Any]]:
-        if kind in STORES:
+        if kind in SCHEMES:
             return request.getfixturevalue(kind).fill(folder, bucket, "pre/fix"), {}
         web = request.getfixturevalue("nginx_server" if kind.startswith("nginx") else kind)
         folder.rename(web.folder / bucket)
@@ -55,7 +60,7 @@ def fill(request: pytest.FixtureRequest, folder: Path, bucket: str) -> Callable[
     return fill
 
 
-@pytest.fixture(params=[*STORES, *WEB])
+@pytest.fixture(params=marked(*SCHEMES, "nginx", "nginx with https", "faulty_server"))
 def store(request: pytest.FixtureRequest, fill: Callable[[str], tuple[str, dict[str, Any]]]) -> ObjectStore:
     url, options = fill(request.param)
     return from_url(url, client_options=options or None, retry_config=NO_RETRY)
@@ -102,14 +107,14 @@ def test_a_missing_object_is_not_found(store: ObjectStore) -> None:
             look(store, "missing")
 
 
-@pytest.mark.parametrize(("kind", "scheme"), [*SCHEMES.items()])
-def test_a_missing_bucket_is_not_found(request: pytest.FixtureRequest, kind: str, scheme: str) -> None:
+@pytest.mark.parametrize("kind", marked(*SCHEMES))
+def test_a_missing_bucket_is_not_found(request: pytest.FixtureRequest, kind: str) -> None:
     request.getfixturevalue(kind)
     with pytest.raises(FileNotFoundError, match="404"):
-        obstore.get(from_url(f"{scheme}://no-such-bucket", retry_config=NO_RETRY), NAME)
+        obstore.get(from_url(f"{SCHEMES[kind]}://no-such-bucket", retry_config=NO_RETRY), NAME)
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", marked(*SCHEMES))
 def test_a_replaced_object_has_another_etag(
     request: pytest.FixtureRequest, folder: Path, bucket: str, kind: str
 ) -> None:
@@ -123,7 +128,7 @@ def test_a_replaced_object_has_another_etag(
         read(store, 5, 100, if_match=etag)
 
 
-@pytest.mark.parametrize("kind", ["s3_server", "azure_server"])
+@pytest.mark.parametrize("kind", marked("s3_server", "azure_server"))
 def test_a_bucket_lists_its_objects(request: pytest.FixtureRequest, folder: Path, bucket: str, kind: str) -> None:
     """The emulator of gs:// does not."""
     store = from_url(request.getfixturevalue(kind).fill(folder, bucket, "pre/fix"), retry_config=NO_RETRY)
@@ -149,6 +154,7 @@ def test_options_of_the_client_replace_those_of_the_environment(s3_server: S3Ser
     assert read(S3Store(bucket, client_options=options, retry_config=NO_RETRY), 5, 100) == BODY[5:100]
 
 
+@slow
 def test_azure_refuses_another_key(
     azure_server: AzureServer, folder: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,12 +164,14 @@ def test_azure_refuses_another_key(
         read(from_url(url, retry_config=NO_RETRY), 5, 100)
 
 
+@slow
 def test_a_store_of_azure_cannot_be_shown(azure_server: AzureServer) -> None:
     """Its repr panics where the account is named by the environment: no message may hold it."""
     with pytest.raises(BaseException, match="Account name"):
         repr(from_url("az://container"))
 
 
+@slow
 def test_nginx_has_a_ledger(nginx_server: NginxServer, certificates: Certificates) -> None:
     (nginx_server.folder / "counted").write_bytes(BODY)
     for url in (nginx_server.url, nginx_server.tls_url):

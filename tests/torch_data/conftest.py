@@ -13,7 +13,7 @@ from fleet_fixtures import fleet
 from numbered_fixtures import no_ranks, numbered_root
 from parsers.robot_episodes import robots
 from run_folder import built_once
-from server_fixtures import certificates, nginx_server, no_credentials, publish, s3_server
+from server_fixtures import certificates, faulty_server, nginx_server, no_credentials, publish, s3_server
 from tfds_fixtures import cache_home
 from zygote import Answering, Script, forked_instead_of_fresh, last_line_of, tensorflow_zygote, torch_zygote
 
@@ -23,6 +23,7 @@ from torch_data import scenarios
 __all__ = [
     "cache_home",
     "certificates",
+    "faulty_server",
     "fleet",
     "nginx_server",
     "no_credentials",
