@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "console", "text", "toml", "bash", "diff"}
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_NUM_EXAMPLES = re.compile(r"(?<=, )num_examples=\d+")
 _MODULE = """
 import os, runpy, sys
 sys.stdout = os.fdopen(os.dup(1), "w")  # Of this process, rather than of the one that it was forked from.
@@ -65,6 +66,24 @@ class Command:
     def id(self) -> str:
         """What a test is called by."""
         return f"{self.block.id}-{self.number}"
+
+
+class _ThreeEpochs(ast.NodeTransformer):
+    """Lets every loop over a loader run three times."""
+
+    def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802 (as ast calls it)
+        self.generic_visit(node)
+        if "loader" not in ast.unparse(node.iter):
+            return node
+        return ast.For(ast.Name("_", ast.Store()), ast.parse("range(3)", mode="eval").body, [node], [])
+
+
+def longer(block: Block) -> str | None:
+    """Returns a block that trains on a dataset of some examples, with 400 of them, for three epochs; None: another."""
+    text, num_changed = _NUM_EXAMPLES.subn("num_examples=400", block.text)
+    code = ast.parse(text)
+    found = ast.unparse(ast.fix_missing_locations(_ThreeEpochs().visit(code)))
+    return found if num_changed and found != ast.unparse(ast.parse(text)) else None
 
 
 def blocks_of(page: Path) -> list[Block]:

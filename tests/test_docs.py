@@ -26,6 +26,7 @@ from doc_blocks import (
     Block,
     Command,
     Reader,
+    longer,
 )
 
 import tfds_torch
@@ -57,6 +58,19 @@ def test_a_python_block_runs_as_it_stands(block: Block, reader: Reader, tmp_path
     assert done.returncode == 0, done.stderr
     if block.id not in NOISY:
         assert [word for word in NOISE if word in done.stderr] == [], done.stderr
+
+
+TRAINING = {block.id: text for block in IN_DOCS if (text := longer(block)) is not None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", TRAINING)
+def test_a_block_that_trains_goes_on_for_three_epochs_of_400_examples(
+    block: str, reader: Reader, tmp_path: Path
+) -> None:
+    """What only some crops of some examples bring about has a chance to happen."""
+    done = reader.run_python(TRAINING[block], tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 RUN_HERE = [
