@@ -21,7 +21,7 @@ TORCH_OPTIONS ?=
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-slim test-gpu campaign wheels lint docs bench clean
+.PHONY: help demo test test-slow slow test-slim test-gpu campaign mutants wheels lint docs bench clean beam azurite
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,14 +62,23 @@ $(INSTALLED_MOTO): $(INSTALLED) requirements/moto.txt
 demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every promise
 	@$(BIN)/python -m tfds_torch.check
 
+beam: $(INSTALLED_BEAM)
+
+# Azurite, the tests' server of az://.
+azurite:
+	@test -e $(VENV)/azurite || ! command -v npm >/dev/null \
+		|| timeout 300 npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3.35.0 </dev/null >/dev/null \
+		|| { rm -rf $(VENV)/azurite; echo "Azurite cannot be installed: its tests are skipped"; }
+
 test: $(INSTALLED_MOTO) ## the quick tests
 	@$(BIN)/python -m pytest -m "not slow and not campaign" $(IN_TWO)
 
-test-slow: $(INSTALLED_BEAM) $(INSTALLED_MOTO) ## the rest of the tests
-	@$(BIN)/python -m pytest -m "slow and not campaign" $(IN_TWO)
+test-slow: beam azurite slow test-slim ## the rest of the tests, with all that they need
 
-test-all: $(INSTALLED_BEAM) $(INSTALLED_MOTO) ## both, one after the other in one run: they share what they build
-	@$(BIN)/python -m pytest -m "not campaign" $(IN_TWO)
+# Those of some folders: SLOW_TESTS="tests/plan tests/parsers". A folder may have none: 5 is pytest's word for that.
+SLOW_TESTS ?= tests
+slow: $(INSTALLED_MOTO)
+	@$(BIN)/python -m pytest -m "slow and not campaign" $(IN_TWO) $(SLOW_TESTS) || [ $$? -eq 5 ]
 
 # What they read is built with tensorflow, by the other environment.
 $(INSTALLED_SLIM): $(INSTALLED) requirements/slim.txt
@@ -93,6 +102,10 @@ wheels: $(INSTALLED) ## install the wheel without constraints on every Python he
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -m gpu -s tests/gpu
+
+ROOM ?= plan
+mutants: $(INSTALLED_MOTO) ## what the quick tests of a room catch of small changes to its code: ROOM=plan
+	@$(BIN)/python tests/mutants.py $(ROOM)
 
 campaign: $(INSTALLED_MOTO) ## every grid of ranks and workers, with real processes, and every fault (an hour or more)
 	@$(BIN)/python -m pytest -m campaign

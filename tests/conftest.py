@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 import pytest_report
 import run_folder
+import time_limit
 import torchvision_build
 import without_tensorflow
 
@@ -106,6 +107,10 @@ class SkipGate:
                 terminalreporter.line(line)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    time_limit.add_option(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     lines = [line.strip() for line in ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()]
     without_tensorflow.install(config)
@@ -113,6 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("cacheprovider"):
         run_folder.kept = config.cache.mkdir("datasets")
     pytest_report.install(config)
+    time_limit.install(config)
     pytest_report.add_section(config, "torchvision", torchvision_build.describe, is_fact=True)
 
 

@@ -9,7 +9,7 @@ import pytest
 from zygote import Script, torch_zygote
 
 PYTEST = str(Path(pytest.__file__).with_name("__main__.py"))
-PLUGINS = ("conftest.py", "pytest_report.py", "run_folder.py", "torchvision_build.py", "without_tensorflow.py")
+PLUGINS = ("conftest.py", "pytest_report.py", "run_folder.py", "time_limit.py", "torchvision_build.py", "without_tensorflow.py")
 
 SKIPS = {
     "mark": '@pytest.mark.skip(reason="no luck")\ndef test_it(): pass',
@@ -60,6 +60,15 @@ def test_a_reason_may_be_named_for_all_tests(checkout: Path) -> None:
 def test_a_named_skip_with_another_reason_fails_the_run(checkout: Path) -> None:
     allowed = "tests/test_mark.py::test_it: no GPU"
     assert run_pytest(checkout, {"mark": SKIPS["mark"]}, allowed)[0] == 1
+
+
+def test_a_run_whose_time_is_over_names_what_it_leaves_out_and_passes(checkout: Path) -> None:
+    allowed = "*: left out: the run's time was over"
+    code, output = run_pytest(checkout, {"one": "def test_it(): assert False"}, allowed, "--start-until=0")
+    assert code == 0, output
+    left_out = output.partition("tests that were left out")[2].splitlines()
+    assert {"tests/test_one.py::test_it", "tests/test_one.py::test_other"} <= set(left_out)
+    assert run_pytest(checkout, {"one": ""}, allowed, "--start-until=9e9")[1].count("1 passed") == 1
 
 
 @pytest.mark.slow
