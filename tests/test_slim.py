@@ -1,4 +1,4 @@
-"""Twenty tests of `make test-slim`, where tensorflow cannot be imported, in no process: the rest needs its environment."""
+"""Twenty tests of `make test-slim` where no process can import tensorflow; the rest needs an environment of its own."""
 
 import os
 from collections.abc import Callable
