@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "console", "text", "toml", "bash", "diff"}
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_NUM_EXAMPLES = re.compile(r"(?<=, )num_examples=\d+")
+_NUM_MADE_UP = re.compile(r'(prepare_fake\("[\w/]+", num_examples=)\d+')
 _MODULE = """
 import os, runpy, sys
 sys.stdout = os.fdopen(os.dup(1), "w")  # Of this process, rather than of the one that it was forked from.
@@ -71,7 +71,7 @@ class Command:
 class _ThreeEpochs(ast.NodeTransformer):
     """Lets every loop over a loader run three times."""
 
-    def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802 (as ast calls it)
+    def visit_For(self, node: ast.For) -> ast.For:
         self.generic_visit(node)
         if "loader" not in ast.unparse(node.iter):
             return node
@@ -79,8 +79,8 @@ class _ThreeEpochs(ast.NodeTransformer):
 
 
 def longer(block: Block) -> str | None:
-    """Returns a block that trains on a dataset of some examples, with 400 of them, for three epochs; None: another."""
-    text, num_changed = _NUM_EXAMPLES.subn("num_examples=400", block.text)
+    """Returns a block that trains on made-up examples, with 400 of them, for three epochs; None: another block."""
+    text, num_changed = _NUM_MADE_UP.subn(r"\g<1>400", block.text)
     code = ast.parse(text)
     found = ast.unparse(ast.fix_missing_locations(_ThreeEpochs().visit(code)))
     return found if num_changed and found != ast.unparse(ast.parse(text)) else None
