@@ -20,7 +20,7 @@ class GridCounts:
     Attributes:
         verdicts: of every cell.
         sequences: (cell without its start method and persistence, epoch) -> what every rank saw, and under which cell;
-            by index also without its ranks and workers, and what all ranks saw together.
+            by index also without its ranks and workers (but for groups of blocks), and what all ranks saw together.
     """
 
     verdicts: list[tuple[Cell, Verdict]] = field(default_factory=list)
@@ -37,6 +37,8 @@ class GridCounts:
                 key: tuple[object, ...]
                 if cell.is_by_index:  # One pass has one order, however it is cut; then comes the fill.
                     came, key = [promises.row_of_all(ranks)[: len(truth)]], (cell.data, cell.task, epoch)
+                    if split.groups > 1:  # Blocks are dealt to groups for a size of the global batch.
+                        key += (cell.global_batch,)
                 else:
                     came = promises.sequence(ranks)
                     key = (cell.data, cell.num_replicas, cell.workers, cell.task, cell.batch_size, epoch)
