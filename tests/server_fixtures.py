@@ -152,7 +152,9 @@ def publish(request: pytest.FixtureRequest) -> Callable[[str, Path | str], str]:
         if source == "s3":
             s3: S3Server = request.getfixturevalue("s3_server")
             return s3.fill(Path(folder), name)
-        web: NginxServer | FaultyFolder = request.getfixturevalue("faulty_server" if source == "http" else "nginx_server")
+        web: NginxServer | FaultyFolder = request.getfixturevalue(
+            "faulty_server" if source == "http" else "nginx_server"
+        )
         shutil.copytree(folder, web.folder / name)
         return f"{web.url}/{name}"
 

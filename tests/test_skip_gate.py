@@ -9,7 +9,14 @@ import pytest
 from zygote import Script, torch_zygote
 
 PYTEST = str(Path(pytest.__file__).with_name("__main__.py"))
-PLUGINS = ("conftest.py", "pytest_report.py", "run_folder.py", "time_limit.py", "torchvision_build.py", "without_tensorflow.py")
+PLUGINS = (
+    "conftest.py",
+    "pytest_report.py",
+    "run_folder.py",
+    "time_limit.py",
+    "torchvision_build.py",
+    "without_tensorflow.py",
+)
 
 SKIPS = {
     "mark": '@pytest.mark.skip(reason="no luck")\ndef test_it(): pass',

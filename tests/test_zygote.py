@@ -86,6 +86,7 @@ def test_a_script_is_one_and_what_it_leaves_is_found(tmp_path: Path) -> None:
     assert started.left() == []
 
 
+@pytest.mark.slow  # The tests after it have to start other ones.
 def test_an_answer_that_was_not_waited_for_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     zygote = torch_zygote()
     number, link = zygote.fork(wait_for_the_end)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
+from zygote import forked_instead_of_fresh
 
 from benchmarks.conversion import DecodedImages, converted, decode_record, write_shards
 from benchmarks.task import FFCV_INSTALL
@@ -51,7 +52,8 @@ def names_of(path: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tars(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return converted(photos, "tar", tmp_path_factory.mktemp("converted"))
+    with forked_instead_of_fresh():
+        return converted(photos, "tar", tmp_path_factory.mktemp("converted"))
 
 
 def test_tar_files_hold_the_same_bytes_in_the_same_order(photos: Path, tars: Path) -> None:

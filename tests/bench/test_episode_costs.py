@@ -48,6 +48,7 @@ def read_stream(task: Task, num_batches: int) -> list[dict[str, Any]]:
     return list(rlds_stream.make_stream(task, 50).take(num_batches).as_numpy_iterator())
 
 
+@pytest.mark.slow
 def test_the_stream_has_the_windows_of_the_episodes(task: Task) -> None:
     batches = tensorflow_zygote().call(read_stream, task, 3)
     expected = set()
@@ -70,8 +71,13 @@ def run_epochs(load: Callable[[Task], Callable[[int], Any]], task: Task) -> list
     return [sum(len(batch) for batch in epochs(number)) for number in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("load", "num_windows"), [(rlds_stream.load_small, 22 * 16), (frame_limit.load, None)], ids=["stream", "limit"]
+    ("load", "num_windows"),
+    [
+        pytest.param(rlds_stream.load_small, 22 * 16, id="stream"),
+        pytest.param(frame_limit.load, None, id="limit"),
+    ],
 )
 def test_an_epoch_has_its_windows(load: Any, num_windows: int | None, task: Task) -> None:
     counts = tensorflow_zygote().call(run_epochs, load, task)

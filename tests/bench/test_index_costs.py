@@ -42,7 +42,7 @@ def test_building_is_measured_warm_and_cold_and_leaves_no_records(
     assert list((tmp_path / "tfds_torch" / "bench").iterdir()) == []
 
 
-@pytest.mark.parametrize("is_cold", [False, True])
+@pytest.mark.parametrize("is_cold", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_index_is_built_stored_and_opened(is_cold: bool, tmp_path: Path) -> None:
     runs = write_shards(tmp_path / "made", 20_000, range(64, 201), 2)
     figures = measure_index(runs, "made:1.0.0", tmp_path / "cache", is_cold=is_cold)

@@ -1,14 +1,24 @@
 """One machine for all checks: the datasets that they read are built once."""
 
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from numbered_fixtures import numbered_root
+from zygote import tensorflow_zygote
 
-from check.machine import NUM_PHOTOS, NUM_SHARDS, PLANTED_CHECK, Checked, Checker, FakeCheck, Machine, Reported, cut
+from check.machine import (
+    NUM_PHOTOS,
+    NUM_SHARDS,
+    Checked,
+    Checker,
+    FakeCheck,
+    Machine,
+    Reported,
+    cut,
+    forked_checker,
+)
 from tfds_torch import demo
 
 __all__ = ["numbered_root"]
@@ -23,9 +33,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 @pytest.fixture(scope="session")
 def checker(machine: Machine, digits: Path) -> Iterator[Checker]:
-    with machine.start(PLANTED_CHECK, "--with-tensorflow", stderr=subprocess.DEVNULL) as process:
-        yield Checker(process)
-        process.stdin.close()
+    """A check needs tensorflow once, and not in a fresh process for each that asks TFDS."""
+    with forked_checker(machine, tensorflow_zygote()) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,24 @@
 """The machine that a check runs on, and what it left behind there."""
 
 import json
+import multiprocessing
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import zygote
+
+from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.tfrecord.framing import read_records
 
 PLANTED_CHECK = Path(__file__).with_name("planted_check.py")
@@ -138,11 +146,11 @@ class Machine:
         return Checked(process.returncode, output, errors)
 
 
-@dataclass(frozen=True)
 class Checker:
-    """A process that checks without workers, again and again: tensorflow is loaded once."""
+    """A process that checks again and again, with faults of planted_check.py."""
 
-    process: "subprocess.Popen[str]"
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
 
     def check_planted(
         self,
@@ -153,12 +161,14 @@ class Checker:
         is_terminal: bool = False,
     ) -> Checked:
         """Returns what a check with a fault of planted_check.py left behind, on such a terminal."""
+        return Checked(*self._ask([fault, list(map(str, arguments)), width, encoding, is_terminal]))
+
+    def _ask(self, call: list[Any]) -> Any:
         assert self.process.stdin
         assert self.process.stdout
-        call = [fault, list(map(str, arguments)), width, encoding, is_terminal]
         self.process.stdin.write(json.dumps(call) + "\n")
         self.process.stdin.flush()
-        return Checked(*json.loads(self.process.stdout.readline()))
+        return json.loads(self.process.stdout.readline())
 
     def check(self, *arguments: object) -> Checked:
         return self.check_planted("none", arguments)
@@ -166,6 +176,51 @@ class Checker:
     def check_line(self, line: str) -> Checked:
         """Checks with the arguments of a shell's command line."""
         return self.check(*shlex.split(line))
+
+
+class ForkedChecker(Checker):
+    """The same, of a zygote: what that has imported is there at once."""
+
+    def __init__(self, link: Connection) -> None:
+        self.link = link
+
+    def _ask(self, call: list[Any]) -> Any:
+        self.link.send(call)
+        return self.link.recv()
+
+
+@contextmanager
+def forked_checker(machine: Machine, of: zygote.Zygote) -> Iterator[Checker]:
+    """A checker of a machine. Of a zygote with tensorflow, it is for checks without workers."""
+    pid, link = of.fork(_answer_checks, machine.environ, str(machine.home))
+    yield ForkedChecker(link)
+    link.send(None)
+    link.close()
+    of.wait(pid)
+
+
+def _answer_checks(link: Connection, environ: Mapping[str, str], home: str) -> None:
+    os.setsid()
+    with open(os.devnull, "r+b") as nowhere:
+        for descriptor in range(3):
+            os.dup2(nowhere.fileno(), descriptor)
+    os.chdir(home)
+    zygote._set_environment(environ)
+    sys.path.insert(0, str(PLANTED_CHECK.parent))
+    import planted_check  # type: ignore[import-not-found]
+    from tensorflow_datasets.core import constants
+
+    constants.DATA_DIR = environ["TFDS_DATA_DIR"]  # Read when it was imported.
+    multiprocessing.set_start_method("fork", force=True)
+    subprocess_call.call = _call_in_a_fork
+    while (call := link.recv()) is not None:
+        link.send(planted_check.run(*call))
+
+
+def _call_in_a_fork(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Stands for a fresh process, which would import everything again."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(function, *args, **kwargs).result()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs `tfds_torch.check` with faults planted into what the parser yields; test_command.py starts it as a script.
+"""Runs `tfds_torch.check` with faults planted into what the parser yields: a script, or `run` of a zygote's process.
 
 Faults of the loader, and of the ranks of --torchrun (planted_ranks.py), are planted in the place of what builds them.
 
@@ -232,7 +232,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--interrupt"]:
         with mock.patch.object(command.Ledger, "add", interrupt_among_batches):
             sys.exit(command.main(sys.argv[2:]))
-    if sys.argv[1:2] == ["--with-tensorflow"]:
-        import tensorflow  # noqa: F401 # Once, and not in a fresh process for every check that asks TFDS.
     for line in sys.stdin:
         print(json.dumps(run(*json.loads(line))), flush=True)

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from conftest import INTERRUPTED
 from PIL import Image, ImageDraw
+from zygote import torch_zygote
 
 from check.machine import (
     NUM_PHOTOS,
@@ -28,6 +29,7 @@ from check.machine import (
     Machine,
     Reported,
     cut,
+    forked_checker,
     no_control_characters,
     row,
 )
@@ -302,17 +304,24 @@ def test_evaluation_over_a_training_config_reads_every_example_once(
     assert evaluation.ledger == [figures]
 
 
-def test_the_recipes_that_come_with_the_project_can_be_read(checker: Checker) -> None:
-    recipes = sorted((ROOT / "configs").glob("*.toml"))
-    assert len(recipes) >= 6
-    for path in recipes:
-        checked = checker.check("--config", path, "--workers", "0", "--epochs", "1")
-        if path.stem.startswith(("digits", "episodes")):  # Embedded.
-            assert (checked.code, checked.broken) == (0, {}), checked.errors
-        else:  # Not prepared: the message names both ways on.
-            assert (checked.code, checked.output) == (2, "")
-            assert "tfds build" in checked.errors
-            assert "--fake 1000" in checked.errors
+RECIPES = sorted((ROOT / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [  # TFDS builds the episodes, for many seconds.
+        pytest.param(path, marks=slow if path.stem.startswith("episodes") else (), id=path.stem) for path in RECIPES
+    ],
+)
+def test_the_recipes_that_come_with_the_project_can_be_read(checker: Checker, path: Path) -> None:
+    assert len(RECIPES) >= 6
+    checked = checker.check("--config", path, "--workers", "0", "--epochs", "1")
+    if path.stem.startswith(("digits", "episodes")):  # Embedded.
+        assert (checked.code, checked.broken) == (0, {}), checked.errors
+    else:  # Not prepared: the message names both ways on.
+        assert (checked.code, checked.output) == (2, "")
+        assert "tfds build" in checked.errors
+        assert "--fake 1000" in checked.errors
 
 
 # Terminals.
@@ -428,11 +437,10 @@ def test_faults_planted_into_real_workers_break_their_promises(
 
 
 def test_a_worker_that_is_killed_is_one_message_and_a_report(machine: Machine, digits: Path, tmp_path: Path) -> None:
-    """In a process of its own: its workers are forked before it loads tensorflow."""
+    """In a process without tensorflow: its workers are forked before it loads that."""
     arguments = ["--json", tmp_path / "report.json"]
-    with machine.start(PLANTED_CHECK) as process:
-        checked = Checker(process).check_planted("killed worker", arguments)
-        process.communicate()
+    with forked_checker(machine, torch_zygote()) as its_checker:
+        checked = its_checker.check_planted("killed worker", arguments)
     assert checked.code == 1, checked.code
     assert re.match(r"BROKEN: Worker \d \(pid \d+\) was killed by SIGKILL \(out of memory\?\) while it", checked.errors)
     assert len(checked.errors.strip().splitlines()) == 1

@@ -59,7 +59,7 @@ def held_bytes(do: Callable[[], object]) -> int:
 @pytest.mark.parametrize("num_replicas", [1, 2])
 def test_an_epoch_that_was_judged_takes_no_more_memory_than_its_figures(num_replicas: int) -> None:
     """One rank after the other, as the command reads: the epochs of the first wait for those of the last."""
-    num_examples, num_epochs = 4000, 8
+    num_examples, num_epochs = 4000, 4
     ledger = Ledger(expectation(num_examples, num_epochs, num_replicas))
     read_epoch(ledger, 0, 0)
     grown = held_bytes(lambda: [read_epoch(ledger, 0, epoch) for epoch in range(1, num_epochs)])
@@ -72,9 +72,9 @@ def test_an_epoch_that_was_judged_takes_no_more_memory_than_its_figures(num_repl
 def test_what_is_held_of_an_epoch_is_the_same_for_a_dataset_ten_times_as_large() -> None:
     held = []
     for num_examples in (1000, 10_000):
-        ledger = Ledger(expectation(num_examples, 3, 1))
+        ledger = Ledger(expectation(num_examples, 2, 1))
         read_epoch(ledger, 0, 0)
-        held.append(held_bytes(lambda ledger=ledger: [read_epoch(ledger, 0, epoch) for epoch in (1, 2)]))  # type: ignore[misc]
+        held.append(held_bytes(lambda ledger=ledger: read_epoch(ledger, 0, 1)))  # type: ignore[misc]
     assert held[1] < held[0] + 2000, held
 
 

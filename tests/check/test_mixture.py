@@ -1,7 +1,7 @@
 """`python -m tfds_torch.check` of a mixture: the ledger by member, and the promises of its weights."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from encoded_images import photograph, save
 from mixed_numbers import mix_numbered
 from storage.beton.made_files import write_images
 from storage.webdataset.made_tars import write_samples
+from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from check import report_file
 from check.page_file import load
@@ -167,6 +168,13 @@ def test_of_an_interrupted_reading_the_whole_epochs_are_judged(numbered_root: st
 # The command.
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Forks the processes that build datasets and ask TFDS: a check's own are those of test_command.py's first one."""
+    with forked_instead_of_fresh(tensorflow_zygote):
+        yield
+
+
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe of the digits, a `.beton` file and tars, whose labels mean nothing together."""
@@ -189,6 +197,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_mixture_of_three_formats_is_checked_and_reported(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +228,7 @@ def test_a_mixture_of_three_formats_is_checked_and_reported(
     assert sheet.stat().st_size > 0
 
 
+@pytest.mark.usefixtures("forked")
 def test_evaluation_reads_every_example_of_every_member_once(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The weights are those of training."""
     assert command.main(["--config", str(recipe), "--workers", "0", "--eval", "--replicas", "3", "--epochs", "1"]) == 0
@@ -229,6 +239,7 @@ def test_evaluation_reads_every_example_of_every_member_once(recipe: Path, capsy
     assert len(rows) == 3
 
 
+@pytest.mark.usefixtures("forked")
 def test_many_members_are_drawn_together(
     numbered_root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,6 +281,7 @@ def test_a_member_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Capt
     assert "error: Member 'b' of the mixture: There is no file 'nowhere.beton'" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("forked")
 def test_made_up_members_stand_beside_embedded_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(

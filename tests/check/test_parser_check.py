@@ -113,10 +113,17 @@ def broken(promises: Sequence[Any]) -> dict[str, str]:
 # What is kept
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2])
-def test_a_good_parser_keeps_every_promise_of_its_kind(case: tuple[Any, str], num_replicas: int) -> None:
-    parser, once = case
-    report = check_parser(parser, num_replicas=num_replicas, num_workers=1)
+WITH_WORKERS = ("rows", "mixture of subsets")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_replicas", "num_workers"),
+    [(name, 2, 0) for name in CASES]
+    + [pytest.param(name, 1, 1, marks=() if name in WITH_WORKERS else pytest.mark.slow) for name in CASES],
+)
+def test_a_good_parser_keeps_every_promise_of_its_kind(name: str, num_replicas: int, num_workers: int) -> None:
+    make, once = CASES[name]
+    report = check_parser(make(), num_replicas=num_replicas, num_workers=num_workers)
     assert report.is_kept, report
     found = names(report)
     once = once if num_replicas == 2 else found[3]  # What wraps depends on the ranks.

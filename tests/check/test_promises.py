@@ -174,7 +174,7 @@ cases = st.builds(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(cases)
 def test_any_good_ledger_keeps_every_promise(case: Case) -> None:
     assert broken(judge(case.expectation(), case.received())) == set()

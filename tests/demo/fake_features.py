@@ -12,7 +12,7 @@ from tfds_torch.demo.fake.example import ExampleMaker
 from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError
 
-NUM = 24
+NUM = 12
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64")
 
@@ -85,7 +85,7 @@ def list_features() -> tfds.features.FeaturesDict:
 
 def build_every_feature(root: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Returns the examples in the order of the files, and facts of the dataset."""
-    spec = DemoSpec.fake("every_feature", NUM, 3, ("train",), 0)
+    spec = DemoSpec.fake("every_feature", NUM, 3, ("train",), 1)
     real = EveryFeature(data_dir=f"{root}/none")
     builder = make_fake_builder(real, spec, data_dir=root, on_example=lambda: None)
     config = tfds.download.DownloadConfig(num_shards=3, try_download_gcs=False)

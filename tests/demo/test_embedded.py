@@ -125,19 +125,18 @@ def test_credits_travel_with_the_dataset(demo_root: Path) -> None:
         assert credit in photos["description"]
 
 
-@pytest.fixture(scope="module")
-def odd_sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[DemoSpec, Path]:
-    """DemoSpec -> version folder, for numbers at the edges; 360 is also the size of the test split of digits."""
-    root = tmp_path_factory.mktemp("odd_sizes")
-    specs = [DemoSpec.embedded("photos", *numbers) for numbers in ((1, 1), (5, 5), (360, 7))]
-    tensorflow_zygote().call(build_each, str(root), specs)
-    folders = {spec: root / str(number) / "photos" / "1.0.0" for number, spec in enumerate(specs)}
-    assert len(folders) == 3
-    return folders
-
-
-def test_the_number_of_shards_is_exact(odd_sizes: dict[DemoSpec, Path]) -> None:
-    for spec, folder in odd_sizes.items():
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        ((1, 1), (5, 5), (24, 7)),
+        pytest.param(((360, 7),), marks=pytest.mark.slow),  # Also the size of the test split of digits.
+    ],
+)
+def test_the_number_of_shards_is_exact(numbers: tuple[tuple[int, int], ...], tmp_path: Path) -> None:
+    specs = [DemoSpec.embedded("photos", *one) for one in numbers]
+    tensorflow_zygote().call(build_each, str(tmp_path), specs)
+    for number, spec in enumerate(specs):
+        folder = tmp_path / str(number) / "photos" / "1.0.0"
         lengths = read_shard_lengths(folder)["train"]
         assert (sum(lengths), len(lengths)) == (spec.num_examples, spec.num_shards)
         assert min(lengths) >= 1

@@ -15,7 +15,7 @@ from tfds_torch.demo import prepare
 from tfds_torch.demo.episodes import COLOURS, Episode, make_episode
 from tfds_torch.demo.spec import EPISODE_CONFIGS
 
-NUM_EPISODES, SEED = 11, 3
+NUM_EPISODES, SEED = {"bridge": 10, "droid": 4, "libero": 4}, 3
 SIZES = {"bridge": (256, 256), "droid": (180, 320), "libero": (256, 256)}
 CAMERAS = {
     "bridge": ("image_0", "image_1"),
@@ -30,7 +30,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("episodes")
     with forked_instead_of_fresh():
         for config in EPISODE_CONFIGS:
-            prepare(f"episodes/{config}", root=root, num_examples=NUM_EPISODES, num_shards=2, seed=SEED, progress=False)
+            num_examples = NUM_EPISODES[config]
+            prepare(f"episodes/{config}", root=root, num_examples=num_examples, num_shards=2, seed=SEED, progress=False)
     return root
 
 
@@ -45,21 +46,21 @@ def read(root: Path) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def made() -> list[Episode]:
-    return [make_episode(index, SEED) for index in range(NUM_EPISODES)]
+    return [make_episode(index, SEED) for index in range(max(NUM_EPISODES.values()))]
 
 
 def test_the_default_config_is_bridge_and_the_others_lie_beside_it(root: Path) -> None:
     assert json.loads((root / "episodes" / ".config" / "metadata.json").read_text()) == {
         "default_config_name": "bridge"
     }
-    assert prepare("episodes", root=root, num_examples=NUM_EPISODES, num_shards=2, seed=SEED) == root
+    assert prepare("episodes", root=root, num_examples=NUM_EPISODES["bridge"], num_shards=2, seed=SEED) == root
     assert sorted(folder.name for folder in (root / "episodes").glob("[a-z]*")) == list(EPISODE_CONFIGS)
 
 
 @pytest.mark.parametrize("config", EPISODE_CONFIGS)
 def test_every_episode_is_there_with_its_marks(config: str, read: dict[str, Any], made: list[Episode]) -> None:
-    assert len(read[config]) == NUM_EPISODES
-    for episode, own in zip(read[config], made, strict=True):
+    assert len(read[config]) == NUM_EPISODES[config]
+    for episode, own in zip(read[config], made, strict=False):
         steps, num_steps = episode["steps"], len(own)
         assert 60 < num_steps < 130
         np.testing.assert_array_equal(np.flatnonzero(steps["is_first"]), [0])
@@ -71,7 +72,7 @@ def test_every_episode_is_there_with_its_marks(config: str, read: dict[str, Any]
 
 @pytest.mark.parametrize("config", EPISODE_CONFIGS)
 def test_images_are_the_files_that_were_made(config: str, read: dict[str, Any], made: list[Episode]) -> None:
-    for episode, own in zip(read[config], made, strict=True):
+    for episode, own in zip(read[config], made, strict=False):
         for camera, is_wide in zip(CAMERAS[config], (True, False), strict=True):
             files = episode["steps"][f"observation/{camera}"]
             step = len(files) // 2
@@ -103,7 +104,7 @@ def test_bridge_has_its_values(read: dict[str, Any], made: list[Episode]) -> Non
 
 
 def test_droid_has_its_values(read: dict[str, Any], made: list[Episode]) -> None:
-    for episode, own in zip(read["droid"], made, strict=True):
+    for episode, own in zip(read["droid"], made, strict=False):
         steps = episode["steps"]
         np.testing.assert_array_equal(steps["action"], stored(np.column_stack([own.move, own.grip])), strict=True)
         np.testing.assert_array_equal(steps["observation/cartesian_position"], stored(own.pose), strict=True)
@@ -118,7 +119,7 @@ def test_droid_has_its_values(read: dict[str, Any], made: list[Episode]) -> None
 
 
 def test_libero_has_its_values(read: dict[str, Any], made: list[Episode]) -> None:
-    for episode, own in zip(read["libero"], made, strict=True):
+    for episode, own in zip(read["libero"], made, strict=False):
         steps = episode["steps"]
         assert steps["action"].dtype == steps["observation/state"].dtype == np.float32
         assert steps["observation/state"].shape == (len(own), 8)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from tfds_fixtures import Datasets, Read, read_one
+from zygote import tensorflow_zygote
 
 from tfds_torch.engines import tensorflow_runtime
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.runtime import subprocess_call
 
 READ = Read({"name": "shapes", "split": "train[:20]", "batch_size": 8, "shuffle": True}, fields=("image", "label"))
 
@@ -84,11 +84,11 @@ def in_a_fork(function: Any, *args: Any) -> Any:
 
 
 def fork_before_and_after_tensorflow(root: str) -> dict[str, Any]:
-    """Runs in a child."""
-    inherits = tensorflow_runtime.has_inherited_runtime
-    seen: dict[str, Any] = {"before": in_a_fork(inherits)}
+    """Runs in a child, which has imported tensorflow and has not run it."""
     import tensorflow as tf
 
+    inherits = tensorflow_runtime.has_inherited_runtime
+    seen: dict[str, Any] = {"before": in_a_fork(inherits)}
     seen["read in a fork before tensorflow ran"] = in_a_fork(summarize, root)
     seen["read here"] = summarize(root)
     seen["gpus"] = tf.config.get_visible_devices("GPU")
@@ -101,10 +101,11 @@ def fork_before_and_after_tensorflow(root: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def forks(datasets: Datasets) -> dict[str, Any]:
-    return subprocess_call.call(fork_before_and_after_tensorflow, str(datasets.root))
+    return tensorflow_zygote().call(fork_before_and_after_tensorflow, str(datasets.root))
 
 
 def test_a_fork_knows_whether_tensorflow_ran_before_it(forks: dict[str, Any]) -> None:
+    assert in_a_fork(tensorflow_runtime.has_inherited_runtime) is False, "of a process that has not imported it"
     assert (forks["before"], forks["here"], forks["after"], forks["after two"]) == (False, False, True, True)
 
 

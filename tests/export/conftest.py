@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 from parsers.robot_episodes import robots
+from storage.unsynced import unsynced
 from tfds_fixtures import cache_home, datasets
 from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from tfds_torch import demo
 
-__all__ = ["cache_home", "datasets", "robots"]
+__all__ = ["cache_home", "datasets", "robots", "unsynced"]
 
 FAKES = ("oxford_iiit_pet", "coco/2017")
 

@@ -109,7 +109,7 @@ def test_features_of_every_kind_come_back_or_are_named(datasets: Datasets, tmp_p
     assert there[3]["caption"].endswith("grün")
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_any_indices_and_shuffle_give_these_samples_in_this_order(
     exported_root: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -1,6 +1,7 @@
 """`python -m tfds_torch.export --name PATH`: a `.beton` file and tars are exported from by their paths."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,22 @@ from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 TARS = "tars/photos-train-{000000..000003}.tar"
 
 
+@pytest.fixture(scope="module")
+def exports(exported_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `a.beton` and `TARS`, which hold `photos`."""
+    folder, photos = tmp_path_factory.mktemp("exports"), ParserTfds(exported_root, "photos")
+    export_dataset(photos, folder / "a.beton", format="beton", num_workers=1)
+    export_dataset(photos, folder / "tars", format="webdataset", num_shards=4, key="id", num_workers=1)
+    return folder
+
+
 @pytest.fixture
 def run(
-    exported_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """`run("--name", "a.beton", ...)`: exit code and standard error; `a.beton` and `TARS` hold `photos`."""
+    """`run("--name", "a.beton", ...)`: exit code and standard error, in a copy of `exports`."""
+    shutil.copytree(exports, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    photos = ParserTfds(exported_root, "photos")
-    export_dataset(photos, "a.beton", format="beton", num_workers=1)
-    export_dataset(photos, "tars", format="webdataset", num_shards=4, key="id", num_workers=1)
 
     def run(*arguments: str) -> tuple[int, str]:
         code = command.main([*arguments, "--workers", "2"])

@@ -254,7 +254,7 @@ def test_a_slow_iterable_is_not_a_stuck_worker(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(workers, "STUCK_S", 0.3)
 
     def make_slowly(number: int) -> dict[str, object]:
-        time.sleep(0.8 if number in (3, 8) else 0)
+        time.sleep(0.5 if number in (3, 8) else 0)
         return {"label": number}
 
     export(Sized(12, make=make_slowly), tmp_path / "a.beton")

@@ -13,6 +13,7 @@ from tfds_fixtures import cache_home
 from zygote import Script, last_line_of, torch_zygote
 
 from faults import pool_lives
+from tfds_torch.loaders import base_loader
 
 __all__ = ["are_gone", "cache_home", "no_ranks", "numbered_root"]
 
@@ -21,6 +22,12 @@ _UNLINKED = re.compile(
     r".*resource_tracker: '/mp-\w+': \[Errno 2\] No such file or directory\n.*\n"
 )
 """Of a worker that was ended while it removed what tensorflow's imports had made: it was removed, and not yet said."""
+
+
+@pytest.fixture(autouse=True)
+def _stuck_workers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers have a second to end by themselves, before they are killed."""
+    monkeypatch.setattr(base_loader, "GRACE_S", 0.2)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from faults.harm import LAST_WORDS
 from tfds_torch.errors import CorruptRecordError, StallError, WorkerError
 
 AreGone = Callable[[list[int]], bool]
+LOADER, SHARED = QUICK[:1], QUICK[1:]
 ENDS = {
     "kill": "was killed by SIGKILL (out of memory?)",
     "exit": "ended with exit code 0",
@@ -42,9 +43,6 @@ STALL_S = {"fork": 2.0, "spawn": 25.0, "forkserver": 25.0}
 """Time limits in which a worker also starts."""
 
 
-KILLED_QUICKLY = ("Loader-fork-persistent", "examples-fork-once", "shared-fork-once", "zmq-fork-persistent")
-
-
 def check_that_it_goes_on(loader: Any, came: list[Any], root: str) -> None:
     """Checks the batches that came before an error: they are the epoch's first ones, and the rest comes exactly."""
     assert came == planned(root, 0)[: len(came)]
@@ -53,7 +51,7 @@ def check_that_it_goes_on(loader: Any, came: list[Any], root: str) -> None:
     assert list(places(loader)) == planned(root, 1)
 
 
-@pytest.mark.parametrize("cell", cells(KILLED_QUICKLY, (*FORKED, "shared-spawn-persistent", "zmq-forkserver-once")))
+@pytest.mark.parametrize("cell", cells(slow=(*FORKED, "shared-spawn-persistent", "zmq-forkserver-once")))
 def test_a_killed_worker_is_an_error_that_names_it_and_the_epoch_goes_on_exactly(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -67,8 +65,12 @@ OTHER_ENDS = ("exit", "segfault", "terminate", "bus")
     ("how", "cell"),
     crossed(
         OTHER_ENDS,
-        quick={"Loader-fork-persistent": OTHER_ENDS, "shared-fork-once": ("exit",)},
-        slow={"shared-fork-once": ("segfault", "terminate"), "zmq-fork-persistent": ("exit", "bus")},
+        quick={"examples-fork-once": ("terminate",), "zmq-fork-persistent": ("exit",)},
+        slow={
+            "Loader-fork-persistent": OTHER_ENDS,
+            "shared-fork-once": ("exit", "segfault", "terminate"),
+            "zmq-fork-persistent": ("bus",),
+        },
     ),
 )
 def test_a_worker_that_ends_in_another_way_is_an_error_that_names_it(
@@ -95,7 +97,7 @@ def check_death(how: str, cell: Cell, root: str, folder: Path, are_gone: AreGone
         check_that_it_goes_on(loader, came, root)
 
 
-@pytest.mark.parametrize("cell", cells(slow=()))
+@pytest.mark.parametrize("cell", cells(SHARED, LOADER))
 def test_a_worker_that_is_killed_while_the_loop_is_at_work_is_an_error_without_a_time_limit(
     cell: Cell, numbered_root: str
 ) -> None:
@@ -145,14 +147,14 @@ def test_every_one_of_many_deaths_is_an_error_and_leaves_nothing_open(
 # Workers that are stuck, or merely slow
 
 
-@pytest.mark.parametrize("cell", cells(slow=("examples-fork-once", "zmq-fork-persistent")))
+@pytest.mark.parametrize("cell", cells(LOADER, (*SHARED, "examples-fork-once", "zmq-fork-persistent")))
 def test_a_hanging_worker_is_a_stall_error_with_its_stack(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
     check_stall(cell, numbered_root, tmp_path, are_gone, is_stopped=False)
 
 
-@pytest.mark.parametrize("cell", cells(quick=("shared-fork-once",), slow=("Loader-fork-once",)))
+@pytest.mark.parametrize("cell", cells(SHARED, ("Loader-fork-once",)))
 def test_a_stopped_worker_is_a_stall_error_with_its_state(
     cell: Cell, numbered_root: str, tmp_path: Path, are_gone: AreGone
 ) -> None:
@@ -185,14 +187,14 @@ def check_stall(cell: Cell, root: str, folder: Path, are_gone: AreGone, *, is_st
         check_that_it_goes_on(loader, came, root)
 
 
-@pytest.mark.parametrize("cell", cells(slow=("shared-spawn-persistent",)))
+@pytest.mark.parametrize("cell", cells(SHARED, (*LOADER, "shared-spawn-persistent")))
 def test_a_worker_that_is_merely_slow_is_no_error(cell: Cell, numbered_root: str, tmp_path: Path) -> None:
     with make_loader(cell, numbered_root, harm_at(numbered_root, "slow", tmp_path)) as loader:
         assert list(places(loader)) == planned(numbered_root, 0)
         assert (tmp_path / "reached").exists()
 
 
-@pytest.mark.parametrize("cell", cells(slow=()))
+@pytest.mark.parametrize("cell", cells(SHARED, LOADER))
 def test_timeout_s_limits_the_wait_for_a_batch_and_not_the_epoch(
     cell: Cell, numbered_root: str, tmp_path: Path
 ) -> None:
@@ -222,20 +224,22 @@ EXCEPTIONS = {
 }
 TAKES_LONG = ("tensorflow", HARMED_BATCH)  # Its import.
 IN_EITHER = (("ours", HARMED_BATCH), ("local", HARMED_BATCH), ("stop iteration", 1))
+AT_FIRST = ("end of file", "broken pipe", "stop iteration")
 QUICKLY_RAISED = [
-    *((name, HARMED_BATCH) for name in EXCEPTIONS if name != "tensorflow"),
-    *((name, 1) for name in ("key", "end of file", "broken pipe", "stop iteration")),  # At its first batch.
+    *((name, HARMED_BATCH) for name in EXCEPTIONS if name not in (*AT_FIRST, "tensorflow")),
+    *((name, 1) for name in AT_FIRST),  # At its first batch.
 ]
+SLOWLY_RAISED = [*((name, HARMED_BATCH) for name in AT_FIRST), ("key", 1)]
 
 
 @pytest.mark.parametrize(
     ("name", "at", "cell"),
     crossed(
-        [*QUICKLY_RAISED, TAKES_LONG],
+        [*QUICKLY_RAISED, *SLOWLY_RAISED, TAKES_LONG],
         quick={"Loader-fork-persistent": QUICKLY_RAISED, "shared-fork-once": IN_EITHER},
         slow={
-            "Loader-fork-persistent": (TAKES_LONG,),
-            "shared-fork-once": QUICKLY_RAISED,
+            "Loader-fork-persistent": (*SLOWLY_RAISED, TAKES_LONG),
+            "shared-fork-once": (*QUICKLY_RAISED, *SLOWLY_RAISED),
             "zmq-fork-once": (("nested", HARMED_BATCH), ("broken pipe", 1)),
         },
     ),

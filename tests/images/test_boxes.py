@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torchvision_build
 from own_preprocess import ShiftedEval, SquareCrop
 from tfds_fixtures import call_reader
 
@@ -53,6 +54,13 @@ def move(
 
 
 # Held against torchvision
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torchvision() -> None:
+    """Finds out whether torchvision can be imported once, and not in each call of the reader."""
+    torchvision_build.needs_declarations()
+
 
 Steps = list[tuple[str, tuple[Any, ...]]]
 

@@ -92,11 +92,14 @@ print(json.dumps(counts))
 """
 
 
+MANY = pytest.param(10_000, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS[:2])
+@pytest.mark.parametrize("num_flips", [2000, MANY])
 def test_flips_of_an_image_that_was_decoded_before_are_errors_or_pillows_pixels(
-    jpeg_decoder: str, run_python: RunPython
+    num_flips: int, jpeg_decoder: str, run_python: RunPython
 ) -> None:
-    num_flips = 5_000
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     ended = run_python("-c", FLIPS_AFTER_WHOLE_ONES, jpeg_decoder, "8", str(num_flips), env={"PYTHONPATH": path})
     assert ended.returncode == 0, ended.stderr
@@ -105,8 +108,8 @@ def test_flips_of_an_image_that_was_decoded_before_are_errors_or_pillows_pixels(
 
 
 @pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS[:2])
-def test_flipped_bits_are_errors_or_pillows_pixels(jpeg_decoder: str, run_python: RunPython) -> None:
-    num_flips = 10_000
+@pytest.mark.parametrize("num_flips", [3000, MANY])
+def test_flipped_bits_are_errors_or_pillows_pixels(num_flips: int, jpeg_decoder: str, run_python: RunPython) -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     ended = run_python("-c", FLIPS, jpeg_decoder, "7", str(num_flips), env={"PYTHONPATH": path})
     assert ended.returncode == 0, ended.stderr

@@ -1,8 +1,9 @@
 """The pixel contract: what ImageDecoder decodes equals what Pillow decodes, for every encoding and mode."""
 
 import io
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -22,14 +23,24 @@ from PIL import Image
 from tfds_torch.images.decoders import png, simplejpeg
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 
-OF_ANY_DECODER = [
-    pytest.param(name, *decoder.values, marks=decoder.marks)
-    for name in encoded_images()
-    for decoder in (JPEG_DECODERS if name.startswith("jpeg") else [pytest.param("auto")])
-]
-"""Each image with each decoder that it can be given to."""
+DECODERS = [*JPEG_DECODERS, pytest.param("auto")]
+"""Those of JPEGs, and the one that all other images are given to."""
 
-JPEG_NAMES = [name for name in encoded_images() if name.startswith("jpeg")]
+
+def names_for(jpeg_decoder: str) -> list[str]:
+    """Returns the images that are given to a decoder."""
+    return [name for name in encoded_images() if name.startswith("jpeg") == (jpeg_decoder != "auto")]
+
+
+def check_each(check: Callable[..., None], cases: Iterable[object]) -> None:
+    """Checks every case, and names all that fail; a tuple is several arguments."""
+    failed = []
+    for case in cases:
+        try:
+            check(*case) if isinstance(case, tuple) else check(case)
+        except (Exception, pytest.fail.Exception) as error:
+            failed.append(f"{case}: {type(error).__name__}: {error}")
+    assert not failed, "\n".join(failed)
 
 
 def draft(image: bytes, mode: str, shrink: int) -> NDArray[np.uint8]:
@@ -40,57 +51,66 @@ def draft(image: bytes, mode: str, shrink: int) -> NDArray[np.uint8]:
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-@pytest.mark.parametrize("mode", CHANNELS)
-@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
-def test_pixels_equal_pillows(name: str, jpeg_decoder: str, mode: str | None) -> None:
-    image = encoded_images()[name]
-    expected = pillow_pixels(image, stored_mode(image, mode))
-    found = decode(image, mode, jpeg_decoder=jpeg_decoder)
-    assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, expected)
-    assert found.flags["WRITEABLE"]
+@pytest.mark.parametrize("jpeg_decoder", DECODERS)
+def test_pixels_equal_pillows(jpeg_decoder: str) -> None:
+    def check(name: str, mode: str | None) -> None:
+        image = encoded_images()[name]
+        expected = pillow_pixels(image, stored_mode(image, mode))
+        found = decode(image, mode, jpeg_decoder=jpeg_decoder)
+        assert found.dtype == np.uint8
+        np.testing.assert_array_equal(found, expected)
+        assert found.flags["WRITEABLE"]
+
+    check_each(check, itertools.product(names_for(jpeg_decoder), CHANNELS))
 
 
-@pytest.mark.parametrize("mode", CHANNELS)
-@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
-def test_pixels_are_the_same_in_given_memory(name: str, jpeg_decoder: str, mode: str | None) -> None:
-    image, decoder = encoded_images()[name], ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
-    expected = decode(image, mode)
-    batch = np.full((3, *expected.shape), 7, np.uint8)
-    decoder.decode_into(image, decoder.read_header(image), batch[1])
-    np.testing.assert_array_equal(batch[1], expected)
-    assert (batch[::2] == 7).all()
+@pytest.mark.parametrize("jpeg_decoder", DECODERS)
+def test_pixels_are_the_same_in_given_memory(jpeg_decoder: str) -> None:
+    def check(name: str, mode: str | None) -> None:
+        image, decoder = encoded_images()[name], ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
+        expected = decode(image, mode)
+        batch = np.full((3, *expected.shape), 7, np.uint8)
+        decoder.decode_into(image, decoder.read_header(image), batch[1])
+        np.testing.assert_array_equal(batch[1], expected)
+        assert (batch[::2] == 7).all()
+
+    check_each(check, itertools.product(names_for(jpeg_decoder), CHANNELS))
 
 
-@pytest.mark.parametrize("name", encoded_images())
-def test_pixels_are_the_same_without_the_fast_decoders(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = encoded_images()[name]
-    expected = [decode(image, mode) for mode in CHANNELS]
+def test_pixels_are_the_same_without_the_fast_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = list(itertools.product(encoded_images(), CHANNELS))
+    expected = {(name, mode): decode(encoded_images()[name], mode) for name, mode in cases}
     monkeypatch.setattr(simplejpeg, "decode_jpeg", None)
     monkeypatch.setattr(png, "decode_png", None)
-    for mode, pixels in zip(CHANNELS, expected, strict=True):
-        np.testing.assert_array_equal(decode(image, mode, jpeg_decoder="simplejpeg"), pixels)
 
+    def check(name: str, mode: str | None) -> None:
+        found = decode(encoded_images()[name], mode, jpeg_decoder="simplejpeg")
+        np.testing.assert_array_equal(found, expected[name, mode])
 
-@pytest.mark.parametrize("mode", CHANNELS)
-@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
-@pytest.mark.parametrize("name", JPEG_NAMES)
-def test_shrunk_pixels_equal_pillows_drafts(name: str, jpeg_decoder: str, mode: str | None) -> None:
-    image, decoder = encoded_images()[name], ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
-    header = decoder.read_header(image)
-    for shrink in (2, 4, 8) if header.is_shrinkable else ():
-        expected = draft(image, stored_mode(image, mode), shrink)
-        assert expected.shape[:2] == (-(-header.height // shrink), -(-header.width // shrink))
-        np.testing.assert_array_equal(decode(image, mode, shrink, jpeg_decoder), expected)
+    check_each(check, cases)
 
 
 @pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
-@pytest.mark.parametrize("height", range(8, 18))
-def test_shrunk_sizes_are_rounded_up(height: int, jpeg_decoder: str) -> None:
-    for width in range(8, 42):
+def test_shrunk_pixels_equal_pillows_drafts(jpeg_decoder: str) -> None:
+    def check(name: str, mode: str | None) -> None:
+        image, decoder = encoded_images()[name], ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
+        header = decoder.read_header(image)
+        for shrink in (2, 4, 8) if header.is_shrinkable else ():
+            expected = draft(image, stored_mode(image, mode), shrink)
+            assert expected.shape[:2] == (-(-header.height // shrink), -(-header.width // shrink))
+            np.testing.assert_array_equal(decode(image, mode, shrink, jpeg_decoder), expected)
+
+    check_each(check, itertools.product(names_for(jpeg_decoder), CHANNELS))
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+def test_shrunk_sizes_are_rounded_up(jpeg_decoder: str) -> None:
+    def check(height: int, width: int) -> None:
         image = save(Image.new("RGB", (width, height), (90, 60, 30)), "JPEG")
         for shrink in (2, 4, 8):
             assert decode(image, "RGB", shrink, jpeg_decoder).shape == (-(-height // shrink), -(-width // shrink), 3)
+
+    check_each(check, itertools.product(range(8, 18), range(8, 42)))
 
 
 def test_alpha_is_dropped_and_not_blended() -> None:
@@ -126,25 +146,31 @@ def lengths_to_cut(image: bytes) -> list[int]:
     return sorted({*range(0, len(image), max(1, len(image) // 100)), *range(max(0, len(image) - 40), len(image))})
 
 
-@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
-def test_a_cut_image_is_an_error_or_whole(name: str, jpeg_decoder: str) -> None:
-    image = encoded_images()[name]
-    whole = decode(image, "RGB", jpeg_decoder=jpeg_decoder)
-    for length in lengths_to_cut(image):
-        try:
-            found = decode(image[:length], "RGB", jpeg_decoder=jpeg_decoder)
-        except ImageDecodeError:
-            continue
-        np.testing.assert_array_equal(found, whole, err_msg=f"cut to {length} of {len(image)} bytes")
+@pytest.mark.parametrize("jpeg_decoder", DECODERS)
+def test_a_cut_image_is_an_error_or_whole(jpeg_decoder: str) -> None:
+    def check(name: str) -> None:
+        image = encoded_images()[name]
+        whole = decode(image, "RGB", jpeg_decoder=jpeg_decoder)
+        for length in lengths_to_cut(image):
+            try:
+                found = decode(image[:length], "RGB", jpeg_decoder=jpeg_decoder)
+            except ImageDecodeError:
+                continue
+            np.testing.assert_array_equal(found, whole, err_msg=f"cut to {length} of {len(image)} bytes")
+
+    check_each(check, names_for(jpeg_decoder))
 
 
-@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
-def test_an_image_cut_in_its_middle_is_an_error(name: str, jpeg_decoder: str) -> None:
-    image = encoded_images()[name]
-    if name == "gif animated":  # Its middle is behind its first frame.
-        image = image[: len(image) // 2]
-    with pytest.raises(ImageDecodeError):
-        decode(image[: len(image) // 2], "RGB", jpeg_decoder=jpeg_decoder)
+@pytest.mark.parametrize("jpeg_decoder", DECODERS)
+def test_an_image_cut_in_its_middle_is_an_error(jpeg_decoder: str) -> None:
+    def check(name: str) -> None:
+        image = encoded_images()[name]
+        if name == "gif animated":  # Its middle is behind its first frame.
+            image = image[: len(image) // 2]
+        with pytest.raises(ImageDecodeError):
+            decode(image[: len(image) // 2], "RGB", jpeg_decoder=jpeg_decoder)
+
+    check_each(check, names_for(jpeg_decoder))
 
 
 def damaged(image: bytes, rng: random.Random) -> Iterator[bytes]:
@@ -159,16 +185,19 @@ def damaged(image: bytes, rng: random.Random) -> Iterator[bytes]:
             yield image[:position] + rng.randbytes(rng.randrange(9)) + image[position + rng.randrange(9) :]
 
 
-@pytest.mark.parametrize(("name", "jpeg_decoder"), OF_ANY_DECODER)
-def test_a_damaged_image_is_an_error_or_of_the_size_in_its_header(name: str, jpeg_decoder: str) -> None:
-    rng, reasons = random.Random(name), []
-    for number, image in enumerate(damaged(encoded_images()[name], rng)):
-        decoder = ImageDecoder(list(CHANNELS)[number % len(CHANNELS)], 100_000, jpeg_decoder)
-        try:
-            header = decoder.read_header(image)
-            found = decoder.decode(image, header)
-        except ImageDecodeError as error:
-            reasons.append(str(error))
-        else:
-            assert found.shape == (header.height, header.width, decoder.num_channels(header))
-    assert [reason for reason in reasons if not reason.endswith(".") or "\n" in reason] == []
+@pytest.mark.parametrize("jpeg_decoder", DECODERS)
+def test_a_damaged_image_is_an_error_or_of_the_size_in_its_header(jpeg_decoder: str) -> None:
+    def check(name: str) -> None:
+        rng, reasons = random.Random(name), []
+        for number, image in enumerate(damaged(encoded_images()[name], rng)):
+            decoder = ImageDecoder(list(CHANNELS)[number % len(CHANNELS)], 100_000, jpeg_decoder)
+            try:
+                header = decoder.read_header(image)
+                found = decoder.decode(image, header)
+            except ImageDecodeError as error:
+                reasons.append(str(error))
+            else:
+                assert found.shape == (header.height, header.width, decoder.num_channels(header))
+        assert [reason for reason in reasons if not reason.endswith(".") or "\n" in reason] == []
+
+    check_each(check, names_for(jpeg_decoder))

@@ -170,8 +170,13 @@ def complaint(function: Callable[..., Any], *args: Any) -> str:
     return "nothing"
 
 
-def forget_the_line(root: str) -> dict[str, Any]:
-    """What is said where nobody called `keep_own_shards`, by the way in which Accelerate deals examples out."""
+def forget_the_line(root: str, spawns: bool) -> dict[str, Any]:
+    """What is said where nobody called `keep_own_shards`, by the way in which Accelerate deals examples out.
+
+    Args:
+        root: of the datasets.
+        spawns: whether workers are spawned, too.
+    """
     ways: dict[str, dict[str, Any]] = {
         "default": {},
         "sharded": {"dispatch_batches": False},
@@ -185,15 +190,14 @@ def forget_the_line(root: str) -> dict[str, Any]:
     workers: dict[str, dict[str, Any]] = {
         "": {},
         ", forked": {"num_workers": 1, "multiprocessing_context": "fork"},
-        ", spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
     }
+    if spawns:
+        workers[", spawned"] = {"num_workers": 1, "multiprocessing_context": "spawn"}
     said = {}
     for way, config in ways.items():
         for kind, make in datasets.items():
             for where, arguments in workers.items():
                 if where and way != "sharded":  # By Accelerate's default, rank 0 alone reads what its workers say.
-                    continue
-                if "spawned" in where and "RANK" not in os.environ:
                     continue
                 loader = make_plain_accelerator(config=config).prepare(DataLoader(make(), BATCH_SIZE, **arguments))
                 said[f"{way}, {kind}{where}"] = complaint(list, loader)

@@ -9,12 +9,12 @@ import pytest
 import torchvision_build
 from numbered_fixtures import no_ranks
 from run_folder import computed_once
-from torch_data.conftest import data_root, in_reader
+from torch_data.conftest import _failed_workers_end_soon, data_root, in_reader
 from zygote import torch_zygote
 
 from integrations import forked_ranks
 
-__all__ = ["data_root", "in_reader", "no_ranks"]
+__all__ = ["_failed_workers_end_soon", "data_root", "in_reader", "no_ranks"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 """Hugging Face Accelerate: loaders go through `prepare`, every example is read exactly once, positions are saved."""
 
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader
+from zygote import Script, torch_zygote
 
 from integrations import accelerate_scenarios as scenarios
 from tfds_torch import ImageDataset, World
@@ -111,15 +113,17 @@ def test_settings_that_do_not_share_examples_out_change_nothing(run_forked_ranks
             assert message.startswith(f"ConfigError: Accelerate was asked for {name.split()[0]}=True"), message
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("num_ranks", "spawns"), [(1, False), (2, False), pytest.param(2, True, marks=pytest.mark.slow)]
+)
 def test_without_keep_own_shards_every_rank_raises_before_anything_is_read(
-    run_forked_ranks: RunRanks, data_root: Path, num_ranks: int
+    run_forked_ranks: RunRanks, data_root: Path, num_ranks: int, spawns: bool
 ) -> None:
-    found = run_forked_ranks(scenarios.forget_the_line, num_ranks, str(data_root))
+    found = run_forked_ranks(scenarios.forget_the_line, num_ranks, str(data_root), spawns)
     assert len(found) == num_ranks
     for rank in found:
         said = rank["said"]
-        assert len(said) == (10 if num_ranks == 1 else 12)
+        assert len(said) == (12 if spawns else 10)
         for way, message in said.items():
             if num_ranks == 1:
                 assert message == "nothing", way
@@ -162,7 +166,7 @@ def test_a_loader_that_was_handed_to_spawned_ranks_reads_every_example_exactly_o
 @pytest.mark.parametrize(
     ("num_batches", "num_workers", "then"),
     [
-        (NUM_BATCHES + 1, 0, 1),
+        pytest.param(NUM_BATCHES + 1, 0, 1, marks=pytest.mark.slow),
         pytest.param(2, 1, 0, marks=pytest.mark.campaign),
         pytest.param(NUM_BATCHES, 0, 0, marks=pytest.mark.slow),
         pytest.param(NUM_BATCHES, 1, 2, marks=pytest.mark.slow),
@@ -296,15 +300,17 @@ def test_another_batch_size_than_the_planned_one_is_refused(
         _check_batch_size(loader, dataset)
 
 
-def test_building_and_copying_a_dataset_installs_nothing(run_python: Any, root: Path, data_root: Path) -> None:
-    code = (
+def test_building_and_copying_a_dataset_installs_nothing(root: Path, data_root: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
         "import sys, torch; from tfds_torch import ImageDataset, ParserTfds; import tfds_torch.integrations\n"
         f"ImageDataset; parser = ParserTfds({str(data_root)!r}, 'photos')\n"  # It imports TFDS, whose six installs one.
         "before = list(sys.meta_path); dataset = ImageDataset(parser)\n"
         "import pickle; pickle.loads(pickle.dumps(dataset))\n"
         "print(before == sys.meta_path, 'accelerate' in sys.modules)"
     )
-    assert run_python("-c", code, env={"PYTHONPATH": str(root)}).stdout == "True False\n"
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    assert Script(torch_zygote(), [str(script)], environment, tmp_path).finish().stdout == "True False\n"
 
 
 def test_a_dataset_that_is_copied_while_nothing_is_iterated_travels(data_root: Path) -> None:

@@ -16,7 +16,7 @@ RunRanks = Callable[..., list[Any]]
 @pytest.mark.parametrize(
     ("step", "num_workers", "restores_callbacks"),
     [
-        (1, 0, False),
+        pytest.param(1, 0, False, marks=pytest.mark.slow),
         pytest.param(2, 1, True, marks=pytest.mark.slow),
         pytest.param(3, 1, False, marks=pytest.mark.campaign),
     ],

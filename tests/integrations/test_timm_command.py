@@ -12,6 +12,7 @@ from textwrap import dedent
 from types import ModuleType
 
 import pytest
+from zygote import Script, torch_zygote
 
 from tfds_torch import ImageDataset, ParserTfds
 from tfds_torch.errors import ConfigError
@@ -271,7 +272,10 @@ def test_a_script_runs_as_python_runs_it(root: Path, tmp_path: Path) -> None:
 def test_an_error_of_the_script_passes_through(root: Path, tmp_path: Path) -> None:
     write_timm(tmp_path / "packages")
     (tmp_path / "fail.py").write_text("\n\nraise ValueError('in the script')\n")
-    done = run(root, tmp_path, "-m", "tfds_torch.timm", "fail.py")
+    command = tmp_path / "command.py"
+    command.write_text("import runpy\nrunpy.run_module('tfds_torch.timm', run_name='__main__', alter_sys=True)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(tmp_path / "packages")])}
+    done = Script(torch_zygote(), [str(command), "fail.py"], environment, tmp_path).finish()
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
     assert f'File "{tmp_path}/fail.py", line 3' in done.stderr

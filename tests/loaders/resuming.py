@@ -103,11 +103,11 @@ def run_in_rank(_: Place, *arguments: Any) -> int:
     return run_conformance(*arguments)
 
 
-def read_as_rank(place: Place, root: str, num_workers: int, method: str) -> list[tuple[list[int], list[bool]]]:
-    """Returns two epochs of a rank that only its environment names."""
+def read_as_rank(expected: World, root: str, num_workers: int, method: str) -> list[tuple[list[int], list[bool]]]:
+    """Returns two epochs of a rank that only the environment names."""
     parser = make_parser(root, batch_size=4, is_training=False)
     with MultiLoader(parser, num_workers, start_method=method, timeout_s=120.0) as loader:
-        assert (loader.world.rank, loader.world.num_replicas) == (place.rank, place.num_replicas)
+        assert loader.world == expected
         epochs = [list(loader) for _ in range(2)]
     assert [len(epoch) for epoch in epochs] == [len(loader)] * 2
     return [([int(i) for b in epoch for i in b.index], [bool(v) for b in epoch for v in b.valid]) for epoch in epochs]

@@ -62,13 +62,6 @@ def with_a_set(world: World) -> Iterator[Any]:
     yield {"fine": 1, "bad": [{1, 2}]}
 
 
-def slow_first(world: World) -> Iterator[int]:
-    """The first worker's items come when those of the second are all there."""
-    if world.worker == 0:
-        time.sleep(1.5)
-    yield from range(world.worker, NUM_ITEMS, world.num_workers)
-
-
 @dataclass
 class Harmed:
     """Something happens to a worker before its third item."""

@@ -151,5 +151,7 @@ def test_a_worker_that_closes_its_end_and_lives_on_is_reported(monkeypatch: pyte
         time.sleep(3600)
 
     monkeypatch.setattr(PipeSender, "send", leave)
+    monkeypatch.setattr("tfds_torch.loaders.receiver._DYING_S", 0.1)
+    monkeypatch.setattr("tfds_torch.loaders.base_loader.GRACE_S", 0.1)
     with pytest.raises(WorkerError, match="has closed its end of the pipe"):
         next(iter(MultiLoader(sources.numbers, 1, start_method="fork", timeout_s=60.0)))

@@ -15,7 +15,10 @@ from tfds_torch import EvalPreprocess, MultiLoader, TrainPreprocess, World
 from tfds_torch.errors import ConfigError, StateMismatchError, WorkerError
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+QUICK_CASE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "workers -> ranks": ({}, {"num_workers": 1, "num_replicas": 2}),
+}
+SHORT_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "workers -> one": ({"num_workers": 3}, {"num_workers": 1}),
     "subset": ({"chosen": "subset"}, {"num_workers": 1, "num_replicas": 2}),
     "balanced": ({"chosen": "balanced"}, {"num_workers": 1, "num_replicas": 2}),
@@ -50,14 +53,14 @@ CAMPAIGN_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     "case",
     [
-        *CASES,
-        *(pytest.param(name, marks=slow) for name in SLOW_CASES),
+        *QUICK_CASE,
+        *(pytest.param(name, marks=slow) for name in SHORT_CASES | SLOW_CASES),
         *(pytest.param(name, marks=campaign) for name in CAMPAIGN_CASES),
     ],
 )
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(case: str, numbered_root: str) -> None:
-    arguments, changes = (CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
-    num_epochs = 1 if case in CASES else 2
+    arguments, changes = (QUICK_CASE | SHORT_CASES | SLOW_CASES | CAMPAIGN_CASES)[case]
+    num_epochs = 1 if case in QUICK_CASE | SHORT_CASES else 2
     num_tails = run_conformance(numbered_root, 24, arguments, changes, num_epochs)
     assert num_tails == 2 * (1 + num_epochs * ({"dropping": 1}.get(case, 2) + 1))
 
@@ -71,14 +74,15 @@ def test_streams_go_on_in_the_same_world(mode: str, fleet: Fleet, numbered_root:
     assert num_tails == 2 * (1 + 3)
 
 
-QUICK_GRIDS = ((1, 1), (1, 4), (2, 2), (3, 1))
+QUICK_GRIDS = ((True, (1, 1)), (True, (2, 2)), (True, (3, 1)), (False, (1, 4)))
 OTHER_GRIDS = ((1, 2), (1, 3), (1, 7), (2, 3), (2, 7), (4, 2), (4, 3), (4, 7))
 
 
 @pytest.mark.parametrize(
     ("is_training", "grid"),
     [
-        *product((True, False), QUICK_GRIDS),
+        *QUICK_GRIDS,
+        *(pytest.param(not is_training, grid, marks=slow) for is_training, grid in QUICK_GRIDS),
         *(
             pytest.param(is_training, grid, marks=slow if is_training == (sum(grid) % 2 == 0) else campaign)
             for is_training, grid in product((True, False), OTHER_GRIDS)
@@ -114,17 +118,13 @@ def test_every_grid_of_ranks_and_workers_reads_what_is_planned(
     ],
 )
 def test_ranks_that_only_the_environment_names_share_the_examples(
-    num_replicas: int, num_workers: int, method: str, fleet: Fleet, numbered_root: str
+    num_replicas: int, num_workers: int, method: str, numbered_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = fleet.call(
-        resuming.read_as_rank,
-        numbered_root,
-        num_workers,
-        method,
-        num_replicas=num_replicas,
-        reads=False,
-        deadline_s=280,
-    )
+    monkeypatch.setenv("WORLD_SIZE", str(num_replicas))
+    results = []
+    for rank in range(num_replicas):
+        monkeypatch.setenv("RANK", str(rank))
+        results.append(resuming.read_as_rank(World(rank, num_replicas), numbered_root, num_workers, method))
     for epoch in range(2):
         read = [i for rank in results for i, valid in zip(*rank[epoch], strict=True) if valid]
         assert sorted(read) == list(range(NUM_EXAMPLES))

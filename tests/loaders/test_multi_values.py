@@ -102,12 +102,10 @@ def decoded(paths: list[str], how: str, world: World) -> Any:
 @pytest.mark.parametrize(
     ("how", "transport"),
     [
-        ("pil", "shared"),
-        ("pill", "zmq"),
         ("pilrgba", "shared"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("pil", "zmq"), ("pill", "shared"), ("pilrgba", "zmq"))
+            for case in (("pil", "shared"), ("pil", "zmq"), ("pill", "shared"), ("pill", "zmq"), ("pilrgba", "zmq"))
         ),
     ],
 )
@@ -150,7 +148,9 @@ def test_the_examples_of_tensors_are_counted() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning", "ignore:torch.quantize:UserWarning")
-@pytest.mark.parametrize("kind", UNFIT)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "jagged" else ()) for kind in UNFIT]
+)
 def test_a_tensor_that_no_array_is_equal_to_is_named_with_its_place_and_what_to_do(kind: str) -> None:
     expected = pytest.raises(ConfigError, match=rf"^item\['bad'\]\[0\] is {UNFIT[kind]}")
     with MultiLoader(partial(unfit, kind), 1, timeout_s=60) as loader, expected:

@@ -116,34 +116,41 @@ def test_no_header_can_do_more_than_be_malformed(fields: Any) -> None:
         read_header(json.dumps(fields).encode())
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"",
-        b"\x80\x04",
-        pickle.dumps([1]),
-        b"[" * 60_000,
-        b"null",
-        b"[]",
-        b'["item",null,[],null,1]',
-        b'["bomb",null,[],null]',
-        b'[["item"],null,[],null]',
-        b'["item",null,[["|O",[1]]],null]',
-        b'["item",null,[["<f4",[-1]]],null]',
-        b'["item",null,[["<f4",[true]]],null]',
-        b'["item",null,[["<f4",{"a":1}]],null]',
-        b'["item",null,[["<f4,<f4",[1]]],null]',
-        b'["item",null,[["<f4",[1073741824]]],null]',
-        b'["item",null,[["<f4",[0,1073741824,1073741824]]],null]',
-        b'["item",null,[["<U999999",[1073741824]]],null]',
-        json.dumps(["item", None, [["|u1", [wire_items.MOST_BYTES // 2 + 1]]] * 2, None]).encode(),
-        json.dumps(["item", None, [["|u1", [1]]] * 257, None]).encode(),
-        json.dumps(["item", "x" * (64 << 10), [], None]).encode(),
-    ],
-)
-def test_a_header_that_breaks_a_rule_is_refused(header: bytes) -> None:
-    with pytest.raises(ProtocolError):
+BROKEN_HEADERS = [
+    b"",
+    b"\x80\x04",
+    pickle.dumps([1]),
+    b"[" * 60_000,
+    b"null",
+    b"[]",
+    b'["item",null,[],null,1]',
+    b'["bomb",null,[],null]',
+    b'[["item"],null,[],null]',
+    b'["item",null,[["|O",[1]]],null]',
+    b'["item",null,[["<f4",[-1]]],null]',
+    b'["item",null,[["<f4",[true]]],null]',
+    b'["item",null,[["<f4",{"a":1}]],null]',
+    b'["item",null,[["<f4,<f4",[1]]],null]',
+    b'["item",null,[["<f4",[1073741824]]],null]',
+    b'["item",null,[["<f4",[0,1073741824,1073741824]]],null]',
+    b'["item",null,[["<U999999",[1073741824]]],null]',
+    json.dumps(["item", None, [["|u1", [wire_items.MOST_BYTES // 2 + 1]]] * 2, None]).encode(),
+    json.dumps(["item", None, [["|u1", [1]]] * 257, None]).encode(),
+    json.dumps(["item", "x" * (64 << 10), [], None]).encode(),
+]
+
+
+def is_refused(header: bytes) -> bool:
+    try:
         read_header(header)
+    except ProtocolError:
+        return True
+    return False
+
+
+def test_a_header_that_breaks_a_rule_is_refused() -> None:
+    wrong = [header[:80] for header in BROKEN_HEADERS if not is_refused(header)]
+    assert not wrong, str(wrong)
 
 
 def test_a_buffer_of_another_size_is_refused() -> None:

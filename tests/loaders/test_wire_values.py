@@ -60,8 +60,8 @@ def assert_same(found: Any, expected: Image.Image) -> None:
         assert found.convert("RGBA").tobytes() == expected.convert("RGBA").tobytes()
 
 
-IMAGES = {
-    **{mode: lambda mode=mode: noise(mode) for mode in MODES},  # type: ignore[misc]
+IMAGES: dict[str, Any] = {
+    **{mode: lambda mode=mode: noise(mode) for mode in MODES},
     "P, palette": with_palette,
     "P, palette with alpha": lambda: with_palette("P", "RGBA"),
     "PA, palette": lambda: with_palette("PA"),
@@ -76,12 +76,16 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_an_image_arrives_as_it_was(name: str) -> None:
-    make: Any = IMAGES[name]
-    found = receive(*send({"image": make(), "label": 3}))
-    assert_same(found["image"], make())
-    assert found["label"] == 3
+def test_an_image_arrives_as_it_was() -> None:
+    wrong = []
+    for name, make in IMAGES.items():
+        try:
+            found = receive(*send({"image": make(), "label": 3}))
+            assert_same(found["image"], make())
+            assert found["label"] == 3
+        except Exception as error:
+            wrong.append(f"{name}: {error!r}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_an_image_that_arrived_may_be_written_to() -> None:
@@ -158,13 +162,19 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("description", WRONG, ids=str)
-def test_a_description_that_breaks_a_rule_is_malformed(description: Any) -> None:
-    content = bytes(10)
-    assert put_image_together(GOOD, memoryview(content))[0].size == (2, 2)
-    for node in (["i", description, 0], ["I", [description], 0]):
-        with pytest.raises(ProtocolError):
-            ItemReader([np.frombuffer(content, np.uint8)]).read(node)
+def is_malformed(node: Any) -> bool:
+    try:
+        ItemReader([np.frombuffer(bytes(10), np.uint8)]).read(node)
+    except ProtocolError:
+        return True
+    return False
+
+
+def test_a_description_that_breaks_a_rule_is_malformed() -> None:
+    assert put_image_together(GOOD, memoryview(bytes(10)))[0].size == (2, 2)
+    nodes = [node for description in WRONG for node in (["i", description, 0], ["I", [description], 0])]
+    wrong = [node for node in nodes if not is_malformed(node)]
+    assert not wrong, str(wrong)
 
 
 @pytest.mark.parametrize(

@@ -490,8 +490,8 @@ def test_a_builder_that_goes_on_is_waited_for_and_shown(
         return replace(status, beat=looks, num_done=looks)
 
     monkeypatch.setattr(opening, "read_status", look)
-    monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(progress, "_LINE_AFTER_S", 0.2)
+    monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(progress, "_LINE_AFTER_S", 0.1)
     parser = open_parser(small, cache)
     assert parser.source.file is not None
     (line,) = lines_of(caplog)

@@ -65,17 +65,23 @@ class Case:
         }
 
 
+def shuffled(mode: str, **changes: Any) -> Case:
+    """Returns a training of two workers."""
+    return replace(Case(("root", "train"), 1, 2, mode=mode, is_training=True), **changes)
+
+
 NUM_FILES = {("root", "train"): 7, ("root", "train+test"): 8, ("gaps", "train"): 3, ("gaps", "train+test"): 5}
 """Non-empty shards; mode `files` needs one per pipeline."""
 
-MODES = ("index", "files", "examples")
+STREAMS = ("files", "examples")
+MODES = ("index", *STREAMS)
 FEW_SPLITS = (("root", "train"), ("root", "train[5:7shard]"), ("gaps", "train+test"))
 OTHER_SPLITS = (("root", "train+test"), ("root", "train[:50%]+test[:50%]"), ("root", "train[10:37]"))
 
 EVALUATION = [
     *(Case(place) for place in SPLITS),
     *(Case(place, 2, 2) for place in FEW_SPLITS),
-    *(Case(place, 2, 2, mode="examples") for place in FEW_SPLITS),
+    *(Case(place, 2, 2, mode="examples") for place in FEW_SPLITS[1:]),
     Case(("root", "train"), 2, 3),
     Case(("root", "train"), 1, 3, mode="examples", batch_size=50),
     Case(("root", "train+test"), 3, 1, shuffle=True, epoch=2),
@@ -84,6 +90,7 @@ EVALUATION = [
 ]
 SLOW_EVALUATION = [
     *(Case(place, 2, 2, mode=mode) for place in OTHER_SPLITS for mode in ("index", "examples")),
+    Case(("root", "train"), 2, 2, mode="examples"),
     Case(("root", "train[10:37]"), 8, 5, batch_size=2),  # More pipelines than examples.
     Case(("root", "train[10:37]"), 3, 3, batch_size=1, mode="examples"),
     Case(("root", "train[10:37]"), 3, 3, batch_size=1, shuffle=True, mode="index"),
@@ -99,25 +106,27 @@ TRAINING = [
     *(Case(("root", "train[10:37]"), 3, 2, mode="index", batch_size=16, is_training=True, repeats=n) for n in (0, 3)),
     *(Case(("gaps", "train+test"), 2, 3, mode="index", is_training=True, remainder=kind) for kind in ("drop", "pad")),
     Case(("root", "train"), 2, 2, mode="index", is_training=True, shuffle=False),
-    *(Case(("root", "train"), 2, 2, mode="index", is_training=True, epoch=epoch) for epoch in (1, 2)),
-    *(Case(place, 2, 2, mode="examples", is_training=True) for place in FEW_SPLITS),
-    *(Case(place, 2, 2, mode="files", is_training=True) for place in SPLITS if place[1] in ("train+test",)),
-    *(Case(("root", "train"), 2, 2, mode="examples", is_training=True, epoch=epoch) for epoch in (1, 2)),
-    *(Case(("root", "train"), 2, 2, mode="files", is_training=True, epoch=epoch) for epoch in (0, 1, 2)),
+    *(Case(("gaps", "train+test"), 2, 2, mode=mode, is_training=True) for mode in STREAMS),
     Case(("root", "train[10:37]"), 2, 2, mode="examples", is_training=True, repeats=3),
     Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True, repeats=3),
-    Case(("root", "train[10:37]"), 3, 2, mode="examples", batch_size=16, is_training=True),  # G > N.
+    Case(("root", "train[10:37]"), 1, 2, mode="examples", batch_size=32, is_training=True),  # G > N.
     Case(("root", "train"), 2, 2, mode="examples", is_training=True, remainder="drop"),
-    Case(("root", "train"), 2, 2, mode="files", is_training=True, remainder="drop"),
     Case(("root", "train"), 2, 2, mode="examples", is_training=True, remainder="pad"),
-    Case(("root", "train"), 2, 2, mode="examples", is_training=True, shuffle=False),
-    Case(("root", "train"), 2, 2, mode="files", is_training=True, shuffle=False),
-    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, run=1) for mode in MODES),
-    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, seed=7) for mode in MODES),
+    *(
+        shuffled(mode, **changes)
+        for mode in MODES
+        for changes in ({}, {"epoch": 2}, {"shuffle": False}, {"run": 1}, {"seed": 7})
+    ),
 ]
 SLOW_TRAINING = [
     *(Case(place, 2, 2, mode=mode, is_training=True) for place in OTHER_SPLITS for mode in ("index", "examples")),
     Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True),
+    *(Case(place, 2, 2, mode="examples", is_training=True) for place in FEW_SPLITS[:2]),
+    Case(("root", "train"), 2, 2, mode="files", is_training=True),
+    Case(("root", "train+test"), 2, 2, mode="files", is_training=True),
+    Case(("root", "train[10:37]"), 3, 2, mode="examples", batch_size=16, is_training=True),  # G > N.
+    Case(("root", "train"), 2, 2, mode="files", is_training=True, remainder="drop"),
+    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, epoch=1) for mode in MODES),
 ]
 CAMPAIGN_TRAINING = [
     Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
@@ -287,10 +296,6 @@ def planned_indices(parser: ParserTfds, assignment: Assignment) -> list[int]:
     return [index for at, part in zip(first, ranges, strict=True) for index in range(at + part.start, at + part.stop)]
 
 
-def shuffled(mode: str, **changes: Any) -> Case:
-    return replace(Case(("root", "train"), 2, 2, mode=mode, is_training=True), **changes)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_same_seed_gives_the_same_sequence(epochs: Epochs, mode: str) -> None:
     assert epochs.ids(shuffled(mode)) == epochs.ids(shuffled(mode, run=1))
@@ -303,11 +308,10 @@ def test_another_seed_gives_another_sequence(epochs: Epochs, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_epoch_differs(epochs: Epochs, mode: str) -> None:
-    runs = [epochs.ids(shuffled(mode, epoch=epoch)) for epoch in (0, 1, 2)]
-    assert all(runs[i] != runs[j] for i, j in ((0, 1), (0, 2), (1, 2)))
+    assert epochs.ids(shuffled(mode)) != epochs.ids(shuffled(mode, epoch=2))
 
 
-@pytest.mark.parametrize("mode", ["files", "examples"])
+@pytest.mark.parametrize("mode", STREAMS)
 class TestStreams:
     def test_the_order_is_shuffled_within_a_pipeline(self, epochs: Epochs, mode: str) -> None:
         for part in epochs.pipelines(shuffled(mode)):
@@ -316,8 +320,8 @@ class TestStreams:
             assert (steps != 1).mean() > 0.8, "neighbours on disk must not stay neighbours"
 
     def test_shards_move_between_workers_from_epoch_to_epoch(self, epochs: Epochs, mode: str) -> None:
-        runs = [epochs.pipelines(shuffled(mode, epoch=epoch)) for epoch in (0, 1, 2)]
-        for pipeline in range(4):
+        runs = [epochs.pipelines(shuffled(mode, epoch=epoch)) for epoch in (0, 2)]
+        for pipeline in range(2):
             seen = [frozenset(n.split("__")[0] for b in run[pipeline] for n in b.id) for run in runs]
             assert len(set(seen)) > 1, f"pipeline {pipeline} saw the same shards in every epoch"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tensorflow_datasets as tfds
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tfds_torch import demo
@@ -200,7 +200,9 @@ templates = st.lists(
 )
 
 
-@given(templates, templates, st.sampled_from(["{SHARD_INDEX}", "{SHARD_X_OF_Y}"]), st.sampled_from([1, 2, 11, 100_001]))
+@given(templates, templates, st.sampled_from(["{SHARD_INDEX}", "{SHARD_X_OF_Y}"]), st.sampled_from([1, 2, 11, 1200]))
+@example([], [], "{SHARD_INDEX}", 100_001)  # Beyond five digits.
+@example(["{DATASET}-"], ["-{NUM_SHARDS}"], "{SHARD_X_OF_Y}", 100_001)
 def test_names_are_those_that_tfds_makes(before: list[str], after: list[str], shard: str, num_shards: int) -> None:
     template = "".join([*before, shard, *after])
     theirs = tfds.core.ShardedFileTemplate(

@@ -4,19 +4,19 @@ import errno
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
 from tfds_fixtures import BUILD_LOG, NUM_TRAIN, SPLITS, Datasets, Ledger, has_tensorflow
-from zygote import torch_zygote
+from zygote import Answering, torch_zygote
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import DatasetNotFoundError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import subprocess_call
 
 
 def test_a_dataset_opens_by_name_version_and_config(datasets: Datasets) -> None:
@@ -170,10 +170,12 @@ def open_with_download(root: str) -> tuple[str, int, bool]:
 def downloads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, int, bool]]]:
     """A dataset that two processes asked for at the same time, and afterwards a third one; and what they got."""
     root = tmp_path_factory.mktemp("downloads") / "new" / "folder"
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setenv(BUILD_LOG, str(root.parent.parent / "builds.log"))
-        results = list(pool.map(lambda _: subprocess_call.call(open_with_download, str(root)), range(2)))
-        results.append(subprocess_call.call(open_with_download, str(root)))
+    with ExitStack() as stack:
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv(BUILD_LOG, str(root.parent.parent / "builds.log"))
+        *first, last = (stack.enter_context(Answering(torch_zygote())) for _ in range(3))
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(lambda process: process.ask(open_with_download, str(root)), first))
+        results.append(last.ask(open_with_download, str(root)))
     return root, results
 
 

@@ -134,6 +134,7 @@ def test_other_parsers_apply_it_too(datasets: Datasets, wanted: dict[Any, Pixels
         assert_same(first_pass(list(tars.batches())), wanted[own])
 
 
+@pytest.mark.slow
 def test_workers_without_torch_that_are_spawned_apply_it(datasets: Datasets, wanted: dict[Any, Pixels]) -> None:
     for own in OWN:
         assert pickle.loads(pickle.dumps(own)) == own

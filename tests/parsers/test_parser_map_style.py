@@ -3,6 +3,7 @@
 import io
 import logging
 import threading
+import warnings
 from collections import namedtuple
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 import torchvision_build
-from conftest import RunPython
 from PIL import Image
 from tfds_fixtures import Datasets
-from zygote import tensorflow_zygote
+from zygote import tensorflow_zygote, torch_zygote
 
 from parsers.look_alikes import Frame, HubDataset, HubImage, HubLabel, Series
 from parsers.tar_samples import SIDE, pixels_of, png
@@ -236,18 +236,19 @@ def test_pil_images_of_any_mode_have_the_pixels_of_pillow(mode: str) -> None:
     assert (found == np.asarray(wanted)).all()
 
 
-def test_read_only_pixels_are_resized_without_a_warning(run_python: RunPython) -> None:
-    code = """
-import numpy as np
-from PIL import Image
-from tfds_torch import EvalPreprocess, ImageDataset, ParserMapStyle
-rows = [(Image.new("RGB", (60, 40), (7, 8, 9)), 0)]
-parser = ParserMapStyle(rows, batch_size=1, preprocess=EvalPreprocess(20, crop_pct=1.0, crop_mode="squash"))
-((images, _),) = ImageDataset(parser)
-print(images[0, :, 0, 0].tolist())
-"""
-    done = run_python("-W", "error::UserWarning", "-c", code)
-    assert (done.stdout, done.stderr) == ("[7, 8, 9]\n", "")
+def resize_read_only_pixels() -> list[int]:
+    """Runs in a process where torch has warned of nothing yet: it does so once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = [(Image.new("RGB", (60, 40), (7, 8, 9)), 0)]
+        parser = ParserMapStyle(rows, batch_size=1, preprocess=EvalPreprocess(20, crop_pct=1.0, crop_mode="squash"))
+        ((images, _),) = ImageDataset(parser)
+    found: list[int] = images[0, :, 0, 0].tolist()
+    return found
+
+
+def test_read_only_pixels_are_resized_without_a_warning() -> None:
+    assert torch_zygote().call(resize_read_only_pixels) == [7, 8, 9]
 
 
 def test_a_first_item_without_an_image_is_said_to_have_none() -> None:

@@ -446,7 +446,10 @@ OTHERS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("case", OTHERS)
+SLOW_WORLDS = ("a stream in workers", "batches larger than chunks", "more workers")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=slow if case in SLOW_WORLDS else ()) for case in OTHERS])
 def test_an_example_has_the_same_pixels_in_every_world(
     case: str, datasets: Datasets, passes: list[dict[int, np.ndarray]]
 ) -> None:

@@ -41,11 +41,11 @@ CASES = {
     "index, evaluation, 2x1 -> 1x2": resumes("index", 8, (2, 1), (1, 2), is_training=False, remainder="pad"),
     "files, 1x2": resumes("files", 12, (1, 2)),
     "examples, 1x1": resumes("examples", 12, (1, 1)),
+}
+FURTHER_CASES = {
     "examples, evaluation, 1x1": resumes(
         "examples", 12, (1, 1), is_training=False, remainder="pad", split="train[:9]+train[12:]"
     ),
-}
-FURTHER_CASES = {
     "index, 1x2 -> 1x3, two epochs": resumes("index", 12, (1, 2), (1, 3), num_epochs=2),
     "index, 2x2 -> 1x3": resumes("index", 12, (2, 2), (1, 3)),
     "index, 1x1 -> 3x1, in order": resumes("index", 12, (1, 1), (3, 1), shuffle=False),

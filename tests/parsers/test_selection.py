@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tfds_fixtures import Datasets, as_remote, write_numbered
+from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from tfds_torch import (
     EvalPreprocess,
@@ -306,11 +307,13 @@ def test_check_judges_epochs_of_any_size(root: Path, tmp_path: Path, capsys: pyt
     recipe, report = tmp_path / "recipe.toml", tmp_path / "r.json"
     recipe.write_text('name = "numbered"\nis_training = true\nbatch_size = 4\nepoch_size = 17\n')
     flags = ["--root", str(root), "--workers", "0", "--epochs", "5", "--json", str(report), "--replicas", "2"]
-    assert command.main(["--config", str(recipe), *flags]) == 0
+    with forked_instead_of_fresh(tensorflow_zygote):
+        assert command.main(["--config", str(recipe), *flags]) == 0
     names = [promise["name"] for promise in json.loads(report.read_text())["promises"]]
     assert "every example once in each pass, and the wrapped few" in names
     assert "epoch_size 16 or epoch_size 24" in " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert command.main(["--config", str(recipe), *flags, "--eval"]) == 0
+    with forked_instead_of_fresh(tensorflow_zygote):
+        assert command.main(["--config", str(recipe), *flags, "--eval"]) == 0
 
 
 def test_an_export_of_a_subset_has_its_examples_in_their_order(root: Path, tmp_path: Path) -> None:

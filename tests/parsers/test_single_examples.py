@@ -346,7 +346,7 @@ if sys.argv[4] == "twin":
 """
 
 
-@pytest.mark.parametrize(("twin", "code"), [("", 0), ("twin", 1)])
+@pytest.mark.parametrize(("twin", "code"), [("", 0), pytest.param("twin", 1, marks=pytest.mark.slow)])
 def test_tensorflow_is_not_imported(
     twin: str, code: int, datasets: Datasets, folder: Path, run_python: Callable[..., Any]
 ) -> None:

@@ -164,6 +164,7 @@ def is_jpeg_rounding(line: str, expected: Any, found: Any) -> bool:
 # Without tensorflow
 
 
+@pytest.mark.slow
 def test_the_hook_fails_where_tensorflow_is_imported(tmp_path: Path) -> None:
     tensorflow_free.call(tmp_path, "import_module", "tensorflow_datasets")
     with pytest.raises(RuntimeError, match="TensorflowImportedError: tensorflow was imported"):
@@ -173,8 +174,12 @@ def test_the_hook_fails_where_tensorflow_is_imported(tmp_path: Path) -> None:
 def test_datasets_of_audio_open_without_tensorflow(speech: Path, tmp_path: Path) -> None:
     decoded = tensorflow_free.call(tmp_path, "decode_datasets", str(speech), ["speech_commands"])
     assert [example["audio"].dtype for example in decoded["speech_commands"]] == [np.int16] * 4
+
+
+@pytest.mark.slow
+def test_tfds_itself_opens_datasets_of_audio_with_tensorflow(speech: Path, tmp_path: Path) -> None:
     version_dir = find_version_dir("speech_commands", speech)
-    with pytest.raises(RuntimeError, match="TensorflowImportedError"):  # TFDS's own way needs it.
+    with pytest.raises(RuntimeError, match="TensorflowImportedError"):
         tensorflow_free.call(tmp_path, "open_as_tfds_does", version_dir)
 
 

@@ -126,7 +126,7 @@ def mixture_case(folder: Path) -> Case:
     return Case(make, FILES * 2)
 
 
-CASES = {
+CASES: dict[str, Callable[[Path], Case]] = {
     "tfds": tfds_case,
     "image folder": folder_case,
     "tars": tar_case,
@@ -141,6 +141,13 @@ CASES = {
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     made: Case = request.param(tmp_path_factory.mktemp("files"))
     return made
+
+
+KINDS = [
+    pytest.param(make, id=name, marks=() if name in ("tfds", "tars", "mixture") else pytest.mark.slow)
+    for name, make in CASES.items()
+]
+"""Of what costs processes, or many readings."""
 
 
 @pytest.fixture
@@ -202,8 +209,16 @@ def test_datasets_give_the_bytes_and_transform_gets_them(case: Case) -> None:
     assert [indexed[at] for at in (0, 7)] == [(case.files[0], 0), (case.files[7], 7)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_loaders_give_the_bytes(num_workers: int, case: Case) -> None:
+def test_loaders_give_the_bytes(case: Case) -> None:
+    check_loaders(0, case)
+
+
+@pytest.mark.parametrize("case", KINDS, indirect=True)
+def test_loaders_with_workers_give_the_bytes(case: Case) -> None:
+    check_loaders(2, case)
+
+
+def check_loaders(num_workers: int, case: Case) -> None:
     parser = case.make(is_training=True, batch_size=4, **BYTES)
     wanted = [[case.files[at] for at in batch.index] for batch in parser.batches(fields=())]
     for is_batched in (True, False):
@@ -232,10 +247,12 @@ class BytesLoader(OwnStateLoader):
             yield self.step(index.tolist(), valid.tolist())
 
 
+@pytest.mark.parametrize("case", KINDS, indirect=True)
 def test_a_loader_restored_at_every_step_gives_the_uninterrupted_tail(case: Case) -> None:
     check_resumes(partial(BytesLoader, case), num_epochs=1)
 
 
+@pytest.mark.parametrize("case", KINDS, indirect=True)
 def test_a_transform_of_ones_own_decodes_in_the_workers(case: Case) -> None:
     parser = case.make(batch_size=4, **BYTES)
     decoded = [image.shape for batch in case.make(batch_size=4).batches() for image in batch.image]
@@ -354,9 +371,9 @@ import sys
 for name in {blocked!r}: sys.modules[name] = None
 import ctypes.util
 ctypes.util.find_library = lambda name: None
-from tfds_torch import ImageDataset, ParserTfds, create_loader
+from tfds_torch import ParserTfds
 parser = ParserTfds({str(root)!r}, "pictures", batch_size=4, decode={{"image": False}})
-images = [image for images, _ in create_loader(ImageDataset(parser, batched=True)) for image in images]
+images = [image for batch in parser.batches() for image in batch.image]
 sys.stdout.buffer.write(b"".join(images))
 assert "tensorflow" not in sys.modules
 """

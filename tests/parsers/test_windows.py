@@ -25,7 +25,7 @@ OFFSETS = st.lists(st.integers(-9, 20), min_size=1, max_size=5).map(tuple)
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.data(),
     stride=st.integers(1, 4),
@@ -188,7 +188,10 @@ def test_array_record_files_give_the_same_windows(robots: Robots, tmp_path: Path
     assert check_batches(parser, Robots(tmp_path, {"libero_like": episodes}), "libero_like", keys) == 55
 
 
-@pytest.mark.parametrize("name", ["d4rl_mujoco_ant", "robosuite_panda_pick_place_can", "rlu_control_suite"])
+OTHERS = ("robosuite_panda_pick_place_can", "rlu_control_suite")
+
+
+@pytest.mark.parametrize("name", ["d4rl_mujoco_ant", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_datasets_that_tfds_knows_by_name(tmp_path: Path, name: str) -> None:
     with forked_instead_of_fresh(tensorflow_zygote):
         prepare_fake(name, num_examples=4, root=tmp_path, progress=False)

@@ -60,6 +60,7 @@ class WrittenFiles:
         from tensorflow_datasets.core.utils.shard_utils import FileInstruction
 
         self._instructions = []
+        self._found: dict[tuple[World, tuple[int, ...]], list[Example]] = {}
         for number, length in enumerate(lengths):
             name = folder / f"made-train.tfrecord-{number:05d}-of-{len(lengths):05d}"
             with tf.io.TFRecordWriter(str(name)) as writer:
@@ -68,7 +69,12 @@ class WrittenFiles:
             self._instructions.append(FileInstruction(str(name), skip=0, take=length, examples_in_shard=length))
 
     def read(self, order: list[int], world: World) -> list[Example]:
-        """Returns what one pipeline of TFDS reads, file by file."""
+        """Returns what one pipeline of TFDS reads, file by file; an order that came before is not read again."""
+        if (world, tuple(order)) not in self._found:
+            self._found[world, tuple(order)] = self._read(order, world)
+        return self._found[world, tuple(order)]
+
+    def _read(self, order: list[int], world: World) -> list[Example]:
         import tensorflow_datasets as tfds
         from tensorflow_datasets.core import reader
 
@@ -115,7 +121,6 @@ def check_files_against(
 
 FILE_CASES = [
     # lengths, R, W, batch_size, repeats, shuffle, remainder
-    ([4] * 8, 2, 2, 4, 1, True, Remainder.WRAP),
     ([5, 1, 3, 7, 2, 2, 9], 1, 3, 3, 1, False, Remainder.WRAP),
     ([5, 1, 3, 7, 2, 2, 9], 2, 2, 2, 1, True, Remainder.DROP),
     ([1, 1, 30], 3, 1, 4, 1, True, Remainder.WRAP),  # Two of three pipelines have too few.
@@ -123,6 +128,7 @@ FILE_CASES = [
     ([6], 1, 1, 4, 1, True, Remainder.WRAP),
 ]
 SLOW_FILE_CASES = [
+    ([4] * 8, 2, 2, 4, 1, True, Remainder.WRAP),
     ([4] * 8, 2, 2, 4, 1, False, Remainder.WRAP),
     ([4] * 8, 1, 8, 4, 2, True, Remainder.DROP),
     ([5, 1, 3, 7, 2, 2, 9], 2, 2, 2, 1, True, Remainder.WRAP),

@@ -105,7 +105,7 @@ def test_the_counts_of_all_pipelines_make_up_the_plan(plan: EpochPlan) -> None:
 # Mode `examples`.
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(dealt_examples())
 def test_examples_are_consecutive_cuts_of_the_passes(dealt: tuple[EpochPlan, list[int], int]) -> None:
     plan, file_lengths, epoch = dealt
@@ -203,7 +203,7 @@ def dealt_files(draw: st.DrawFn) -> tuple[EpochPlan, list[int], int]:
     return plan, lengths, draw(EPOCHS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(dealt_files())
 def test_files_gives_each_pipeline_every_nth_file_of_the_row(dealt: tuple[EpochPlan, list[int], int]) -> None:
     plan, file_lengths, epoch = dealt

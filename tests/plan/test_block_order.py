@@ -1,6 +1,7 @@
 """block_order_at: a stateless permutation whose windows are shuffled blocks, and how local it is."""
 
 import hashlib
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -40,18 +41,19 @@ def block_order(
 # A permutation, whole or in slices.
 
 
-@pytest.mark.parametrize("num_examples", [0, 1, 2, 3, 10, 63, 64, 65, 1000, 4096, 4097, 5000, 20_011, 65_536])
 @pytest.mark.parametrize("block_records", [1, 2, 7, 64, 1000, 4097, 10**6])
-def test_the_block_order_is_a_permutation(num_examples: int, block_records: int) -> None:
-    for window_blocks in (1, 3, 64, 5000):
+def test_the_block_order_is_a_permutation(block_records: int) -> None:
+    sizes, wrong = (0, 1, 2, 3, 10, 63, 64, 65, 1000, 4096, 4097, 5000, 20_011, 65_536), []
+    for num_examples, window_blocks in itertools.product(sizes, (1, 3, 64, 5000)):
         if block_records * window_blocks * 2000 < num_examples:
             continue  # Tens of thousands of windows: slow, and the next test has such in small.
         whole = block_order(num_examples, BlockShuffle(block_records, window_blocks))
-        assert whole.dtype == np.int64
-        assert np.array_equal(np.sort(whole), np.arange(num_examples))
+        if whole.dtype != np.int64 or not np.array_equal(np.sort(whole), np.arange(num_examples)):
+            wrong.append((num_examples, window_blocks))
+    assert not wrong, str(wrong)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(st.integers(0, 3000), BLOCKS, SEEDS, PASSES, st.data())
 def test_any_slice_of_any_block_order_is_that_slice_of_the_permutation(
     num_examples: int, blocks: BlockShuffle, seed: int, pass_number: int, data: st.DataObject
@@ -225,7 +227,7 @@ def test_a_window_is_as_good_as_a_fair_shuffle(shuffle: Order, statistic: Callab
 
 @pytest.mark.parametrize("shuffle", [row_of_blocks, inside_a_window, only_window], ids=lambda shuffle: shuffle.__name__)
 def test_each_permutation_of_blocks_or_of_a_window_is_equally_likely(shuffle: Order) -> None:
-    assert abs(each_permutation_is_equally_likely(shuffle)) < FAIR_Z
+    assert abs(each_permutation_is_equally_likely(shuffle, num_examples=4)) < FAIR_Z
 
 
 def test_the_windows_of_a_pass_are_shuffled_independently() -> None:

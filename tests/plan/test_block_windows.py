@@ -72,7 +72,7 @@ def rows_of(window: BlockWindow) -> list[list[int]]:
     return np.stack([window.block, window.start, window.stop, window.first_slot, window.last_slot], 1).tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(PLANS | spread_plans(), st.integers(0, 3), st.booleans(), st.data())
 def test_windows_hold_all_that_the_readers_read(
     plan: EpochPlan, epoch: int, is_machine: bool, data: st.DataObject
@@ -180,7 +180,7 @@ def test_arguments_that_cannot_be_are_config_errors(arguments: dict[str, object]
 # Files
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.data())
 def test_ranges_of_examples_are_ranges_of_files(lengths: list[int], data: st.DataObject) -> None:
     places = [(file, number) for file, length in enumerate(lengths) for number in range(length)]

@@ -50,7 +50,7 @@ def elsewhere(plan: EpochPlan, data: st.DataObject, first_example: int) -> Epoch
     return replace(plan, world=world, batch_size=data.draw(st.integers(1, most)), first_example=first_example)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(PLANS, st.integers(0, 4), st.data())
 def test_a_row_of_batch_changes_covers_each_example_exactly_once(
     plan: EpochPlan, epoch: int, data: st.DataObject
@@ -146,7 +146,7 @@ def moved(state: LoaderState, here: EpochPlan) -> LoaderState:
     return LoaderState.load(saved, state_of(here, 0, 0), allow_batch_change=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(PLANS, st.integers(0, 4), st.data())
 def test_an_epoch_under_one_global_batch_after_the_other_is_whole(
     plan: EpochPlan, epoch: int, data: st.DataObject

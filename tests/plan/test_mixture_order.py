@@ -47,7 +47,7 @@ def test_every_prefix_of_a_period_has_within_one_of_each_share(counts: tuple[int
     assert np.bincount(members, minlength=len(counts)).tolist() == list(counts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=90)
 @given(mixtures())
 def test_every_prefix_of_a_segment_has_within_one_of_each_share_over_epochs(order: MixtureOrder) -> None:
     stops = [*(segment.start for segment in order.segments[1:]), order.segments[-1].start + 3 * order.epoch_size]
@@ -73,7 +73,7 @@ def test_64_members_of_any_weights_have_within_one_of_their_rounded_shares_in_ev
     assert max(deviations) < segment.period
 
 
-@settings(max_examples=100)
+@settings(max_examples=70)
 @given(mixtures(), st.integers(0, 400), st.integers(1, 60))
 def test_any_batch_has_within_two_of_each_share(order: MixtureOrder, start: int, size: int) -> None:
     start += order.segments[-1].start
@@ -95,14 +95,14 @@ def test_the_seed_orders_members_of_equal_shares() -> None:
 # Slots, passes and examples
 
 
-@settings(max_examples=150)
+@settings(max_examples=90)
 @given(mixtures())
 def test_slots_are_those_of_the_row_that_is_written_out(order: MixtureOrder) -> None:
     num_slots = 250
     assert row_of(order, 0, num_slots) == write_out(order, num_slots)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(mixtures(max_examples=12))
 def test_every_pass_over_a_member_has_each_example_exactly_once(order: MixtureOrder) -> None:
     num_slots = order.segments[-1].start + 400
@@ -182,14 +182,14 @@ def test_several_orders_at_once_are_those_of_each(passes: list[tuple[int, int, i
 # Lengths
 
 
-@settings(max_examples=150)
+@settings(max_examples=90)
 @given(mixtures(), st.integers(0, 400))
 def test_counts_are_those_of_the_row(order: MixtureOrder, num_slots: int) -> None:
     came = Counter(member for member, _, _ in row_of(order, 0, num_slots))
     assert order.counts(num_slots).tolist() == [came[member] for member in range(len(order.members))]
 
 
-@settings(max_examples=150)
+@settings(max_examples=90)
 @given(mixtures(max_examples=15))
 def test_an_epoch_ends_where_the_first_member_or_every_one_is_exhausted(order: MixtureOrder) -> None:
     num_slots = order.segments[-1].start + 15 * 4 * 12 + 100
@@ -239,7 +239,7 @@ def test_sample_keys_beyond_64_bits_are_refused() -> None:
     assert int(last.pass_number.max()) * order.num_examples + order.num_examples < 2**63
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(mixtures(max_examples=6), st.integers(3, 40))
 def test_as_many_slots_are_keyed_as_passes_fit(order: MixtureOrder, most_passes: int) -> None:
     with mock.patch.object(mixture_order, "LARGEST_KEY", most_passes * order.num_examples + order.num_examples // 2):

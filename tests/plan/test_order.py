@@ -74,12 +74,14 @@ def in_blocks(*sizes: int) -> Callable[..., NDArray[np.int64]]:
 # A permutation, whole or in slices.
 
 
-@pytest.mark.parametrize("num_examples", sorted({*SIZES, *AROUND_POWERS_OF_TWO}))
-def test_the_order_is_a_permutation(num_examples: int) -> None:
-    for seed, pass_number in ((0, 0), (42, 1), (2**70, 2**40)):
-        whole = epoch_order(num_examples, seed, pass_number)
-        assert whole.dtype == np.int64
-        assert np.array_equal(np.sort(whole), np.arange(num_examples))
+def test_the_order_is_a_permutation() -> None:
+    wrong = []
+    for num_examples in sorted({*SIZES, *AROUND_POWERS_OF_TWO}):
+        for seed, pass_number in ((0, 0), (42, 1), (2**70, 2**40)):
+            whole = epoch_order(num_examples, seed, pass_number)
+            if whole.dtype != np.int64 or not np.array_equal(np.sort(whole), np.arange(num_examples)):
+                wrong.append((num_examples, seed, pass_number))
+    assert not wrong, str(wrong)
 
 
 @pytest.mark.slow
@@ -127,14 +129,15 @@ def test_any_positions_in_any_arrangement_give_the_same_examples(
         *((in_blocks(256, 32), size) for size in (10**9, 10**10 + 7, 2**60)),
     ],
 )
-@pytest.mark.parametrize("place", ["start", "middle", "end"])
 def test_a_large_slice_of_a_huge_order_repeats_nothing(
-    slice_of: Callable[..., NDArray[np.int64]], num_examples: int, place: str
+    slice_of: Callable[..., NDArray[np.int64]], num_examples: int
 ) -> None:
-    start = {"start": 0, "middle": num_examples // 2, "end": num_examples - 200_000}[place]
-    examples = slice_of(num_examples, 42, 0, start, start + 200_000)
-    assert len(np.unique(examples)) == 200_000
-    assert 0 <= examples.min() <= examples.max() < num_examples
+    wrong = []
+    for start in (0, num_examples // 2, num_examples - 200_000):
+        examples = slice_of(num_examples, 42, 0, start, start + 200_000)
+        if len(np.unique(examples)) != 200_000 or examples.min() < 0 or examples.max() >= num_examples:
+            wrong.append(start)
+    assert not wrong, str(wrong)
 
 
 def test_disjoint_slices_of_a_huge_order_are_disjoint() -> None:
@@ -359,6 +362,7 @@ def test_a_feistel_network_of_two_rounds_is_refused_by_blocks_too(monkeypatch: p
     assert blocks_mix_within_each_order(whole_order) > UNFAIR_Z
 
 
+@pytest.mark.slow
 def test_a_feistel_network_for_small_sizes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order, "_LARGEST_SORTED", 0)
     assert each_permutation_is_equally_likely(whole_order, per_cell=60) > UNFAIR_Z

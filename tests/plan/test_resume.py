@@ -87,7 +87,7 @@ def test_resumes_in_other_worlds_give_the_uninterrupted_epoch(num_points: int) -
     assert len(moved) > len(points) // 3
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(PLANS, st.integers(0, 5), st.data())
 def test_an_epoch_in_several_worlds_one_after_the_other_is_whole(
     plan: EpochPlan, epoch: int, data: st.DataObject
@@ -104,7 +104,7 @@ def test_an_epoch_in_several_worlds_one_after_the_other_is_whole(
     assert set(examples.values()) <= {1}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(PLANS, st.integers(0, 5), st.data())
 def test_workers_that_go_on_from_their_own_positions_give_the_rest(
     plan: EpochPlan, epoch: int, data: st.DataObject

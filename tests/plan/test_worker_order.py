@@ -18,7 +18,7 @@ SMALL_PLANS = plans(max_examples=60, max_replicas=4, max_workers=4, max_batch_si
 EPOCHS = st.integers(0, 5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(SMALL_PLANS, EPOCHS, st.data())
 def test_the_examples_are_those_of_the_workers_batches_in_order(
     plan: EpochPlan, epoch: int, data: st.DataObject

@@ -19,6 +19,8 @@ from server_fixtures import (
     s3_server,
 )
 from servers.faulty_server import FaultyFolder
+from storage.remote.forked_fetchers import forked_fetchers
+from storage.unsynced import unsynced
 from tfds_fixtures import cache_home, datasets
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "datasets",
     "faulty_s3",
     "faulty_server",
+    "forked_fetchers",
     "gcs_server",
     "nginx_server",
     "no_credentials",
@@ -36,6 +39,7 @@ __all__ = [
     "publish",
     "robots",
     "s3_server",
+    "unsynced",
 ]
 
 

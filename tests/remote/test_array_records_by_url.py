@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,8 +74,14 @@ def shard(server: FaultyFolder) -> Path:
 # What comes is what comes of a local copy.
 
 
-@pytest.mark.parametrize("read", [BLOCKS, ReadOptions(), ReadOptions(block_records=None)], ids=str)
-@pytest.mark.parametrize("split", ["train", "train[10%:50%]", "train[3:30]+train[35:]"])
+@pytest.mark.parametrize(
+    ("split", "read"),
+    [
+        *(("train", read) for read in (BLOCKS, ReadOptions(), ReadOptions(block_records=None))),
+        *((split, BLOCKS) for split in ("train[10%:50%]", "train[3:30]+train[35:]")),
+    ],
+    ids=str,
+)
 def test_batches_are_those_of_a_local_copy(serve: Serve, root: Path, split: str, read: ReadOptions) -> None:
     far = ParserTfds(serve(root), "numbered:1.0.0", split, read=read, **TRAINING)
     assert far.read_mode(World()) == "index"
@@ -90,7 +95,7 @@ def test_batches_are_those_of_a_local_copy(serve: Serve, root: Path, split: str,
     assert far.source.find(far.ids(np.array([2]))[0]) == 2
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_states_go_from_a_local_copy_to_the_server_and_back(serve: Serve, root: Path, start: str) -> None:
     roots = {"far": serve(root), "near": str(root)}
 
@@ -167,27 +172,43 @@ def test_what_lies_beside_and_is_wrong_is_not_used(
         assert ("is not used" in caplog.text) == (content != whole)
 
 
+LOADED = """
+print(*(name in sys.modules for name in ("tensorflow", "array_record", "obstore")))
+"""
+READ_BY_A_PARSER = f"""
+import sys
+from tfds_torch import ParserTfds
+
+print(len(list(ParserTfds(sys.argv[1], "numbered:1.0.0", is_training=True, batch_size=4).batches())))
+{LOADED}"""
+READ_BY_LOADERS = f"""
+import sys
+from tfds_torch import ImageDataset, ParserTfds, create_loader
+
+def count_loaded(image):
+    return sum(name in sys.modules for name in ("tensorflow", "array_record"))
+
+if __name__ == "__main__":
+    parser = ParserTfds(sys.argv[1], "numbered:1.0.0", is_training=True, batch_size=4)
+    for num_workers in (0, 2):
+        dataset = ImageDataset(parser, transform=count_loaded)
+        with create_loader(dataset, num_workers=num_workers, multiprocessing_context=None) as loader:
+            print([int(images.sum()) for images, labels in loader].count(0))
+    {LOADED.strip()}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "counts"),
+    [(READ_BY_A_PARSER, ["11"]), pytest.param(READ_BY_LOADERS, ["11", "11"], marks=pytest.mark.slow)],
+    ids=["parser", "loaders"],
+)
 def test_neither_tensorflow_nor_the_package_is_loaded(
-    serve: Serve, root: Path, run_python: RunPython, tmp_path: Path
+    serve: Serve, root: Path, run_python: RunPython, tmp_path: Path, code: str, counts: list[str]
 ) -> None:
-    code = f"""
-        import sys
-        from tfds_torch import ImageDataset, ParserTfds, create_loader
-
-        def count_loaded(image):
-            return sum(name in sys.modules for name in ("tensorflow", "array_record"))
-
-        if __name__ == "__main__":
-            parser = ParserTfds({serve(root)!r}, "numbered:1.0.0", is_training=True, batch_size=4)
-            for num_workers in (0, 2):
-                dataset = ImageDataset(parser, transform=count_loaded)
-                with create_loader(dataset, num_workers=num_workers, multiprocessing_context=None) as loader:
-                    print([int(images.sum()) for images, labels in loader].count(0))
-            print(*(name in sys.modules for name in ("tensorflow", "array_record", "obstore")))
-    """
-    (tmp_path / "script.py").write_text(textwrap.dedent(code))
-    done = run_python(str(tmp_path / "script.py"))
-    assert done.stdout.split() == ["11", "11", "False", "False", "False"], done.stderr
+    (tmp_path / "script.py").write_text(code)
+    done = run_python(str(tmp_path / "script.py"), serve(root))
+    assert done.stdout.split() == [*counts, "False", "False", "False"], done.stderr
 
 
 def test_an_epoch_fetches_each_byte_once(serve: Serve, root: Path) -> None:

@@ -1,22 +1,19 @@
-"""`python -m tfds_torch.check` proves the promises of datasets by URLs; MultiLoader and recipes read them, too."""
+"""`tfds_torch.check` proves the promises of datasets by URLs; MultiLoader and recipes read them, too."""
 
 import json
-import os
-import pty
-import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import RunPython
 from parsers.tar_samples import sample_of
 from storage.beton.made_files import write_images
 from storage.webdataset.made_tars import write_samples
 
+from tfds_torch.check import command
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.loaders.multi_loader import MultiLoader
@@ -32,7 +29,7 @@ BLOCKS = ReadOptions(block_records=4, shuffle_buffer=8)
 
 @pytest.mark.parametrize("kind", ["numbered", "tars", "beton"])
 def test_check_keeps_all_promises(
-    serve: Serve, numbered_root: str, tmp_path: Path, run_python: RunPython, kind: str
+    serve: Serve, numbered_root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     (tmp_path / "made").mkdir()
     write_samples(tmp_path / "made" / "a.tar", map(sample_of, range(24)))
@@ -44,15 +41,15 @@ def test_check_keeps_all_promises(
     arguments["beton"] = ["--name", arguments["tars"][1].replace("a.tar", "a.beton"), "--workers", "0"]
     html, report = tmp_path / "r.html", tmp_path / "r.json"
     line = [*arguments[kind], "--batch-size", "4", "--html", str(html), "--json", str(report)]
-    done = run_python("-m", "tfds_torch.check", *line)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "promises kept" in done.stdout
-    assert "The shards are remote" not in done.stdout
+    code, printed = command.main(line), capsys.readouterr()
+    assert code == 0, printed
+    assert "promises kept" in printed.out
+    assert "The shards are remote" not in printed.out
     found = json.loads(report.read_text())
     assert "http" in found["dataset"]["data_dir"]
     network = found["network"]
     assert min(network["bytes_fetched"], network["bytes_delivered"], network["requests"]) > 0
-    assert f"Network: {network['requests']} requests" in done.stdout
+    assert f"Network: {network['requests']} requests" in printed.out
     page = html.read_text()
     assert f"{network['requests']} requests" in page
     assert all(f">{part}<" in page for part in ("Network", "MB/s"))
@@ -60,23 +57,21 @@ def test_check_keeps_all_promises(
         assert len(rank["networks"]) == len(rank["epochs"]) == 2
 
 
-def test_on_a_terminal_the_bar_has_a_line_about_the_network(serve: Serve, numbered_root: str) -> None:
-    screen, terminal = pty.openpty()
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_the_bar_has_a_line_about_the_network(
+    serve: Serve, numbered_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = ["--root", serve(numbered_root), "--name", "numbered:1.0.0", "--workers", "0", "--batch-size", "4"]
-    command = [sys.executable, "-m", "tfds_torch.check", *line]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=terminal, env=os.environ | {"TERM": "xterm"}
-    ) as check:
-        os.close(terminal)
-        shown = b""
-        with suppress(OSError):  # EIO: the other side is closed.
-            while part := os.read(screen, 1 << 16):
-                shown += part
-    os.close(screen)
-    assert check.returncode == 0, shown.decode()
-    assert b"rank 0" in shown
-    assert b"network: " in shown
-    assert b"MB fetched" in shown
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert command.main(line) == 0, terminal.getvalue()
+    assert "rank 0" in terminal.getvalue()
+    assert "network: " in terminal.getvalue()
+    assert "MB fetched" in terminal.getvalue()
 
 
 def test_multi_loader_and_mixtures_read_them(serve: Serve, numbered_root: str) -> None:

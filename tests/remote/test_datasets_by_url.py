@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import RunPython
-from server_fixtures import SOURCES
 from servers.faulty_server import Fault, FaultyFolder
 from servers.gcs_server import GCSServer
 from servers.s3_server import S3Server
@@ -91,7 +90,7 @@ def test_blocks_are_the_default_and_none_is_the_order_of_a_local_copy(serve: Ser
     assert read_epochs(whole) == read_epochs(near)
 
 
-@pytest.mark.parametrize("start", [None, "fork", "spawn"])
+@pytest.mark.parametrize("start", [None, "fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_loaders_deliver_the_same_with_and_without_workers(serve: Serve, numbered_root: str, start: str | None) -> None:
     options = {} if start is None else {"num_workers": 2, "multiprocessing_context": start}
 
@@ -166,7 +165,7 @@ def test_threads_read_side_by_side(serve: Serve, numbered_root: str) -> None:
     assert found == [index.tolist() for index in numbers]
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", ["s3", pytest.param("http", marks=pytest.mark.slow)])
 def test_no_process_loads_tensorflow(
     source: str, publish: Publish, own_cache: Path, numbered_root: str, run_python: RunPython, tmp_path: Path
 ) -> None:

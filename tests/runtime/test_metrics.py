@@ -1,7 +1,6 @@
 """Metrics: what threads and processes report arrives, each in its own row; the times of epochs."""
 
 import copy
-import gc
 import multiprocessing
 import os
 import pickle
@@ -235,7 +234,6 @@ def test_no_batch_is_held_while_the_next_one_is_made(clock: Clock) -> None:
     def batches() -> Iterator[Batch]:
         references: list[weakref.ref[Batch]] = []
         for _ in range(3):
-            gc.collect()
             held.append(sum(reference() is not None for reference in references))
             batch = Batch()
             references.append(weakref.ref(batch))

@@ -17,6 +17,12 @@ from tfds_torch.runtime.watchdog import Watchdog
 FOREVER_S = 3600.0
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfds_torch.runtime.watchdog._LOOK_S", 0.1)
+    monkeypatch.setattr("tfds_torch.runtime.watchdog._ARRIVAL_S", 0.3)
+
+
 def loop_in_python() -> None:
     while True:
         pass

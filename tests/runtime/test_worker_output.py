@@ -46,7 +46,7 @@ def start(target: Any, method: str = "fork") -> tuple[Any, WorkerOutput, Connect
     return process, output, ours
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_the_last_lines_outlive_the_worker(method: str, capfd: pytest.CaptureFixture[str]) -> None:
     process, output, _ = start(write_and_end, method)
     process.join()

@@ -83,7 +83,8 @@ def wait_with_watch(link: Connection) -> None:
     threading.Event().wait(600)
 
 
-def test_a_child_ends_when_its_parent_was_killed() -> None:
+def test_a_child_ends_when_its_parent_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_start, "_PARENT_CHECK_S", 0.1)
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     parent = context.Process(target=start_a_child_and_wait, args=(theirs,))

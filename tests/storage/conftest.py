@@ -1,6 +1,9 @@
 from pathlib import Path
 
 import pytest
+from storage.unsynced import unsynced
+
+__all__ = ["unsynced"]
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from tfds_fixtures import cache_home
 from zygote import Answering, Script, forked_instead_of_fresh, last_line_of, tensorflow_zygote, torch_zygote
 
 from tfds_torch import demo
+from tfds_torch.runtime import watchdog
+from tfds_torch.torch_data.foreign import ForeignWorkers
 from torch_data import scenarios
 
 __all__ = [
@@ -50,11 +52,13 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_once(tmp_path_factory, "photos and digits", build)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _failed_workers_end_soon() -> Iterator[None]:
-    """torch waits five seconds for a worker that has failed before it ends it."""
+    """A Loader looks every second whether a worker has failed, which has another one to end; torch waits five."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 1.0)
+        patch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+        patch.setattr(watchdog, "_LOOK_S", 0.2)
+        patch.setattr(ForeignWorkers.end, "__defaults__", (0.2,))
         yield
 
 

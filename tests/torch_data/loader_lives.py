@@ -14,6 +14,7 @@ from typing import Any
 
 from tfds_torch import create_loader
 from tfds_torch.errors import TfdsTorchError
+from tfds_torch.torch_data.foreign import ForeignWorkers
 
 if __name__ == "__main__":
     # As a script, this folder is on the path; the package of the tests is one up. Spawned workers inherit the path.
@@ -112,6 +113,7 @@ def interrupt_within_a_lock(persistent: str, until: str) -> dict[str, Any]:
         until: "exit": the error is kept as long as the process lives, as an interactive session does; else it is not.
     """
     faulthandler.dump_traceback_later(20, exit=True)
+    ForeignWorkers.end.__defaults__ = (0.2,)  # Of the waits that must not be for ever.
     enter = threading.Condition.__enter__
 
     def enter_and_interrupt(condition: threading.Condition) -> bool:

@@ -26,13 +26,18 @@ def rank() -> int:
     return torch.distributed.get_rank()
 
 
-def describe(num_items: int) -> Iterator[dict[str, Any]]:
-    """Says where it runs, and what all ranks' numbers add up to."""
+def facts_of_torchrun() -> dict[str, Any]:
+    """Returns where this rank runs, and what all ranks' numbers add up to."""
     total = torch.tensor([rank() + 1])
     torch.distributed.all_reduce(total)
     facts = {"pid": os.getpid(), "environ": {name: os.environ.get(name) for name in TORCHRUN}, "sum": total.item()}
     facts |= {"num_threads": torch.get_num_threads(), "num_ranks": torch.distributed.get_world_size()}
-    facts["backend"] = torch.distributed.get_backend()
+    return facts | {"backend": torch.distributed.get_backend()}
+
+
+def describe(num_items: int) -> Iterator[dict[str, Any]]:
+    """Says where it runs, and what all ranks' numbers add up to."""
+    facts = facts_of_torchrun()
     for number in range(num_items):
         yield facts | {"number": number}
 
@@ -100,7 +105,7 @@ def hold_things_for_ever() -> Iterator[dict[str, Any]]:
     counter = PlainEpochs()
     child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
     semaphore = counter._shared.get_lock()._semlock.name
-    found = {"semaphore": semaphore, "port": int(os.environ["MASTER_PORT"])}
+    found = facts_of_torchrun() | {"semaphore": semaphore, "port": int(os.environ["MASTER_PORT"])}
     while True:
         yield {"pids": [os.getpid(), child.pid, resource_tracker._resource_tracker._pid]} | found
 

@@ -15,6 +15,8 @@ from tfds_torch.plan.state import LoaderState
 
 ALONE = World()
 KINDS = ("Loader", "Loader, 2 workers", "MultiLoader")
+SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+ONE_QUICKLY, TWO_QUICKLY = ("Loader", *SLOW_KINDS[1:]), ("Loader", SLOW_KINDS[1], "MultiLoader")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def close(loaders: list[Any]) -> None:
         loader.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TWO_QUICKLY)
 def test_the_rest_of_an_epoch_goes_on_in_any_world_each_example_exactly_once(kind: str, root: Path) -> None:
     """Preempted twice: 2 ranks x 3, then 1 rank x 4, then 3 ranks x 1."""
     whole, _ = take(ranks_of("Loader", root, 1, 1), None)
@@ -95,7 +97,7 @@ def test_the_rest_of_an_epoch_goes_on_in_any_world_each_example_exactly_once(kin
     close(loaders)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_QUICKLY)
 def test_a_state_taken_after_a_change_goes_on_with_the_same_batch_and_with_another(kind: str, root: Path) -> None:
     (first,) = ranks_of(kind, root, 1, 6)
     came, state = take([first], 1)
@@ -115,7 +117,7 @@ def test_a_state_taken_after_a_change_goes_on_with_the_same_batch_and_with_anoth
     second.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_QUICKLY)
 def test_groups_of_blocks_go_on_with_another_batch_whether_they_divide_it_or_not(kind: str, root: Path) -> None:
     """2 ranks x 3 with a group each, then 1 rank x 5, which has no equal groups, then 2 ranks x 1."""
     arguments: dict[str, Any] = {"read": ReadOptions(block_records=3, shuffle_buffer=12, block_groups=2)}
@@ -132,7 +134,7 @@ def test_groups_of_blocks_go_on_with_another_batch_whether_they_divide_it_or_not
     assert len(came) == NUM_EXAMPLES + (NUM_EXAMPLES - 6 - 5) % 2, "the planned fill of the last batch"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_QUICKLY)
 def test_padded_evaluation_counts_each_example_once_after_a_change(kind: str, root: Path) -> None:
     arguments: dict[str, Any] = {"is_training": False, "remainder": "pad"}
     loaders = ranks_of(kind, root, 2, 2, **arguments)
@@ -145,7 +147,7 @@ def test_padded_evaluation_counts_each_example_once_after_a_change(kind: str, ro
     close(loaders)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_QUICKLY)
 def test_an_ended_epoch_stays_ended_with_another_batch(kind: str, root: Path) -> None:
     (first,) = ranks_of(kind, root, 1, 6)
     _, state = take([first], None)

@@ -480,6 +480,7 @@ def test_ranks_of_torch_distributed_read_their_own_shares(
 # Whole processes
 
 
+@slow
 def test_a_training_process_with_workers_loads_no_tensorflow_and_leaves_nothing(
     data_root: Path, run_scenario: Callable[..., Any]
 ) -> None:

@@ -26,6 +26,7 @@ from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.torch_data.rank_check import find_differences
 
+OTHER_DECODERS = [one for one in JPEG_DECODERS if one.values != ("pillow",)]
 PREPROCESSES: dict[str, Preprocess] = {
     "training": TrainPreprocess(64),
     "bicubic training": TrainPreprocess(96, interpolation="bicubic", scale=(0.02, 0.2)),
@@ -38,10 +39,12 @@ PREPROCESSES: dict[str, Preprocess] = {
 def make_parser(root: Path, jpeg_decoder: str, preprocess: Preprocess = PREPROCESSES["training"]) -> ParserTfds:
     is_training = isinstance(preprocess, TrainPreprocess)
     read = ReadOptions(jpeg_decoder=jpeg_decoder)
-    return ParserTfds(root, "photos", is_training=is_training, batch_size=8, preprocess=preprocess, read=read)
+    return ParserTfds(
+        root, "photos", "train[:20]", is_training=is_training, batch_size=8, preprocess=preprocess, read=read
+    )
 
 
-@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize("jpeg_decoder", OTHER_DECODERS)
 @pytest.mark.parametrize("name", PREPROCESSES)
 def test_batches_are_those_of_pillows_decoder(name: str, jpeg_decoder: str, data_root: Path) -> None:
     expected = make_parser(data_root, "pillow", PREPROCESSES[name]).batches(World(), epoch=1)
@@ -51,7 +54,7 @@ def test_batches_are_those_of_pillows_decoder(name: str, jpeg_decoder: str, data
         np.testing.assert_array_equal(one.image, other.image)
 
 
-@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize("jpeg_decoder", OTHER_DECODERS)
 def test_whole_images_are_those_of_pillows_decoder(jpeg_decoder: str, data_root: Path) -> None:
     expected, found = (make_parser(data_root, name)[:8] for name in ("pillow", jpeg_decoder))
     for one, other in zip(found, expected, strict=True):
@@ -80,7 +83,7 @@ def as_array(images: Any) -> NDArray[np.uint8]:
     return images.permute(0, 2, 3, 1).numpy() if isinstance(images, torch.Tensor) else np.asarray(images)
 
 
-@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize("jpeg_decoder", OTHER_DECODERS)
 @pytest.mark.parametrize(
     "batches",
     [batches_of_loader, batches_without_workers, batches_of_plain_dataloader, batches_of_multi_loader],
@@ -91,7 +94,7 @@ def test_every_loader_delivers_the_same(
 ) -> None:
     parsers = [make_parser(data_root, name, EvalPreprocess(64)) for name in (jpeg_decoder, "pillow")]
     found, expected = ([as_array(images).copy() for images in batches(ImageDataset(one))] for one in parsers)
-    assert len(found) == len(expected) == 8
+    assert len(found) == len(expected) == 3
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -12,6 +12,7 @@ import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, ParserTfds
+from tfds_torch.runtime import worker_start
 from torch_data.killing import GRACE_S, Campaign, Place, kill_and_compare
 
 CHOSEN = [
@@ -51,6 +52,7 @@ def test_killed_training_that_goes_on_in_other_worlds_loses_and_repeats_nothing(
 def begin_and_hang(link: Connection, root: str) -> None:
     """Starts a worker that does not get to its loop before this process is dead, and has not been given any work."""
     parent = os.getpid()
+    worker_start._PARENT_CHECK_S = 0.1  # Of this process and its worker.
     warnings.simplefilter("ignore")  # Torchdata calls what torch has deprecated.
 
     def tell_and_wait(worker: int) -> None:

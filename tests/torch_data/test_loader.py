@@ -192,8 +192,16 @@ def test_persistent_workers_live_until_close_and_others_until_the_end_of_an_epoc
         iter(loader)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("way", ["break", "drop", "error in the loop"])
+@pytest.mark.parametrize(
+    ("way", "persistent"),
+    [
+        *(("drop", False), ("break", True), ("error in the loop", False)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("drop", True), ("break", False), ("error in the loop", True))
+        ),
+    ],
+)
 def test_an_iteration_that_is_given_up_leaves_no_process(way: str, persistent: bool) -> None:
     loader = create_loader(Harmed("sleep"), 2, persistent_workers=persistent, **FORKED)  # Worker 1 is busy for ever.
     pids = []
@@ -278,6 +286,7 @@ def test_a_worker_error_carries_what_the_worker_wrote_last() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_is_a_worker_error() -> None:
     with (
         create_loader(Unreadable(), 1, multiprocessing_context="spawn") as loader,
@@ -500,7 +509,9 @@ def test_auto_reports_its_choice_and_the_reason(caplog: pytest.LogCaptureFixture
 # Stats
 
 
-@pytest.mark.parametrize(("num_workers", "arguments"), WORKERS)
+@pytest.mark.parametrize(
+    ("num_workers", "arguments"), [*WORKERS[:2], pytest.param(*WORKERS[2].values, id="2", marks=pytest.mark.slow)]
+)
 def test_stats_count_what_was_delivered_and_say_where_the_time_went(
     num_workers: int, arguments: dict[str, Any]
 ) -> None:

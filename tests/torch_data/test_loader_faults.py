@@ -170,6 +170,7 @@ def test_a_worker_that_hangs_is_a_stall_error_with_its_stack(method: str, persis
     assert life["again"] == list(range(NUM_BATCHES))
 
 
+@slow
 @pytest.mark.parametrize(("method", "persistent"), [("none", "once"), *WAYS[:3]])
 def test_a_slow_worker_is_not_an_error(method: str, persistent: str, run_life: RunLife) -> None:
     life = run_life(loader_lives.meet, "slow", method, persistent, "100")
@@ -178,10 +179,10 @@ def test_a_slow_worker_is_not_an_error(method: str, persistent: str, run_life: R
 
 
 def test_a_training_process_that_reads_by_itself_has_a_time_limit_too(run_life: RunLife) -> None:
-    life = run_life(loader_lives.stop_reading, "2")
+    life = run_life(loader_lives.stop_reading, "1")
     assert life["error"] == "StallError"
     assert re.search(
-        r"timeout_s=2 s\. The training process itself reads Harmed\. The stack of its reading thread:\n.*in harm",
+        r"timeout_s=1 s\. The training process itself reads Harmed\. The stack of its reading thread:\n.*in harm",
         life["message"],
         re.DOTALL,
     )
@@ -190,12 +191,12 @@ def test_a_training_process_that_reads_by_itself_has_a_time_limit_too(run_life: 
 @pytest.mark.parametrize("num_workers", [pytest.param(0, marks=slow), 1])
 def test_timeout_s_limits_the_wait_for_a_batch_and_not_the_epoch(num_workers: int, tmp_path: Path) -> None:
     """The training loop takes longer than it for a step, and then has to wait for the next batch, but not as long."""
-    gate, timeout_s = tmp_path / "gate", 3.0
+    gate, timeout_s = tmp_path / "gate", 1.5
     with create_loader(Gated(gate), num_workers, timeout_s=timeout_s) as loader:
         iteration = iter(loader)
         came = [int(next(iteration)[1][0])]
         time.sleep(timeout_s + 0.1)
-        threading.Timer(0.7, gate.touch).start()
+        threading.Timer(0.3, gate.touch).start()
         came += [int(labels[0]) for _, labels in iteration]
         assert came == list(range(NUM_BATCHES))
 
@@ -255,7 +256,7 @@ def test_ctrl_c_is_one_keyboard_interrupt_and_nothing_is_left(
     assert done.stderr.count("Traceback") == done.stderr.count("KeyboardInterrupt") == 1, done.stderr
 
 
-@pytest.mark.parametrize(("persistent", "until"), [("once", "exit"), ("persistent", "dropped")])
+@pytest.mark.parametrize(("persistent", "until"), [pytest.param("once", "exit", marks=slow), ("persistent", "dropped")])
 def test_ctrl_c_while_torch_holds_a_lock_ends_the_epoch_and_lets_the_process_end(
     persistent: str, until: str, run_life: RunLife
 ) -> None:

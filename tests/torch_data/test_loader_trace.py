@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import INTERRUPTED
+from zygote import Script, torch_zygote
 
 from tfds_torch import ImageDataset, ParserTfds, TrainPreprocess, Views, create_loader
 from tfds_torch.errors import ConfigError
@@ -229,15 +228,17 @@ for number, batch in enumerate(loader):
 """
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_trace_is_there_after_ctrl_c(root: Path, data_root: Path, tmp_path: Path, num_workers: int) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(data_root), str(num_workers)]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    script, folder = tmp_path / "script.py", tmp_path / "folder"
+    script.write_text(SCRIPT)
+    folder.mkdir()
+    command = [str(script), str(data_root), str(num_workers)]
+    done = Script(torch_zygote(), command, {**os.environ, "PYTHONPATH": str(root)}, folder).finish()
     assert "KeyboardInterrupt" in done.stderr
-    assert done.returncode in (-signal.SIGINT, 130)
-    assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
-    trace = load(tmp_path / "trace.json")
+    assert done.returncode in INTERRUPTED
+    assert [file.name for file in folder.iterdir()] == ["trace.json"]
+    trace = load(folder / "trace.json")
     check_nesting(trace)
     assert sum(span["name"] == "waiting" for span in spans(trace)) == 4
 

@@ -30,15 +30,24 @@ def check_grids(results: list[dict[str, list[Batches]]], plan: Any, num_items: i
             assert Counter(own[:num_items]) == dict.fromkeys(range(num_items), 1), (way, epoch)
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("num_replicas", [pytest.param(1, marks=pytest.mark.slow), 2, 3, 4])
+@pytest.mark.parametrize(
+    ("num_replicas", "is_training"),
+    [
+        (2, True),
+        (3, False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1, True), (1, False), (2, False), (3, True), (4, True), (4, False))
+        ),
+    ],
+)
 def test_every_grid_reads_what_is_planned(num_replicas: int, is_training: bool, fleet: Fleet) -> None:
     num_items = 41
     results = fleet.call(read_parsers, is_training, num_items, num_replicas=num_replicas, reads=False, deadline_s=200)
     check_grids(results, own_parser(1, is_training, num_items).plan(World()), num_items)
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2, 4])
+@pytest.mark.parametrize("num_replicas", [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 4))])
 def test_every_grid_of_create_loader_reads_what_is_planned(num_replicas: int, fleet: Fleet) -> None:
     num_items = 4 * GLOBAL_BATCH
     results = fleet.call(read_rows, num_items, num_replicas=num_replicas, reads=False, deadline_s=200)

@@ -19,8 +19,7 @@ from tfds_torch.torch_data.plain_epochs import _NUM_OWNERS, PlainEpochs
 
 NUM_REMEMBERED = 16
 SPAWN = pytest.param("spawn", marks=pytest.mark.slow)
-METHODS = ("fork", SPAWN, "forkserver")
-FEWER_METHODS = ("fork", SPAWN, pytest.param("forkserver", marks=pytest.mark.slow))
+METHODS = ("fork", SPAWN, pytest.param("forkserver", marks=pytest.mark.slow))
 
 StartWorker = Callable[..., "Worker"]
 
@@ -337,7 +336,7 @@ def test_workers_that_run_go_on_where_a_state_is_loaded(first_epoch_by_hand: int
     assert counter.begin(22, 2) == Start(2, 0)
 
 
-@pytest.mark.parametrize("method", FEWER_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_loaded_state_reaches_workers_of_every_start_method(method: str, start: StartWorker) -> None:
     counter = PlainEpochs()
     running = start(method, counter, 11)

@@ -29,7 +29,7 @@ EVALUATION = {"is_training": False, "remainder": "pad"}
 WHOLE = {"kind": BatchedSetup, "preprocess": Shade(size=(8, 6), scale=(0.3, 1.0))}
 
 LOADER = [
-    case("no workers, ahead on the device", "loader", AHEAD, {}),
+    case("no workers, ahead on the device", "loader", AHEAD, {}, slow),
     case("persistent workers -> more", "loader", PERSISTENT, {"num_workers": 3}, slow, epochs=2),
     case("ahead", "loader", PERSISTENT | AHEAD, {"persistent": False}, slow, epochs=2),
     case("2x2 -> 1x3", "loader", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, slow, epochs=2),
@@ -45,9 +45,9 @@ LOADER = [
     case("dropping", "loader", {"remainder": "drop"}, {"num_replicas": 2}, campaign, epochs=2),
 ]
 DATASET = [
-    case("other ranks", "uncounted", {}, {"num_replicas": 3}),
+    case("other ranks", "uncounted", {}, {"num_replicas": 3}, slow),
     case("workers -> more workers", "plain", TWO, {"num_workers": 3}, slow, epochs=2),
-    case("stream", "uncounted", {"mode": "examples"}, {}),
+    case("stream", "uncounted", {"mode": "examples"}, {}, slow),
     case("2x2 -> 1x3", "plain", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, campaign, epochs=2),
     case("workers, files", "plain", TWO | {"mode": "files"}, {}, campaign, epochs=2),
     case("fork server", "plain", PERSISTENT, {"method": "forkserver", "num_workers": 1}, campaign, epochs=2),
@@ -60,7 +60,7 @@ DATASET = [
 ]
 STATEFUL = [
     case("no workers", "stateful", {}, {}, epochs=2),
-    case("one worker", "stateful", {"num_workers": 1, "persistent": True}, {}),
+    case("one worker", "stateful", {"num_workers": 1, "persistent": True}, {}, slow),
     case("snapshots", "stateful", {"global_batch": 6} | SNAPSHOTS, {}, slow, epochs=2),
     case("two workers", "stateful", TWO, {}, campaign),
     case("two persistent workers", "stateful", PERSISTENT, {}, slow),
@@ -69,13 +69,13 @@ STATEFUL = [
     case("examples", "stateful", PERSISTENT | {"mode": "examples"}, {}, campaign),
     case("within a batch", "samples", {"global_batch": 4, "split": "train[:10]"}, {}),
     case("within a batch, workers", "samples", PERSISTENT | {"global_batch": 4, "split": "train[:6]"}, {}, slow),
-    case("free of workers, more", "freed", TWO, {"num_workers": 3}),
+    case("free of workers, more", "freed", TWO, {"num_workers": 3}, slow),
     case("free of workers, fewer", "freed", {"num_workers": 3}, {"num_workers": 1}, slow),
     case("free of one worker", "freed", {"num_workers": 1}, TWO, campaign),
 ]
 WHOLE_BATCHES = [
-    case("whole, other ranks", "uncounted", WHOLE, {"num_replicas": 3}),
-    case("whole, no workers", "stateful", WHOLE, {}),
+    case("whole, other ranks", "uncounted", WHOLE, {"num_replicas": 3}, slow),
+    case("whole, no workers", "stateful", WHOLE, {}, slow),
     case("whole, workers -> more workers", "plain", WHOLE | {"num_workers": 1}, {"num_workers": 3}, slow),
     case("whole, two workers", "stateful", WHOLE | TWO, {}, slow),
     case("whole, free of workers", "freed", WHOLE | TWO, {"num_workers": 3}, slow),
@@ -94,12 +94,12 @@ WHOLE_BATCHES = [
 MIX = {"kind": MixtureSetup}
 MIX_WHOLE = {"kind": BatchedMixtureSetup, "preprocess": WHOLE["preprocess"]}
 MIXTURES = [
-    case("mixture, no workers", "loader", MIX, {"num_replicas": 3}),
-    case("mixture, other ranks", "uncounted", MIX, {"num_replicas": 2}),
-    case("mixture, workers -> more workers", "plain", MIX | TWO, {"num_workers": 3}),
-    case("mixture, no workers", "stateful", MIX, {}, epochs=2),
-    case("mixture, whole", "uncounted", MIX_WHOLE, {"num_replicas": 2}),
-    case("mixture, concatenation", "uncounted", MIX | EVALUATION, {"num_replicas": 2}),
+    case("mixture, no workers, ahead on the device", "loader", MIX | AHEAD, {"num_replicas": 3}),
+    case("mixture, other ranks", "uncounted", MIX, {"num_replicas": 2}, slow),
+    case("mixture, workers -> more workers", "plain", MIX | TWO, {"num_workers": 3}, slow),
+    case("mixture, no workers", "stateful", MIX, {}, slow, epochs=2),
+    case("mixture, whole", "uncounted", MIX_WHOLE, {"num_replicas": 2}, slow),
+    case("mixture, concatenation", "uncounted", MIX | EVALUATION, {"num_replicas": 2}, slow),
     case("mixture, 2x2 -> 1x3", "loader", MIX | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow, epochs=2),
     case("mixture, persistent", "loader", MIX | PERSISTENT | AHEAD, {"num_workers": 3}, slow, epochs=2),
     case("mixture, spawn", "loader", MIX | {"num_workers": 1, "method": "spawn"}, {}, campaign),
@@ -116,20 +116,20 @@ def chosen(how: str, **more: Any) -> dict[str, Any]:
 
 
 CHOSEN = [
-    case("subset, no workers", "loader", chosen("subset", global_batch=12), {"num_replicas": 3}),
-    case("subset, evaluation", "uncounted", chosen("subset") | EVALUATION, {"num_replicas": 2}),
+    case("subset, no workers", "loader", chosen("subset", global_batch=12), {"num_replicas": 3}, slow),
+    case("subset, evaluation", "uncounted", chosen("subset") | EVALUATION, {"num_replicas": 2}, slow),
     case("subset of a subset, two workers", "plain", chosen("subset of a subset", global_batch=12) | TWO, {}, slow),
-    case("balanced, other ranks", "uncounted", chosen("balanced"), {"num_replicas": 2}),
+    case("balanced, other ranks", "uncounted", chosen("balanced"), {"num_replicas": 2}, slow),
     case("balanced, two workers", "stateful", chosen("balanced") | TWO, {}, slow),
-    case("weighted, other ranks", "uncounted", chosen("weighted"), {"num_replicas": 2}),
+    case("weighted, other ranks", "uncounted", chosen("weighted"), {"num_replicas": 2}, slow),
     case("weighted, workers -> more workers", "loader", chosen("weighted") | TWO, {"num_workers": 3}, slow),
-    case("epoch size, other ranks", "uncounted", chosen("all", epoch_size=30), {"num_replicas": 2}, epochs=3),
+    case("epoch size, other ranks", "uncounted", chosen("all", epoch_size=30), {"num_replicas": 2}, slow, epochs=3),
     case("epoch size, dropping", "plain", chosen("all", epoch_size=30, remainder="drop") | TWO, {}, campaign, epochs=3),
 ]
 
 CLASSES = {"kind": ClassesSetup, "chosen": "classes"}
 CHOSEN += [
-    case("own classes, other ranks", "loader", CLASSES, {"num_replicas": 3}),
+    case("own classes, other ranks", "loader", CLASSES, {"num_replicas": 3}, slow),
     case("own classes, 2x2 -> 1x3", "plain", CLASSES | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow),
     case("own subset, more workers", "loader", CLASSES | TWO | {"chosen": "subset"}, {"num_workers": 3}, campaign),
     case("own classes of a subset", "stateful", CLASSES | {"chosen": "classes of a subset"}, {}, slow),
@@ -139,13 +139,14 @@ CHOSEN += [
 OWN = {"kind": MapStyleSetup}
 OWN_WHOLE = {"kind": BatchedMapStyleSetup, "preprocess": WHOLE["preprocess"]}
 OWN_DATASETS = [
-    case("own, no workers", "loader", OWN, {"num_replicas": 3}),
-    case("own, workers -> more workers", "plain", OWN | TWO, {"num_workers": 3}),
-    case("own, no workers", "stateful", OWN, {}, epochs=2),
-    case("own, whole", "uncounted", OWN_WHOLE, {"num_replicas": 2}),
-    case("own, evaluation", "uncounted", OWN | EVALUATION, {"num_replicas": 2}),
+    case("own, no workers", "loader", OWN, {"num_replicas": 3}, slow),
+    case("own, a worker -> two", "plain", OWN | {"num_workers": 1}, {"num_workers": 2}),
+    case("own, workers -> more workers", "plain", OWN | TWO, {"num_workers": 3}, slow),
+    case("own, no workers", "stateful", OWN, {}, slow, epochs=2),
+    case("own, whole", "uncounted", OWN_WHOLE, {"num_replicas": 2}, slow),
+    case("own, evaluation", "uncounted", OWN | EVALUATION, {"num_replicas": 2}, slow),
     case("no workers", "rows", {}, {"num_replicas": 3}, epochs=2),
-    case("workers -> more workers", "rows", PERSISTENT, {"num_workers": 3}),
+    case("workers -> more workers", "rows", PERSISTENT, {"num_workers": 3}, slow),
     case("2x2 -> 1x3", "rows", TWO | {"num_replicas": 2}, {"num_replicas": 1, "num_workers": 3}, slow, epochs=2),
     case("spawn", "rows", {"num_workers": 1, "method": "spawn"}, {}, campaign),
     case("own, 2x2 -> 1x3", "loader", OWN | TWO | {"num_replicas": 2}, {"num_replicas": 1}, campaign, epochs=2),
@@ -158,14 +159,14 @@ OWN_DATASETS = [
 
 WINDOWS, MIX_WINDOWS = {"kind": WindowsSetup, "global_batch": 12}, {"kind": MixedWindowsSetup, "global_batch": 12}
 WINDOWS_OF_EPISODES = [
-    case("windows, no workers", "loader", WINDOWS, {"num_replicas": 3}),
-    case("windows, other ranks", "uncounted", WINDOWS, {"num_replicas": 2}),
+    case("windows, no workers", "loader", WINDOWS, {"num_replicas": 3}, slow),
+    case("windows, other ranks", "uncounted", WINDOWS, {"num_replicas": 2}, slow),
     case("windows, workers -> more workers", "plain", WINDOWS | TWO, {"num_workers": 3}, campaign),
-    case("windows, evaluation", "uncounted", WINDOWS | EVALUATION, {"num_replicas": 2}),
-    case("windows, subset", "uncounted", WINDOWS | {"chosen": "subset"}, {"num_replicas": 2}),
-    case("windows, short epochs", "uncounted", WINDOWS | {"epoch_size": 30}, {"num_replicas": 2}),
-    case("windows, no workers", "stateful", WINDOWS, {}),
-    case("mixed windows, no workers", "loader", MIX_WINDOWS, {"num_replicas": 3}),
+    case("windows, evaluation", "uncounted", WINDOWS | EVALUATION, {"num_replicas": 2}, slow),
+    case("windows, subset", "uncounted", WINDOWS | {"chosen": "subset"}, {"num_replicas": 2}, slow),
+    case("windows, short epochs", "uncounted", WINDOWS | {"epoch_size": 30}, {"num_replicas": 2}, slow),
+    case("windows, no workers", "stateful", WINDOWS, {}, slow),
+    case("mixed windows, no workers", "loader", MIX_WINDOWS, {"num_replicas": 3}, slow),
     case("mixed windows, other ranks", "uncounted", MIX_WINDOWS, {"num_replicas": 2}),
     case("mixed windows, workers -> more workers", "plain", MIX_WINDOWS | TWO, {"num_workers": 3}, campaign),
     case("windows, 2x2 -> 1x3", "loader", WINDOWS | TWO | {"num_replicas": 2}, {"num_replicas": 1}, slow),
@@ -181,9 +182,9 @@ WINDOWS_OF_EPISODES = [
 
 GROUPS = {"read": with_read("index", block_records=5, shuffle_buffer=20, block_groups=4), "global_batch": 12}
 GROUPS_OF_BLOCKS = [
-    case("groups, no workers", "loader", GROUPS, {"num_replicas": 3}),
-    case("groups, other ranks", "uncounted", GROUPS, {"num_replicas": 2}, epochs=2),
-    case("groups, workers -> more workers", "plain", GROUPS | TWO, {"num_workers": 3}),
+    case("groups, no workers", "loader", GROUPS, {"num_replicas": 3}, slow),
+    case("groups, other ranks", "uncounted", GROUPS, {"num_replicas": 2}, slow, epochs=2),
+    case("groups, workers -> more workers", "plain", GROUPS | TWO, {"num_workers": 3}, slow),
     case("groups, repeats", "uncounted", GROUPS | {"repeats": 2}, {"num_replicas": 3}, slow),
     case("groups, dropping", "uncounted", GROUPS | {"remainder": "drop"}, {"num_replicas": 2}, slow),
     case("groups, padding", "uncounted", GROUPS | EVALUATION | {"shuffle": True}, {"num_replicas": 2}, slow),
@@ -194,9 +195,9 @@ GROUPS_OF_BLOCKS = [
 
 BLOCKS = with_read("index", block_records=4, shuffle_buffer=12)
 OF_FILES = [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *WINDOWS_OF_EPISODES, *GROUPS_OF_BLOCKS]
-QUICK_BY_URL = [
-    ("s3", case("groups, no workers", "loader", GROUPS, {"num_replicas": 3})),
-    ("http", case("other ranks", "uncounted", {}, {"num_replicas": 3})),
+SOME_BY_URL = [
+    ("s3", case("groups, no workers", "loader", GROUPS, {"num_replicas": 3}), slow),
+    ("http", case("other ranks", "uncounted", {}, {"num_replicas": 3}), ()),
 ]
 
 
@@ -211,8 +212,10 @@ def by_url() -> list[Any]:
         for one in OF_FILES
         if "mode" not in one.values[1] and one.values[1].get("kind") not in of_own and "spawn" not in str(one.id)
     ]
-    quick = [pytest.param(source, *one.values, id=f"{source}, {one.id}") for source, one in QUICK_BY_URL]
-    return quick + [
+    some = [
+        pytest.param(source, *one.values, id=f"{source}, {one.id}", marks=marks) for source, one, marks in SOME_BY_URL
+    ]
+    return some + [
         pytest.param(source, *one.values, id=f"{source}, {one.id}, campaign", marks=campaign)
         for source, one in zip(cycle(SOURCES), by_number, strict=False)
     ]

@@ -12,7 +12,7 @@ from torch_data import tensorflow_free_lives as lives
 
 slow = pytest.mark.slow
 METHODS = [
-    "none",
+    pytest.param("none", marks=slow),
     "fork",
     pytest.param("spawn", marks=slow),
     pytest.param("forkserver", marks=pytest.mark.campaign),
@@ -43,21 +43,23 @@ def live(root: Path, tmp_path: Path, run_python: Callable[..., Any]) -> Live:
     return run
 
 
-@pytest.mark.parametrize("method", [pytest.param("none", marks=slow), *METHODS[1:]])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_way_of_reading_goes_without_tensorflow(method: str, data_root: Path, live: Live) -> None:
-    found, imports = live(lives.read_everything, data_root, method, is_fresh=True)
+    found, imports = live(lives.read_everything, data_root, method, is_fresh=method != "fork")
     assert imports == []
     assert len(found) == (6 if method == "spawn" else 11)
     for way, indices in found.items():
         assert sorted(indices) == list(range(lives.NUM_EXAMPLES)), way
 
 
+@slow
 def test_single_examples_are_decoded_without_tensorflow(data_root: Path, live: Live) -> None:
     found, imports = live(lives.look_at_examples, data_root)
     assert imports == []
     assert found == {name: [3, lives.NUM_EXAMPLES - 1, 3, 5, 6, 7] for name in lives.NAMES}
 
 
+@slow
 def test_check_reads_without_tensorflow(data_root: Path, tmp_path: Path, live: Live) -> None:
     found, imports = live(lives.check, data_root, tmp_path)
     assert imports == []

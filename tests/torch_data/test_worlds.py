@@ -76,9 +76,10 @@ def planned_rows(setup: Setup, epoch: int) -> Rows:
 @pytest.mark.parametrize(
     "names",
     [
-        ("training", "padded evaluation"),
+        ("training",),
         pytest.param(
-            ("training in order", "shuffled evaluation", "training in blocks", "dropping"), marks=pytest.mark.slow
+            ("padded evaluation", "training in order", "shuffled evaluation", "training in blocks", "dropping"),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["quick", "slow"],

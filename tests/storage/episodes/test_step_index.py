@@ -153,11 +153,11 @@ def test_building_needs_memory_for_two_indexes_at_most(cache_home: Path) -> None
     paths, stamps = [f"shard {number}" for number in range(8)], [(1, 1)] * 8
     tracemalloc.start()
     try:
-        index = open_step_index(layout, DATASET, paths, stamps, [40] * 8, lambda *_: itertools.repeat(record, 40))
+        index = open_step_index(layout, DATASET, paths, stamps, [20] * 8, lambda *_: itertools.repeat(record, 20))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(index.units) == 8 * 40 * 1000
+    assert len(index.units) == 8 * 20 * 1000
     assert peak_bytes < 2.5 * index.units.nbytes
 
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from servers.s3_server import NEEDS_MOTO, find_moto
+from storage.remote.forked_fetchers import forked_fetchers
 from storage.remote.moto_server import MotoServer, moto_server
 from storage.remote.object_server import ObjectServer, object_server
 
 from tfds_torch import RemoteOptions
 from tfds_torch.storage.remote.store import ObjectStore
+
+__all__ = ["forked_fetchers"]
 
 
 @pytest.fixture

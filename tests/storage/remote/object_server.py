@@ -58,6 +58,8 @@ class ObjectServer:
 
     def close(self) -> None:
         self._is_closed.set()
+        with suppress(OSError):  # Else it waits for the end of its patience.
+            socket.create_connection(self._socket.getsockname()).close()
         self._accepting.join()
         self._socket.close()
 

@@ -1,12 +1,14 @@
-"""A process that reads objects through a cache: `python reading_process.py JSON`, ended by its parent.
+"""A process that reads objects through a cache: `python reading_process.py JSON`, or forked; ended by its parent.
 
 JSON: cache, urls, blocks (bytes), seed, options. It reads every block of every object in an order of its own, compares
 them with what the object's seed gives, and prints one line: the fetcher's counts.
 """
 
 import json
+import os
 import random
 import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,13 @@ def main(setup: dict[str, Any]) -> None:
     for file, start in order:
         assert files.read(file, start, block) == contents[file][start : start + block], (file, start)
     print(json.dumps(store.stats()), flush=True)
+
+
+def run(link: Connection, setup: dict[str, Any]) -> None:
+    """Is that process, forked from a zygote; it prints to the link."""
+    os.dup2(link.fileno(), 1)
+    link.close()
+    main(setup)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def open_reader(table: InstructionTable, store: ObjectStore, block_records: int 
 def test_any_examples_come_in_the_order_asked(
     server: ObjectServer, store: ObjectStore, tmp_path: Path, options: str, block_records: int
 ) -> None:
-    shards = [made(SIZES[:9], 1), made(SIZES[3:8], 2), made([40] * 300, 3)]
+    shards = [made(SIZES[:9], 1), made(SIZES[3:8], 2), made([40] * 120, 3)]
     split, reader = open_split(server, store, tmp_path, shards, options, block_records)
     numbers = random.Random(4)
     with reader:

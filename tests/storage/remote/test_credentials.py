@@ -99,7 +99,7 @@ def test_keys_that_end_are_waited_for_until_they_are_renewed(
     store = make_store()
     assert store.look(["s3://bucket/a"])[0].stamp[0] == 3
     server.refused["old"] = code
-    renewing = threading.Timer(0.5, write_keys, (home, "new"))
+    renewing = threading.Timer(0.2, write_keys, (home, "new"))
     renewing.start()
     assert store.look(["s3://bucket/b"])[0].stamp[0] == 4
     renewing.join()
@@ -144,7 +144,7 @@ def test_keys_that_nobody_renews_are_an_error_in_time(server, make_store: MakeSt
         r"s3://bucket/a cannot be read: the store answered 400 Bad Request \(ExpiredToken\) \(\d+ tries in .* s\)\. "
     )
     with pytest.raises(ShardError, match=expected + r"The credentials have expired: renew them\.$"):
-        make_store(timeout_s=1.0).look(["s3://bucket/a"])
+        make_store(timeout_s=0.5).look(["s3://bucket/a"])
 
 
 def test_keys_that_vanish_are_an_error_in_time(server, make_store: MakeStore, home: Path, monkeypatch) -> None:
@@ -152,7 +152,7 @@ def test_keys_that_vanish_are_an_error_in_time(server, make_store: MakeStore, ho
     write_keys(home, "old")
     for name in ("a", "b"):
         server.put(f"bucket/{name}", b"abc")
-    store = make_store(timeout_s=1.0)
+    store = make_store(timeout_s=0.5)
     assert store.read_small("s3://bucket/a") == b"abc"
     server.refused["old"] = "ExpiredToken"
     (home / ".aws" / "credentials").unlink()

@@ -1,14 +1,18 @@
 """What goes wrong on the way: what may pass is tried again, the rest is an error that says what to do."""
 
+import asyncio
 import random
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tfds_torch.errors import ConfigError, ShardError, TfdsTorchError
+from tfds_torch.storage.remote import transfers
+from tfds_torch.storage.remote.faults import Fault
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
 
@@ -37,7 +41,7 @@ def test_a_fault_that_passes_is_tried_again_and_logged_once(server, make_store: 
 def test_a_host_that_never_answered_is_logged_once_for_all_its_objects(make_store: MakeStore, caplog) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         host = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    store = make_store(timeout_s=1)
+    store = make_store(timeout_s=0.4)
     for number in range(3):
         with pytest.raises(ShardError, match=rf"{host}/shard-{number} cannot be read"):
             store.look([f"{host}/shard-{number}"])
@@ -97,15 +101,15 @@ def test_a_fault_that_stays_is_an_error_at_once(server, make_store: MakeStore, f
         ("503", r"the store answered 503 .*tries in .* s\)\. Use fewer connections"),
         ("reset", r"the connection broke in the middle of an answer \(.* tries in"),
         ("short", r"the server sends \d+ bytes of the 1048576 that this version has \("),
-        ("stall", r"(sent nothing for a while|fewer than .* bytes came in 2 s) \("),
-        ("trickle", r"fewer than 524288 bytes came in 2 s \("),
+        ("stall", r"(sent nothing for a while|fewer than .* bytes came in 0\.7 s) \("),
+        ("trickle", r"fewer than 524288 bytes came in 0\.7 s \("),
     ],
 )
 def test_what_does_not_pass_within_timeout_s_is_an_error(
     server, make_store: MakeStore, fault: str, message: str
 ) -> None:
     url = server.put("shard", CONTENT[: 1 << 20])
-    files = files_of(make_store(timeout_s=2.0), url)
+    files = files_of(make_store(timeout_s=0.7), url)
     server.faults["shard"] = [fault]
     begin = time.monotonic()
     with pytest.raises(ShardError, match=message):
@@ -145,6 +149,24 @@ def test_a_host_without_an_address_is_an_error_at_once(make_store: MakeStore) ->
     assert time.monotonic() - begin < 10
 
 
+class Unreached:
+    """The client of a host that has never answered."""
+
+    def is_reached(self, url: str) -> bool:
+        return False
+
+    async def look(self, url: str) -> None:
+        raise Fault("the connection was refused", "Check the URL.", is_transient=True, kind="unreachable")
+
+
+def test_a_host_that_never_answered_is_given_up_soon_whatever_timeout_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfers, "_NEVER_REACHED_S", 0.2)
+    client: Any = Unreached()
+    with pytest.raises(ShardError, match=r"cannot be read: the connection was refused \([23] tries in"):
+        asyncio.run(transfers.Transfers(client, 60.0).ask("http://host/a", client.look))
+
+
+@pytest.mark.slow
 def test_a_port_where_nobody_listens_is_an_error_soon(server, make_store: MakeStore) -> None:
     begin = time.monotonic()
     with pytest.raises(ShardError, match=r"cannot be read: the connection was refused"):

@@ -23,6 +23,7 @@ import psutil
 import pytest
 from storage.remote import reading_process
 from storage.remote.object_server import ObjectServer
+from zygote import Zygote
 
 from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.storage.remote import fetcher_socket
@@ -44,6 +45,11 @@ def wait_until(is_true: Callable[[], bool], limit_s: float = 20.0) -> None:
 
 _others: set[int] = set()
 """Fetchers of stores that other tests of this process have left to the garbage collector."""
+
+
+@pytest.fixture
+def forked_fetchers() -> None:
+    """How fetchers start and end is asked here: each is a child of the process that starts it."""
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +127,7 @@ def test_a_killed_fetcher_is_replaced(server, make_store: MakeStore) -> None:
 
 def test_a_killed_fetcher_is_replaced_also_for_many_threads(server, make_store: MakeStore) -> None:
     """Each of them has left a connection to the one that was killed."""
-    url = server.put("shard", CONTENT)
+    url = server.put("shard", CONTENT[:1000])
     store = make_store()
     store.start()
     server.delay_s = 0.2
@@ -131,7 +137,8 @@ def test_a_killed_fetcher_is_replaced_also_for_many_threads(server, make_store: 
     (fetcher,) = fetchers()
     fetcher.kill()
     fetcher.wait()
-    assert store.read_small(url) == CONTENT
+    server.delay_s = 0.0
+    assert store.read_small(url) == CONTENT[:1000]
 
 
 def test_a_copy_without_secrets_says_that_it_cannot_start_a_fetcher(server, make_store: MakeStore) -> None:
@@ -162,7 +169,7 @@ def test_a_copy_without_secrets_starts_a_fetcher_of_its_own(server, make_store: 
 
 def test_a_fetcher_that_may_open_few_files_reads_many_blocks_at_a_time(server, tmp_path: Path) -> None:
     url = server.put("shard", CONTENT)
-    server.delay_s = 0.02
+    server.delay_s = 0.01
     program = f"""
 import resource
 import numpy as np
@@ -237,7 +244,7 @@ def test_a_fetcher_that_begins_in_the_background_is_the_one_that_answers(server,
 def test_a_process_is_not_forked_while_a_fetcher_starts(server, make_store: MakeStore) -> None:
     """It would keep the pipe open by whose end the start knows that the fetcher runs, and locks of that thread."""
     store = make_store()
-    for _ in range(3):
+    for _ in range(2):
         store.begin()
         child = get_context("fork").Process(target=time.sleep, args=(60,))
         child.start()
@@ -290,44 +297,76 @@ def slow_server(server: ObjectServer) -> ObjectServer:
     return server
 
 
+class Reader:
+    """A process that reads; it is forked from one that has its modules, and its fetcher is a fresh process below it."""
+
+    def __init__(self, zygote: Zygote, setup: dict[str, Any]) -> None:
+        self._zygote, self.is_waited_for = zygote, False
+        self.pid, link = zygote.fork(reading_process.run, setup)
+        self.stdout = os.fdopen(os.dup(link.fileno()))
+        link.close()
+
+    def kill(self) -> None:
+        """Kills it, where it has not ended, and waits for its end."""
+        if not self.is_waited_for:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+    def wait(self) -> int:
+        self.is_waited_for = True
+        return self._zygote.wait(self.pid)
+
+
 class Reading:
     """Processes that read the same objects into one cache."""
 
-    def __init__(self, server: ObjectServer, cache: Path) -> None:
+    def __init__(self, server: ObjectServer, cache: Path, zygote: Zygote) -> None:
         urls = [f"{server.root}/shard-{number}" for number in range(NUM_OBJECTS)]
         self.setup: dict[str, Any] = {"cache": str(cache), "urls": urls, "block": BLOCK, "size": SIZE}
-        self.started: list[subprocess.Popen[str]] = []
-        tests = str(Path(__file__).parents[2])
-        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)])}
+        self.started: list[Reader] = []
+        self._zygote = zygote
 
-    def start(self, seed: int, **how: Any) -> "subprocess.Popen[str]":
-        program = str(Path(reading_process.__file__))
+    def start(self, seed: int) -> Reader:
+        reader = Reader(self._zygote, self.setup | {"seed": seed})
+        self.started.append(reader)
+        assert reader.stdout.readline() == "started\n"
+        return reader
+
+    def start_command(self) -> "subprocess.Popen[str]":
+        """Starts one as a command in a terminal's foreground."""
+        tests = str(Path(__file__).parents[2])
         process = subprocess.Popen(
-            [sys.executable, program, json.dumps(self.setup | {"seed": seed})],
+            [sys.executable, reading_process.__file__, json.dumps(self.setup | {"seed": 0})],
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
-            env=self._environment,
-            **how,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([tests, str(Path(tests).parent)])},
+            start_new_session=True,
         )
-        self.started.append(process)
         assert process.stdout.readline() == "started\n"
         return process
 
-    def finish(self, process: "subprocess.Popen[str]") -> dict[str, float]:
-        line = process.stdout.readline()
-        assert process.wait(60) == 0
+    def finish(self, reader: Reader) -> dict[str, float]:
+        line = reader.stdout.readline()
+        assert reader.wait() == 0
         counts: dict[str, float] = json.loads(line)
         return counts
 
 
+@pytest.fixture(scope="module")
+def reading_zygote() -> Iterator[Zygote]:
+    zygote = Zygote("storage.remote.reading_process", "tfds_torch.storage.remote.connections")
+    yield zygote
+    zygote.close()
+
+
 @pytest.fixture
-def reading(slow_server: ObjectServer, tmp_path: Path) -> Iterator[Reading]:
-    found = Reading(slow_server, tmp_path / "cache")
+def reading(slow_server: ObjectServer, tmp_path: Path, reading_zygote: Zygote) -> Iterator[Reading]:
+    found = Reading(slow_server, tmp_path / "cache", reading_zygote)
     yield found
-    for process in found.started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    for reader in found.started:
+        reader.kill()
+        reader.stdout.close()
 
 
 def fetchers_of_cache(reading: Reading) -> list[int]:
@@ -343,7 +382,7 @@ def fetchers_of_cache(reading: Reading) -> list[int]:
 
 
 def test_ranks_of_a_machine_fetch_each_byte_once(reading: Reading, slow_server: ObjectServer) -> None:
-    counts = [reading.finish(process) for process in [reading.start(seed) for seed in range(4)]]
+    counts = [reading.finish(reader) for reader in [reading.start(seed) for seed in range(4)]]
     assert sum(slow_server.sent.values()) <= 1.01 * SIZE * NUM_OBJECTS
     assert sum(one["bytes_fetched"] for one in counts) <= 1.01 * SIZE * NUM_OBJECTS
     assert not fetchers_of_cache(reading)
@@ -352,10 +391,10 @@ def test_ranks_of_a_machine_fetch_each_byte_once(reading: Reading, slow_server: 
 def test_a_fetcher_ends_with_a_killed_parent_and_another_takes_over(
     reading: Reading, slow_server: ObjectServer
 ) -> None:
+    slow_server.bytes_s = 1.2e7  # One of them reads alone in the end, block after block.
     killed, other = reading.start(0), reading.start(1)
     wait_until(lambda: sum(slow_server.sent.values()) > SIZE)
     killed.kill()
-    killed.wait()
     reading.finish(other)
     wait_until(lambda: not fetchers_of_cache(reading))
     assert not list(Path(reading.setup["cache"]).glob("objects/*/*.part"))
@@ -366,7 +405,7 @@ def test_a_fetcher_ends_with_a_killed_parent_and_another_takes_over(
 def test_ctrl_c_in_the_terminal_ends_the_parent_and_then_its_fetcher(
     reading: Reading, slow_server: ObjectServer
 ) -> None:
-    process = reading.start(0, start_new_session=True, stderr=subprocess.DEVNULL)
+    process = reading.start_command()
     wait_until(lambda: sum(slow_server.sent.values()) > SIZE)
     fetcher = fetchers(process.pid)[0]
     assert os.getpgid(fetcher.pid) != os.getpgid(process.pid)
@@ -374,7 +413,8 @@ def test_ctrl_c_in_the_terminal_ends_the_parent_and_then_its_fetcher(
     time.sleep(0.2)
     assert fetcher.is_running(), "it leaves the signal to its parent"
     os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(20) in (130, 1, -signal.SIGINT)
+    with process:
+        assert process.wait(20) in (130, 1, -signal.SIGINT)
     wait_until(lambda: not fetchers_of_cache(reading))
 
 
@@ -385,16 +425,15 @@ def kill_some(reading: Reading, server: ObjectServer, num_kills: int, seed: int)
     for number in range(num_kills):
         time.sleep(draw.uniform(0.0, 0.1))
         victim = draw.choice(running)
-        below = fetchers(victim.pid) if victim.poll() is None else []
+        below = fetchers(victim.pid)
         if below and draw.random() < 0.5:
             below[0].kill()
             continue
         victim.kill()
-        victim.wait()
         running.remove(victim)
         running.append(reading.start(number + 3))
-    for process in running:
-        reading.finish(process)
+    for reader in running:
+        reading.finish(reader)
     wait_until(lambda: not fetchers_of_cache(reading))
     num_sent = sum(server.sent.values())
     reading.finish(reading.start(99))

@@ -1,5 +1,6 @@
 """What a reader waits for is fetched first, and the rest of its block behind it, each byte once."""
 
+import os
 import random
 import signal
 import threading
@@ -9,7 +10,6 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-import psutil
 import pytest
 
 from tfds_torch.errors import StallError
@@ -17,7 +17,6 @@ from tfds_torch.storage.open_files import ReadRanges
 from tfds_torch.storage.remote import fetcher_socket, hold, scheduler
 from tfds_torch.storage.remote.block_job import BlockJob
 from tfds_torch.storage.remote.cache import RemoteObject
-from tfds_torch.storage.remote.fetcher_process import MODULE
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
 
@@ -153,43 +152,42 @@ def test_urgent_and_other_segments_cover_a_block_once(ranges) -> None:
         assert any(begin < stop <= end for begin, end in job.urgent)
 
 
-def fetcher_of(store: ObjectStore) -> psutil.Process:
-    store.start()
-    (found,) = [one for one in psutil.Process().children() if MODULE in one.cmdline()]
-    return found
-
-
-def test_a_stopped_fetcher_is_an_error_and_not_a_hang(server, make_store: MakeStore, monkeypatch) -> None:
-    monkeypatch.setattr(fetcher_socket, "SILENCE_S", 0.5)
+def test_a_stopped_fetcher_is_an_error_and_not_a_hang(
+    server, make_store: MakeStore, forked_fetchers, monkeypatch
+) -> None:
+    monkeypatch.setattr(fetcher_socket, "SILENCE_S", 0.3)
     store = make_store()
-    fetcher = fetcher_of(store)
-    fetcher.send_signal(signal.SIGSTOP)
+    store.start()
+    (fetcher,) = forked_fetchers
+    os.kill(fetcher.pid, signal.SIGSTOP)
     try:
         with pytest.raises(StallError, match=r"gave no sign of life .* Is its process stopped\?"):
             store.look([f"{server.root}/a"])
     finally:
-        fetcher.send_signal(signal.SIGCONT)
+        os.kill(fetcher.pid, signal.SIGCONT)
 
 
 @pytest.mark.slow
-def test_bytes_that_a_stopped_process_claims_are_read_past_the_cache(server, make_store: MakeStore) -> None:
+def test_bytes_that_a_stopped_process_claims_are_read_past_the_cache(
+    server, make_store: MakeStore, forked_fetchers
+) -> None:
     url = server.put("shard", CONTENT)
     server.bytes_s = 1e6
     first = make_store()
-    stopped = fetcher_of(first)
     files_of(first, url).advise_ranges(lambda: ReadRanges(np.array([0]), np.array([5]), np.array([10])))
     while not server.sent["shard"]:
         pass
-    stopped.send_signal(signal.SIGSTOP)
+    (stopped,) = forked_fetchers
+    os.kill(stopped.pid, signal.SIGSTOP)
     server.bytes_s = None
     try:
         assert scheduler._PATIENCE_S < 60
         assert files_of(make_store(), url).read(0, 3 * MIB, 1000) == CONTENT[3 * MIB : 3 * MIB + 1000]
     finally:
-        stopped.send_signal(signal.SIGCONT)
+        os.kill(stopped.pid, signal.SIGCONT)
 
 
-def test_advice_about_cached_blocks_asks_nobody(server, make_store: MakeStore) -> None:
+def test_advice_about_cached_blocks_asks_nobody(server, make_store: MakeStore, forked_fetchers) -> None:
     url = server.put("shard", CONTENT)
     store = make_store()
     stamps = [store.look([url])[0].stamp]
@@ -204,4 +202,4 @@ def test_advice_about_cached_blocks_asks_nobody(server, make_store: MakeStore) -
     again.close()
     again.advise_ranges(lambda: ReadRanges(np.zeros(1, np.int64), start[:1], start[:1] + 1000))
     assert len(server.headers) == num_asked
-    assert not [one for one in psutil.Process().children() if MODULE in one.cmdline()], "no fetcher was started"
+    assert len(forked_fetchers) == 1, "no other fetcher was started"
