@@ -150,7 +150,7 @@ class Checker:
     """A process that checks again and again, with faults of planted_check.py."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
+        self.process, self.pid = process, process.pid
 
     def check_planted(
         self,
@@ -181,8 +181,8 @@ class Checker:
 class ForkedChecker(Checker):
     """The same, of a zygote: what that has imported is there at once."""
 
-    def __init__(self, link: Connection) -> None:
-        self.link = link
+    def __init__(self, pid: int, link: Connection) -> None:
+        self.pid, self.link = pid, link
 
     def _ask(self, call: list[Any]) -> Any:
         self.link.send(call)
@@ -193,10 +193,12 @@ class ForkedChecker(Checker):
 def forked_checker(machine: Machine, of: zygote.Zygote) -> Iterator[Checker]:
     """A checker of a machine. Of a zygote with tensorflow, it is for checks without workers."""
     pid, link = of.fork(_answer_checks, machine.environ, str(machine.home))
-    yield ForkedChecker(link)
-    link.send(None)
-    link.close()
-    of.wait(pid)
+    try:
+        yield ForkedChecker(pid, link)
+    finally:
+        link.close()
+        os.kill(pid, signal.SIGKILL)
+        of.wait(pid)
 
 
 def _answer_checks(link: Connection, environ: Mapping[str, str], home: str) -> None:
@@ -213,8 +215,8 @@ def _answer_checks(link: Connection, environ: Mapping[str, str], home: str) -> N
     constants.DATA_DIR = environ["TFDS_DATA_DIR"]  # Read when it was imported.
     multiprocessing.set_start_method("fork", force=True)
     subprocess_call.call = _call_in_a_fork
-    while (call := link.recv()) is not None:
-        link.send(planted_check.run(*call))
+    while True:
+        link.send(planted_check.run(*link.recv()))
 
 
 def _call_in_a_fork(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

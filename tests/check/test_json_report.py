@@ -225,7 +225,7 @@ def test_a_check_that_keeps_every_promise(checker: Checker, two_ranks: Reported)
     assert [rank["rank"] for rank in report["throughput"]] == [0, 1]
     assert report["is_torchrun"] is False
     processes = [rank["processes"] for rank in report["throughput"]]
-    assert [members[0]["pid"] for members in processes] == [checker.process.pid] * 2
+    assert [members[0]["pid"] for members in processes] == [checker.pid] * 2
     heaviest = max(processes, key=lambda members: sum(process["pss_bytes"] for process in members))
     assert f"this process {heaviest[0]['pss_bytes'] / 1e6:,.0f}" in checked.output
     assert datetime.fromisoformat(report["started"]).utcoffset() == timedelta(0)

@@ -45,7 +45,6 @@ from tfds_torch.errors import ConfigError
 def number_of(item):
     return item if isinstance(item, int) else int(item[-1])
 
-gc.freeze()  # Of what was imported: a child takes a quarter of the time to end.
 numbers = list(range(NUM_ITEMS))
 dataset = {dataset}
 loader = {make}
@@ -77,6 +76,7 @@ def marks_of(persistent: bool, loader: str) -> Any:
 
 def read_beside_forks(make: str, dataset: str, child_does: dict[str, str]) -> list[list[Any]]:
     """Returns what the child did, its exit code, the items that came, and the pids of workers, of every iteration."""
+    # A child that has imported torch takes a second to end.
     front_door = "MultiLoader" if "MultiLoader" in make else "EvalPreprocess, ImageDataset, ParserTfds, create_loader"
     dataset = dataset if "dataset" in make else "None"
     script = PARENT.format(front_door=front_door, make=make, dataset=dataset, child_does=child_does)

@@ -30,7 +30,8 @@ class ForkedFetcher:
     """What `FetcherProcess` asks of a Popen; the exit code is not known."""
 
     def __init__(self, of: zygote.Zygote, stderr: int) -> None:
-        self._zygote, self.returncode = of, None
+        self._zygote = of
+        self.returncode: int | None = None
         self.pid, link = of.fork(run, dict(os.environ), os.getcwd())
         self._exit = os.pidfd_open(self.pid)
         theirs_in, ours_in = os.pipe()
