@@ -195,7 +195,7 @@ GROUPS_OF_BLOCKS = [
 
 BLOCKS = with_read("index", block_records=4, shuffle_buffer=12)
 OF_FILES = [*LOADER, *DATASET, *STATEFUL, *WHOLE_BATCHES, *MIXTURES, *CHOSEN, *WINDOWS_OF_EPISODES, *GROUPS_OF_BLOCKS]
-SOME_BY_URL = [
+SOME_BY_URL: list[tuple[str, Any, Any]] = [
     ("s3", case("groups, no workers", "loader", GROUPS, {"num_replicas": 3}), slow),
     ("http", case("other ranks", "uncounted", {}, {"num_replicas": 3}), ()),
 ]
