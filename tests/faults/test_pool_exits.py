@@ -268,9 +268,9 @@ CHILDS_WAYS = ("nothing", "close", "iter", "next")
     ("way", "cell"),
     crossed(
         CHILDS_WAYS,
-        quick=dict.fromkeys(LOADER, ("next",)),
+        quick={},
         slow={
-            "Loader-fork-persistent": ("nothing", "close", "iter"),
+            "Loader-fork-persistent": CHILDS_WAYS,
             "shared-fork-once": ("iter", "next"),
             "Loader-spawn-once": ("close",),
         },

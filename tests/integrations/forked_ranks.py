@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+import torch.utils.data
 import torchvision_build
 from torch_data.forked import run_forked
 
@@ -53,6 +54,7 @@ def _be_a_rank(
             "MASTER_PORT": str(port),
         }
     torch.set_num_threads(1)
+    torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2  # Seconds for which it waits for a worker that has failed.
     warnings.simplefilter("error")
     try:
         result: Any = (function(*arguments),)  # A text alone says what became of the rank.

@@ -399,7 +399,7 @@ def test_drop_over_several_passes_may_leave_something_to_train_on() -> None:
     ("make", "message"),
     [
         *(
-            (partial(EpochPlan, 10, World(0, 3), 2, Remainder.KEEP, is_training), "remainder='keep' with 3 ranks would "
+            (partial(EpochPlan, 10, World(0, 2), 2, Remainder.KEEP, is_training), "remainder='keep' with 2 ranks would "
              "give them different numbers of batches. Use 'pad' (evaluation), 'wrap' or 'drop' (training).")
             for is_training in (True, False)
         ),

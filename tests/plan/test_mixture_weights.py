@@ -87,6 +87,14 @@ def test_a_weight_that_rounding_moves_by_more_than_a_percent_is_reported() -> No
     assert one.found == 1 / 65_536
 
 
+def test_half_of_the_finest_share_is_rounded_and_less_is_refused() -> None:
+    (segment,), rounded = make_segments({"a": 1, "b": 1}, {"a": 1, "b": 2 * 65_536 - 1})
+    assert sum(segment.counts) == 65_536
+    assert [one.name for one in rounded] == ["a"]
+    with pytest.raises(ConfigError, match=r"the share of 'a' is .*, less than half of 1/65,536"):
+        make_segments({"a": 1, "b": 1}, {"a": 1, "b": 2 * 65_536})
+
+
 def test_a_weight_that_temperature_makes_vanish_is_too_fine() -> None:
     with pytest.raises(ConfigError, match=r"the share of 'a' is .*e-[0-9]+, less than half of 1/65,536"):
         make_segments(SIZES, {"a": 1, "b": 10, "c": 10}, 0.001)

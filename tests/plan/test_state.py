@@ -380,6 +380,11 @@ def test_another_global_batch_names_both_and_what_would_do(num_replicas: int, ba
     assert found == f"The state does not fit this dataset. {message}{DEAL_ANEW}"
 
 
+def test_numbers_of_ranks_up_to_four_times_ours_are_named() -> None:
+    stored, here = (state_of(plan, batches_delivered=0) for plan in (training_plan(1, 14), training_plan(3, 32)))
+    assert "these numbers of ranks continue it: 1, 2, 7." in message_of(check_fits, stored, here)
+
+
 def test_of_many_numbers_of_ranks_the_eight_nearest_are_named() -> None:
     stored, here = (state_of(plan, batches_delivered=0) for plan in (training_plan(1, 5040), training_plan(11, 3)))
     found = message_of(check_fits, stored, here)

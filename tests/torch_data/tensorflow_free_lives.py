@@ -39,10 +39,10 @@ def read_everything(root: str, method: str) -> dict[str, list[int]]:
         workers = {"num_workers": 2 if method == "fork" else 1, "multiprocessing_context": method}
     found = {}
     for way in (train, evaluate, read_samples, read_by_sampler, resume, read_batched):
-        # A spawned worker takes two seconds to import torch, and its decoders are those of the others.
-        for name in NAMES if method != "spawn" else NAMES[:1]:
-            if way is not read_batched or name == "digits":  # Whose images are of one size.
-                found[f"{way.__name__} {name}"] = way(root, name, workers)
+        names = NAMES[1:] if way is not read_batched else NAMES[:1]  # Whose images are of one size.
+        # A spawned worker takes two seconds to import torch; what decodes digits elsewhere decodes them in workers.
+        for name in names if method != "none" or way is read_batched else NAMES:
+            found[f"{way.__name__} {name}"] = way(root, name, workers)
     return found
 
 

@@ -39,7 +39,6 @@ def add_killed(config: pytest.Config, source: str, killed: "Counter[str]", conte
 @pytest.mark.parametrize(
     ("source", "is_small", "kills"),
     [
-        ("http", True, Campaign("Loader", "numbered", num_kills=4)),
         pytest.param("s3", True, Campaign("Loader", "numbered", num_kills=4), marks=slow),
         pytest.param("nginx", False, Campaign("any", "numbered", num_kills=3), marks=slow),
         pytest.param("s3", False, Campaign("any", "numbered", num_kills=40), marks=campaign),

@@ -100,7 +100,8 @@ SAID = {"kill": "was killed by SIGKILL (out of memory?)", "exit": "ended with ex
 def test_a_worker_that_dies_is_a_worker_error_at_once_and_the_next_epoch_is_whole(
     how: str, method: str, persistent: str, run_life: RunLife
 ) -> None:
-    life = run_life(loader_lives.meet, how, method, persistent, "100")
+    ways = how, method, persistent, "100"
+    life = loader_lives.meet(*ways) if method == "fork" else run_life(loader_lives.meet, *ways)
     assert life["came"] == [0, 1, 2][: len(life["came"])], "what it had not handed over is lost with it"
     assert life["error"] == "WorkerError"
     expected = f"Worker 1 (pid {life['pids'][1]}) {SAID[how]} while it read Harmed. Begin the epoch again, with a new"

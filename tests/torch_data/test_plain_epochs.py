@@ -165,11 +165,17 @@ def test_workers_that_begin_again_under_the_same_seed_begin_the_next_epoch(num_w
         assert begun == [Start(epoch)] * num_workers
 
 
-def test_workers_under_a_seed_that_was_drawn_before_begin_the_next_epoch(start: StartWorker) -> None:
+def begin_in_new_process(counter: PlainEpochs, seed: int, worker: int = 0) -> int:
+    """As `begin_epoch` of a worker that has just started."""
+    counter._forget_process()
+    return begin_epoch(counter, seed, worker)
+
+
+def test_workers_under_a_seed_that_was_drawn_before_begin_the_next_epoch() -> None:
     counter = PlainEpochs()
     seeds = [11, 22, 33, 11, 22, 22, 33]
-    begun = [[start("fork", counter, seed, worker).begin() for worker in range(2)] for seed in seeds]
-    assert begun == [[[epoch], [epoch]] for epoch in range(len(seeds))]
+    begun = [[begin_in_new_process(counter, seed, worker) for worker in range(2)] for seed in seeds]
+    assert begun == [[epoch, epoch] for epoch in range(len(seeds))]
 
 
 @pytest.mark.parametrize("is_fixed", [False, True])
@@ -198,18 +204,14 @@ def test_the_largest_count_fits_into_the_memory_that_is_shared() -> None:
     assert vars(counter.current()) == vars(count)
 
 
-def test_the_ring_remembers_the_latest_seeds_and_forgets_the_oldest(start: StartWorker) -> None:
+def test_the_ring_remembers_the_latest_seeds_and_forgets_the_oldest() -> None:
     counter = PlainEpochs()
-
-    def begin(seed: int) -> int:
-        (epoch,) = start("fork", counter, seed).begin()
-        return epoch
-
-    assert [begin(seed) for seed in range(100, 100 + NUM_REMEMBERED)] == list(range(NUM_REMEMBERED))
-    assert begin(100) == 0  # The oldest is still there,
-    assert begin(500) == NUM_REMEMBERED  # and now it is not:
-    assert begin(101) == 1
-    assert begin(100) == NUM_REMEMBERED + 1
+    seeds = range(100, 100 + NUM_REMEMBERED)
+    assert [begin_in_new_process(counter, seed) for seed in seeds] == list(range(NUM_REMEMBERED))
+    assert begin_in_new_process(counter, 100, worker=1) == 0  # The oldest is still there,
+    assert begin_in_new_process(counter, 500) == NUM_REMEMBERED  # and now it is not:
+    assert begin_in_new_process(counter, 101, worker=1) == 1
+    assert begin_in_new_process(counter, 100, worker=1) == NUM_REMEMBERED + 1
 
 
 def test_the_ring_wraps_many_times_in_one_process() -> None:

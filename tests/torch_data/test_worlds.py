@@ -74,21 +74,15 @@ def planned_rows(setup: Setup, epoch: int) -> Rows:
 
 
 @pytest.mark.parametrize(
-    "names",
-    [
-        ("training",),
-        pytest.param(
-            ("padded evaluation", "training in order", "shuffled evaluation", "training in blocks", "dropping"),
-            marks=pytest.mark.slow,
-        ),
-    ],
+    ("names", "worlds"),
+    [(("training",), WORLDS[1:3]), pytest.param(tuple(PLANS), WORLDS, marks=pytest.mark.slow)],
     ids=["quick", "slow"],
 )
 def test_the_global_batches_are_the_same_in_every_world(
-    names: tuple[str, ...], fleet: Fleet, numbered_root: str
+    names: tuple[str, ...], worlds: tuple[Grid, ...], fleet: Fleet, numbered_root: str
 ) -> None:
     setups = {
-        (name, grid): make_setup(numbered_root, grid, **PLANS[name].arguments) for name in names for grid in WORLDS
+        (name, grid): make_setup(numbered_root, grid, **PLANS[name].arguments) for name in names for grid in worlds
     }
     tasks = [
         Task(read_epochs_as_rank, (setup, PLANS[name].num_epochs), setup.num_replicas, reads=setup.reads)
