@@ -39,9 +39,9 @@ def read_everything(root: str, method: str) -> dict[str, list[int]]:
         workers = {"num_workers": 2 if method == "fork" else 1, "multiprocessing_context": method}
     found = {}
     for way in (train, evaluate, read_samples, read_by_sampler, resume, read_batched):
-        names = NAMES[1:] if way is not read_batched else NAMES[:1]  # Whose images are of one size.
-        # A spawned worker takes two seconds to import torch; what decodes digits elsewhere decodes them in workers.
-        for name in names if method != "none" or way is read_batched else NAMES:
+        names = NAMES if way is not read_batched else NAMES[:1]  # Whose images are of one size.
+        # Workers decode as this process does: one dataset tells. A spawned one takes two seconds to import torch.
+        for name in names if method == "none" else names[-1:]:
             found[f"{way.__name__} {name}"] = way(root, name, workers)
     return found
 

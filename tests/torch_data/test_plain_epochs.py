@@ -80,8 +80,8 @@ def start():
     workers: list[Worker] = []
     started: Counter[int | None] = Counter()
 
-    def start_one(method: str, counter: PlainEpochs, seed: int | None, worker: int | None = None) -> Worker:
-        workers.append(Worker(method, counter, seed, started[seed] if worker is None else worker))
+    def start_one(method: str, counter: PlainEpochs, seed: int | None) -> Worker:
+        workers.append(Worker(method, counter, seed, started[seed]))
         started[seed] += 1
         return workers[-1]
 
