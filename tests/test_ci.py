@@ -60,6 +60,10 @@ def checkout(root: Path, tmp_path: Path) -> Path:
     """A repository with an old commit."""
     shutil.copytree(root / ".ci", tmp_path / ".ci")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "it"\n[tool.ruff]\n')
+    for name in ("parsers", "plan", "torch_data"):
+        (tmp_path / "tests" / name).mkdir(parents=True)
+    for name in ("test_examples.py", "torch_data/test_kills.py"):
+        (tmp_path / "tests" / name).touch()
     git(tmp_path, "init", "-q")
     commit(tmp_path, "2026-01-01T00:00:00Z")
     return tmp_path
@@ -95,6 +99,13 @@ def test_the_change_is_of_twelve_hours_before_the_last_commit(checkout: Path) ->
         "needs=(nginx-light)",
         "without_tensorflow=1",
     ]
+
+
+def test_tests_that_the_change_removes_are_not_asked_for(checkout: Path) -> None:
+    change(checkout, "tests/test_examples.py", "2026-02-01T00:00:00Z")
+    (checkout / "tests" / "test_examples.py").unlink()
+    change(checkout, "tests/plan/test_order.py", "2026-02-02T17:00:00Z")
+    assert chosen(checkout)[0] == "slow_tests=(tests/plan)"
 
 
 @pytest.mark.parametrize(
