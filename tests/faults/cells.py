@@ -70,10 +70,8 @@ def cells(
         slow: of slow ones.
         among: which cells.
     """
-    named = dict.fromkeys(quick, ("",)), dict.fromkeys(slow, ("",))
-    return [
-        pytest.param(one.values[1], marks=one.marks, id=str(one.values[1])) for one in crossed(("",), *named, among)
-    ]
+    only_way = [()]
+    return crossed(only_way, dict.fromkeys(quick, only_way), dict.fromkeys(slow, only_way), among)
 
 
 def crossed(
@@ -90,19 +88,19 @@ def crossed(
         slow: name of a cell -> its slow ways.
         among: which cells.
     """
-    pairs = [(cell, way if isinstance(way, tuple) else (way,)) for cell, way in itertools.product(among, ways)]
+    pairs = list(itertools.product(among, map(_values_of, ways)))
     of_campaign = covering(pairs, lambda pair: (pair[0].kind, pair[0].method, pair[0].persistent, *pair[1]))
     found = []
     for cell, values in pairs:
-        is_quick, is_slow = (_names(named.get(str(cell), ()), values) for named in (quick, slow))
+        is_quick, is_slow = (values in map(_values_of, named.get(str(cell), ())) for named in (quick, slow))
         if is_quick or is_slow or (cell, values) in of_campaign:
             marks = () if is_quick else pytest.mark.slow if is_slow else pytest.mark.campaign
             found.append(pytest.param(*values, cell, marks=marks, id="-".join(map(str, (cell, *values)))))
     return found
 
 
-def _names(ways: Iterable[Any], values: tuple[Any, ...]) -> bool:
-    return any(values == (way if isinstance(way, tuple) else (way,)) for way in ways)
+def _values_of(way: Any) -> tuple[Any, ...]:
+    return way if isinstance(way, tuple) else (way,)
 
 
 def make_parser(root: str, **options: Any) -> ParserTfds:
