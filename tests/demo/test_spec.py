@@ -3,6 +3,7 @@ import re
 from typing import Any
 
 import pytest
+from refused import said_of
 
 from tfds_torch.demo import DEMO_NAMES
 from tfds_torch.demo.spec import DemoSpec
@@ -107,20 +108,13 @@ FAKE_ONLY: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def said_of(make: Any, name: Any, arguments: dict[str, Any]) -> str:
-    try:
-        return f"nothing: it is {make(name, **arguments)}"
-    except ConfigError as error:
-        return str(error)
-
-
 def test_a_parameter_that_cannot_be_is_a_config_error() -> None:
     cases: list[tuple[Any, str, dict[str, Any], str]] = [
         *((make, "photos", arguments, message) for make in (embedded, fake) for arguments, message in COUNTS),
         (embedded, "digits", {"num_examples": 100}, EMBEDDED_ONLY),
         *((fake, "photos", arguments, message) for arguments, message in FAKE_ONLY),
     ]
-    found = [(message, said_of(make, name, arguments)) for make, name, arguments, message in cases]
+    found = [(message, said_of(ConfigError, make, name, **arguments)) for make, name, arguments, message in cases]
     wrong = [(message, said) for message, said in found if said != message]
     assert not wrong, str(wrong)
 
@@ -172,7 +166,8 @@ MALFORMED = [
 def test_a_malformed_name_is_a_config_error() -> None:
     forms = "name, name/config, name:x.y.z or name/config:x.y.z"
     found = [
-        (f"The dataset name {name!r} does not have the form {forms}.", said_of(fake, name, {})) for name in MALFORMED
+        (f"The dataset name {name!r} does not have the form {forms}.", said_of(ConfigError, fake, name))
+        for name in MALFORMED
     ]
     wrong = [(message, said) for message, said in found if said != message]
     assert not wrong, str(wrong)

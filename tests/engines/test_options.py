@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from refused import said_of
 
 from tfds_torch.engines import options
 from tfds_torch.engines.options import READ_MODES, ReadOptions
@@ -60,18 +61,11 @@ def test_an_unknown_on_error_is_a_config_error_with_the_nearest_one(on_error: An
     assert str(caught.value) == f"Unknown on_error {on_error!r}: choose 'raise' or 'replace'.{hint}"
 
 
-def said_of(name: str, value: Any) -> str:
-    try:
-        return f"nothing, it is {ReadOptions(**{name: value})}"
-    except ConfigError as error:
-        return str(error)
-
-
 def test_a_number_out_of_range_is_a_config_error_that_names_it() -> None:
     cases = [(name, value) for name in NUMBERS for value in (0, -1, 1.0, "8", True, [1])]
     cases += [(name, None) for name in NUMBERS if type(getattr(ReadOptions(), name)) is int]
-    found = [(f"ReadOptions: {name}={value!r} must be an integer >= 1.", said_of(name, value)) for name, value in cases]
-    wrong = [(message, said) for message, said in found if said != message]
+    found = [(name, value, said_of(ConfigError, ReadOptions, **{name: value})) for name, value in cases]
+    wrong = [one for one in found if one[2] != f"ReadOptions: {one[0]}={one[1]!r} must be an integer >= 1."]
     assert not wrong, str(wrong)
 
 

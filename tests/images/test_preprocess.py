@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refused import said_of
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.errors import ConfigError
@@ -116,22 +117,20 @@ REFUSED_BY_ONE: list[tuple[type, dict[str, Any], str]] = [
 ]
 
 
-def said_of(kind: type, arguments: dict[str, Any]) -> str:
-    try:
-        return f"nothing: it is {kind(**{'size': 224} | arguments)}"
-    except ConfigError as error:
-        return str(error)
-
-
 @pytest.mark.parametrize("kind", BOTH)
 def test_values_that_cannot_be_are_refused(kind: type) -> None:
-    found = [(message, said_of(kind, arguments)) for arguments, message in REFUSED_BY_BOTH]
+    found = [
+        (message, said_of(ConfigError, kind, **{"size": 224} | arguments)) for arguments, message in REFUSED_BY_BOTH
+    ]
     wrong = [(message, said) for message, said in found if said != f"{kind.__name__}: {message}"]
     assert not wrong, str(wrong)
 
 
 def test_values_of_one_kind_that_cannot_be_are_refused() -> None:
-    found = [(f"{kind.__name__}: {message}", said_of(kind, arguments)) for kind, arguments, message in REFUSED_BY_ONE]
+    found = [
+        (f"{kind.__name__}: {message}", said_of(ConfigError, kind, **{"size": 224} | arguments))
+        for kind, arguments, message in REFUSED_BY_ONE
+    ]
     wrong = [(message, said) for message, said in found if said != message]
     assert not wrong, str(wrong)
 

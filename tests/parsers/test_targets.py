@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from refused import said_of
 from tfds_fixtures import CLASSES, NUM_TEST, NUM_TRAIN, Datasets, call_reader, has_tensorflow
 from torch.utils.data import DataLoader
 
@@ -359,15 +360,11 @@ NO_TARGETS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def said_of(root: Path, arguments: dict[str, Any]) -> str:
-    try:
-        return f"nothing: its target is {ParserTfds(root, **{'name': 'shapes', **arguments}).target_key}"
-    except ConfigError as error:
-        return str(error)
-
-
 def test_what_cannot_be_a_target_is_refused(datasets: Datasets) -> None:
-    found = [(message, said_of(datasets.root, arguments)) for arguments, message in NO_TARGETS]
+    found = [
+        (message, said_of(ConfigError, ParserTfds, datasets.root, **{"name": "shapes"} | arguments))
+        for arguments, message in NO_TARGETS
+    ]
     wrong = [(message, said) for message, said in found if message not in said]
     assert not wrong, str(wrong)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refused import said_of
 from tensorflow_datasets.proto import tf_example_pb2
 from tfds_fixtures import write_shard
 from zygote import tensorflow_zygote
@@ -79,15 +80,12 @@ CASES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def said_of(robots: Robots, arguments: dict[str, Any]) -> str:
-    try:
-        return f"nothing: it has {len(ParserTfds(robots.root, 'droid_like', **arguments))} window."
-    except ConfigError as error:
-        return str(error)
-
-
 def test_arguments_that_cannot_work_are_refused(robots: Robots) -> None:
-    wrong = [(message, said) for arguments, message in CASES if message not in (said := said_of(robots, arguments))]
+    def count_windows(**arguments: Any) -> str:
+        return f"it has {len(ParserTfds(robots.root, 'droid_like', **arguments))} window."
+
+    found = [(message, said_of(ConfigError, count_windows, **arguments)) for arguments, message in CASES]
+    wrong = [(message, said) for message, said in found if message not in said]
     assert not wrong, str(wrong)
 
 

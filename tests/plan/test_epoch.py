@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.oracle import Epoch, collect_round_robin, order_of_pass, plans, write_out
+from refused import said_of
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.block_order import BlockShuffle, block_order_at
@@ -377,17 +378,12 @@ OUT_OF_RANGE: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def said_of(fields: dict[str, Any], is_training: bool) -> str:
-    arguments = {"num_examples": 10, "world": World(), "batch_size": 2, "remainder": Remainder.DROP, **fields}
-    try:
-        return f"nothing: it is {EpochPlan(is_training=is_training, **arguments)}"
-    except ConfigError as error:
-        return str(error)
-
-
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_number_out_of_range_is_a_config_error(is_training: bool) -> None:
-    wrong = [(fields, said) for fields, message in OUT_OF_RANGE if (said := said_of(fields, is_training)) != message]
+    arguments = {"num_examples": 10, "world": World(), "batch_size": 2, "remainder": Remainder.DROP}
+    make = partial(EpochPlan, is_training=is_training)
+    found = [(message, said_of(ConfigError, make, **arguments | fields)) for fields, message in OUT_OF_RANGE]
+    wrong = [(message, said) for message, said in found if said != message]
     assert not wrong, str(wrong)
 
 

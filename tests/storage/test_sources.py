@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import RunPython
+from refused import said_of
 from storage.example_writer import write_example
 from storage.made_shards import DATASET, write_array_record
 from storage.tfrecord_writer import boundaries
@@ -193,18 +194,11 @@ UNKNOWN_IDS = [
 ]
 
 
-def said_of(source: RecordSource, id: str) -> str:
-    try:
-        return f"nothing: it is example {source.find(id)}"
-    except ExampleNotFoundError as error:
-        return str(error)
-
-
 def test_an_id_that_there_is_not_says_why(made: Made) -> None:
     names, last, wrong = [os.path.basename(path) for path in made.paths], made.paths[2], []
     items = [made.instructions[0], FileInstruction(last, 0, 2, 6, 9), FileInstruction(last, 4, 1, 8, 9)]
     for id, reason in UNKNOWN_IDS:
-        said = said_of(made.source(items), id := id.format(*names))
+        said = said_of(ExampleNotFoundError, made.source(items).find, id := id.format(*names))
         if not said.startswith(f"{DATASET}: there is no example {quoted(id)}: {reason.format(*names)}"):
             wrong.append((id[:80], said))
     assert not wrong, str(wrong)
