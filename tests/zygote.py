@@ -204,17 +204,18 @@ _started: list[Zygote] = []
 @cache
 def torch_zygote() -> Zygote:
     """The zygote of this process that has imported torch and this package, and not tensorflow."""
-    return _keep(Zygote(*TORCH))
+    return keep(Zygote(*TORCH))
 
 
 @cache
 def tensorflow_zygote() -> Zygote:
     """The zygote of this process that has imported tensorflow, too, where that is installed."""
     modules = ["tensorflow"] if is_tensorflow_installed() else []
-    return _keep(Zygote(*modules, "grids.rank", parent=torch_zygote()))
+    return keep(Zygote(*modules, "grids.rank", parent=torch_zygote()))
 
 
-def _keep(zygote: Zygote) -> Zygote:
+def keep(zygote: Zygote) -> Zygote:
+    """Lets a zygote end with this process; returns it."""
     _started.append(zygote)
     return zygote
 
@@ -297,6 +298,13 @@ def _answer(link: Connection) -> None:
             link.send((True, to_ours(error)))
 
 
+def become_leader(environment: Mapping[str, str], cwd: str) -> None:
+    """Begins a session, as a process that was started in this folder with this environment."""
+    os.setsid()
+    os.chdir(cwd)
+    _set_environment(environment)
+
+
 def _set_environment(environment: Mapping[str, str]) -> None:
     for name in os.environ.keys() - environment.keys():
         del os.environ[name]
@@ -306,12 +314,10 @@ def _set_environment(environment: Mapping[str, str]) -> None:
 def _run_script(
     link: Connection, command: Sequence[str], environment: Mapping[str, str], cwd: str, complaints: str
 ) -> None:
-    os.setsid()
     os.dup2(link.fileno(), 1)
     link.close()
     os.dup2(os.open(complaints, os.O_WRONLY | os.O_APPEND), 2)
-    os.chdir(cwd)
-    _set_environment(environment)
+    become_leader(environment, cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     warnings.simplefilter("always", ResourceWarning)
     sys.argv = list(command)

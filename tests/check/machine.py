@@ -202,12 +202,10 @@ def forked_checker(machine: Machine, of: zygote.Zygote) -> Iterator[Checker]:
 
 
 def _answer_checks(link: Connection, environ: Mapping[str, str], home: str) -> None:
-    os.setsid()
+    zygote.become_leader(environ, home)
     with open(os.devnull, "r+b") as nowhere:
         for descriptor in range(3):
             os.dup2(nowhere.fileno(), descriptor)
-    os.chdir(home)
-    zygote._set_environment(environ)
     sys.path.insert(0, str(PLANTED_CHECK.parent))
     import planted_check  # type: ignore[import-not-found]
     from tensorflow_datasets.core import constants

@@ -74,7 +74,7 @@ def start(command: list[str], **how: Any) -> Any:
 
 @cache
 def _zygote() -> zygote.Zygote:
-    return zygote._keep(zygote.Zygote(*_MODULES))
+    return zygote.keep(zygote.Zygote(*_MODULES))
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +98,7 @@ def run(link: Connection, environment: Mapping[str, str], folder: str) -> None:
         os.dup2(handle, descriptor)
         os.close(handle)
     link.close()
-    os.setsid()
-    os.chdir(folder)
-    zygote._set_environment(environment)
+    zygote.become_leader(environment, folder)
     setup = json.loads(sys.stdin.buffer.readline())
     sys.path[:] = setup.pop("path")
     from tfds_torch.storage.remote.fetcher import main
