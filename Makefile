@@ -107,7 +107,7 @@ ROOM ?= plan
 mutants: $(INSTALLED_MOTO) ## what the quick tests of a room catch of small changes to its code: ROOM=plan
 	@$(BIN)/python tests/mutants.py $(ROOM)
 
-campaign: $(INSTALLED_MOTO) ## every grid of ranks and workers, with real processes, and every fault (an hour or more)
+campaign: $(INSTALLED_MOTO) ## what takes long: hundreds of kills, grids of triples, every kind of fault (an hour or more)
 	@$(BIN)/python -m pytest -m campaign
 	@cd tests && TF_CPP_MIN_LOG_LEVEL=3 TF_ENABLE_ONEDNN_OPTS=0 ../$(BIN)/python -m grids
 

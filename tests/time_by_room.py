@@ -8,8 +8,6 @@ With TFDS_TORCH_TEST_SECONDS=FILE each test's kind and seconds are written there
 """
 
 import multiprocessing.popen_fork
-import multiprocessing.popen_forkserver
-import multiprocessing.popen_spawn_posix
 import os
 import subprocess
 from collections import defaultdict
