@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from numbered_fixtures import GRACE_S, are_gone, no_ranks, numbered_root
+from runtime.ended import wait_until_ended
 from tfds_fixtures import cache_home
 from zygote import Script, last_line_of, torch_zygote
 
@@ -46,7 +47,7 @@ def start_life(root: Path, numbered_root: str, tmp_path: Path) -> Iterator[Calla
         return lives[-1]
 
     yield start
-    _, alive = psutil.wait_procs([process for life in lives for process in life.left()], GRACE_S)
+    alive = wait_until_ended([process for life in lives for process in life.left()], GRACE_S)
     for process in alive:
         process.kill()
     assert alive == []

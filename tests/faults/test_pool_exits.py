@@ -15,6 +15,7 @@ import psutil
 import pytest
 from conftest import INTERRUPTED
 from pytest_report import add_section
+from runtime.ended import wait_until_ended
 from zygote import Script
 
 from faults import pool_lives
@@ -198,7 +199,7 @@ def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_fork
     *workers, sibling = (psutil.Process(pid) for pid in json.loads(life.read_line()))
     try:
         os.kill(life.pid, signal.SIGKILL)
-        assert psutil.wait_procs(workers, GRACE_S)[1] == []
+        assert wait_until_ended(workers, GRACE_S) == []
         assert sibling.is_running()
     finally:
         for process in (sibling, *workers):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch.utils.data
 from fleet_fixtures import fleet
 from numbered_fixtures import no_ranks, numbered_root
 from parsers.robot_episodes import robots
 from run_folder import built_once
+from runtime.ended import wait_until_ended
 from server_fixtures import certificates, faulty_server, nginx_server, no_credentials, publish, s3_server
 from tfds_fixtures import cache_home
 from zygote import Answering, Script, forked_instead_of_fresh, last_line_of, tensorflow_zygote, torch_zygote
@@ -85,7 +85,7 @@ def run_scenario(root: Path, tmp_path: Path) -> Callable[..., Any]:
         result = last_line_of(done)
         for complaint in ("leaked", "ResourceWarning", "resource_tracker", "Traceback", "Exception ignored"):
             assert complaint not in done.stderr, done.stderr
-        assert psutil.wait_procs(script.left(), timeout=_DEADLINE_S)[1] == []
+        assert wait_until_ended(script.left(), _DEADLINE_S) == []
         return result
 
     return run
@@ -118,7 +118,7 @@ def run_ranks(root: Path, tmp_path: Path) -> Callable[..., list[Any]]:
         ends = [rank.finish() for rank in ranks]
         assert [done.returncode for done in ends] == [0] * num_replicas, ends
         for rank in ranks:
-            assert psutil.wait_procs(rank.left(), timeout=_DEADLINE_S)[1] == []
+            assert wait_until_ended(rank.left(), _DEADLINE_S) == []
         return [last_line_of(done) for done in ends]
 
     return run

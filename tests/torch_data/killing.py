@@ -21,6 +21,7 @@ import pytest
 from chosen import PROMISES
 from pytest_report import add_section
 from resume_counts import Count, Outcome, count_outcomes
+from runtime.ended import wait_until_ended
 
 from tfds_torch import ReadOptions, World
 from tfds_torch.plan.epoch import EpochPlan
@@ -284,8 +285,7 @@ def kill_and_compare(campaign: Campaign, place: Place, folder: Path, config: pyt
             assert code == -signal.SIGKILL or is_error, training.complaints()
         last_epoch = training.log()[-1][0] + 1
         assert training.live(campaign.random_life(place, numbers, last_epoch)) == 0, training.complaints()
-    _, alive = psutil.wait_procs(reading.marked_processes(mark), GRACE_S)
-    assert alive == []
+    assert wait_until_ended(reading.marked_processes(mark), GRACE_S) == []
 
     plan = campaign.plan(place)
     places = list(itertools.product(range(last_epoch + 1), range(plan.num_batches)))

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from runtime.ended import wait_until_ended
 from zygote import Script, last_line_of, torch_zygote
 
 from tfds_torch import create_loader
@@ -63,7 +64,7 @@ def start_life(root: Path, tmp_path: Path) -> Iterator[StartLife]:
         return lives[-1]
 
     yield start
-    _, alive = psutil.wait_procs([process for life in lives for process in life.left()], GRACE_S)
+    alive = wait_until_ended([process for life in lives for process in life.left()], GRACE_S)
     for process in alive:
         process.kill()
     assert alive == []
@@ -237,7 +238,7 @@ def test_workers_end_with_a_killed_training_process_while_one_lives_that_it_fork
     *workers, sibling = (psutil.Process(pid) for pid in json.loads(life.read_line()))
     try:
         os.kill(life.pid, signal.SIGKILL)
-        assert psutil.wait_procs(workers, GRACE_S)[1] == []
+        assert wait_until_ended(workers, GRACE_S) == []
         assert sibling.is_running()
     finally:
         for process in (sibling, *workers):

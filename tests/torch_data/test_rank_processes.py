@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from runtime.ended import wait_until_ended
 
 from tfds_torch import ParserTfds, errors
 from tfds_torch.torch_data import rank_processes
@@ -39,8 +40,7 @@ def assert_end(pids: list[int]) -> None:
             found.append(psutil.Process(pid))
         except psutil.NoSuchProcess:
             continue
-    _, alive = psutil.wait_procs(found, timeout=DEADLINE_S)
-    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+    assert wait_until_ended(found, DEADLINE_S) == []
     assert not [child for child in psutil.Process().children() if child.pid in pids]
 
 
