@@ -5,6 +5,7 @@ import os
 # Read by tensorflow's C++ when it loads, in this process and in the ones that tests start.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
+import gc
 import signal
 import subprocess
 import sys
@@ -120,6 +121,11 @@ def pytest_configure(config: pytest.Config) -> None:
     pytest_report.install(config)
     time_limit.install(config)
     pytest_report.add_section(config, "torchvision", torchvision_build.describe, is_fact=True)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # A collection would walk all tests, in processes that are forked, too, and copy them there.
 
 
 def pytest_unconfigure() -> None:

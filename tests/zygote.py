@@ -4,6 +4,7 @@ A test process has two of them: `torch_zygote()`, which has not imported tensorf
 fresh interpreter must show (that it imports nothing, that it was spawned) needs a fresh interpreter, not these.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -245,6 +246,8 @@ def _serve(control: Connection, modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     tempfile.gettempdir()  # Of all that is forked: what ends at once removes no temporary file.
+    gc.collect()
+    gc.freeze()  # A collection in a process that is forked would walk, and so copy, all that is here.
     control.send("ready")
     while True:
         try:

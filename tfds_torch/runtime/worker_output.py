@@ -76,7 +76,8 @@ class WorkerOutput:
             os.close(file)
 
     def __del__(self) -> None:
-        self.close()
+        if os is not None:  # It is: the interpreter ends, and closes them itself.
+            self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is None:
