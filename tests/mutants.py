@@ -96,7 +96,8 @@ def draw(root: Path, room: str, listed: dict[Any, str]) -> Iterator[Mutant]:
 
 def run(base: str, tests: list[str], *mutants: Mutant) -> str:
     """Returns which of the tests fails in a copy of the checkout, with the mutant; none: an empty text."""
-    with tempfile.TemporaryDirectory(dir=base, ignore_cleanup_errors=True) as folder:
+    # A path of two short names: sockets are made below it.
+    with tempfile.TemporaryDirectory(prefix="", dir=base, ignore_cleanup_errors=True) as folder:
         root = shutil.copytree(f"{base}/main", Path(folder, "main"), symlinks=True)
         for mutant in mutants:
             (root / mutant.path).write_bytes(mutant.text)
@@ -128,7 +129,7 @@ if __name__ == "__main__":
     room, root, file = sys.argv[1], Path(__file__).parents[1], Path(__file__).with_suffix("") / f"{sys.argv[1]}.tsv"
     listed = [line.split("\t") for line in file.read_text().splitlines()] if file.exists() else []
     results = {(place.partition(":")[0], kind, change): result for place, kind, change, result in listed}
-    with tempfile.TemporaryDirectory(prefix="mutants-") as base, ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory(prefix="m") as base, ThreadPoolExecutor(2) as pool:
         ignored = shutil.ignore_patterns(".git", ".venv", ".mypy_cache", "__pycache__", "lastfailed")
         shutil.copytree(root, f"{base}/main", ignore=ignored)
         Path(base, "main/.venv").symlink_to(root / ".venv")
