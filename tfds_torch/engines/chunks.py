@@ -203,7 +203,6 @@ class ChunkDecoder:
                 seed=seed,
                 map_images=map_images,
                 jpeg_decoder=image.jpeg_decoder,
-                metrics=metrics,
             )
 
     def make_buffers(
@@ -269,7 +268,7 @@ class ChunkDecoder:
             raise self._undecodable(chunk, error.position, error.reason) from None
         finally:
             if self._metrics is not None:
-                self._metrics.add("decode", time.monotonic() - began_at, began_at)
+                self._metrics.add("decode", time.monotonic() - began_at)
 
     def _decode(self, chunk: EncodedChunk, rows: RowsByField) -> Decoded:
         columns, content = self._columns(chunk), self._content

@@ -219,8 +219,8 @@ class _ChunkReader:
 def _add_reading(metrics: StageMetrics, began_at: float, waited_s: float) -> None:
     """Adds the time of a read: waiting for the network, and the rest."""
     if waited_s:
-        metrics.add("download", waited_s, began_at)
-    metrics.add("read", time.monotonic() - began_at - waited_s, began_at + waited_s)
+        metrics.add("download", waited_s)
+    metrics.add("read", time.monotonic() - began_at - waited_s)
 
 
 def end_of_chunk(start: int, num_examples: int, batch_size: int, chunk_size: int) -> int:

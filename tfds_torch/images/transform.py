@@ -1,6 +1,5 @@
 """Decode and transform: encoded images become rows of batch buffers, or arrays of their own size."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,6 @@ from tfds_torch.images.decoding import (
 from tfds_torch.images.headers import MOST_PIXELS, Header
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, PreprocessError, height_and_width
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 _MOST_SMALL_PIXELS = 128 * 128
@@ -69,7 +67,6 @@ class ImageTransform:
         seed: of the random numbers.
         map_images: changes the results; None: nothing does.
         jpeg_decoder: as of `ImageDecoder`.
-        metrics: what the spans of a trace are noted in; None: nothing is.
         view: number of the view that it makes, see `Views`; 0: there is one.
     """
 
@@ -81,10 +78,9 @@ class ImageTransform:
         seed: int = 0,
         map_images: MapImages | None = None,
         jpeg_decoder: str = "auto",
-        metrics: StageMetrics | None = None,
         view: int = 0,
     ) -> None:
-        self.preprocess, self._metrics = preprocess, metrics
+        self.preprocess = preprocess
         self._seed, self._view = seed, view
         self._map = map_images
         self._kept_size: tuple[int, int] | None = None  # Of images that an evaluation leaves as they are.
@@ -319,11 +315,8 @@ class ImageTransform:
         self, rows: Rows, decoded: Sequence[Pixels], parameters: CropParameters, resizer: BatchBuffer | None = None
     ) -> None:
         """Resizes decoded images into their rows, in the way of the buffer `resizer`, or of their own."""
-        began_at = time.monotonic()
         for (buffer, row), pixels, crop in zip(_single_rows(rows), decoded, parameters.rows(), strict=True):
             self._fill_row(buffer, row, pixels, *crop, resizer=resizer or buffer)
-        if self._metrics is not None:
-            self._metrics.note_span("resize", began_at, time.monotonic() - began_at)
 
     def _fill_row(
         self,

@@ -12,7 +12,6 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.transform import BufferRows, Images, ImageTransform, MapImages, MoveAlong, Rows
 from tfds_torch.images.views import Views
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 
@@ -23,25 +22,20 @@ def make_transform(
     seed: int,
     map_images: MapImages | None,
     jpeg_decoder: str,
-    metrics: StageMetrics | None,
 ) -> ImageTransform:
     """Returns what makes the images of batches by a preprocess; the arguments are those of ImageTransform."""
     if isinstance(preprocess, Views):
-        return ViewsTransform(mode, preprocess, seed=seed, jpeg_decoder=jpeg_decoder, metrics=metrics)
-    return ImageTransform(
-        mode, preprocess, seed=seed, map_images=map_images, jpeg_decoder=jpeg_decoder, metrics=metrics
-    )
+        return ViewsTransform(mode, preprocess, seed=seed, jpeg_decoder=jpeg_decoder)
+    return ImageTransform(mode, preprocess, seed=seed, map_images=map_images, jpeg_decoder=jpeg_decoder)
 
 
 class ViewsTransform(ImageTransform):
     """Writes the views of images into the parts of `ViewsBuffer`s. Thread-safe; the arguments are ImageTransform's."""
 
-    def __init__(
-        self, mode: str | None, views: Views, *, seed: int, jpeg_decoder: str, metrics: StageMetrics | None = None
-    ) -> None:
+    def __init__(self, mode: str | None, views: Views, *, seed: int, jpeg_decoder: str) -> None:
         super().__init__(mode, views, seed=seed, jpeg_decoder=jpeg_decoder)
         self._each = [
-            ImageTransform(mode, one, seed=seed, jpeg_decoder=jpeg_decoder, metrics=metrics, view=number)
+            ImageTransform(mode, one, seed=seed, jpeg_decoder=jpeg_decoder, view=number)
             for number, one in enumerate(views.each)
         ]
 

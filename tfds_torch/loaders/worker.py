@@ -212,7 +212,7 @@ class _Iteration:
 
     def _send_all(self, items: Iterator[WorkerBatch]) -> bool:
         """Sends items; returns whether all of them were wanted."""
-        while self._may_send():
+        while self._commands.may_send(self._iteration):
             try:
                 batch = next(items)
             except StopIteration:
@@ -221,13 +221,6 @@ class _Iteration:
             del batch  # Its memory may be used for the next one.
             self._num_sent += 1
         return False
-
-    def _may_send(self) -> bool:
-        """Waits until the training process has room for an item; returns whether it is wanted."""
-        begun_at = time.monotonic()
-        is_wanted = self._commands.may_send(self._iteration)
-        self._context.metrics.note_span("slot_wait", begun_at, time.monotonic() - begun_at)
-        return is_wanted
 
     def _send_item(self, batch: WorkerBatch) -> None:
         begun_at, metrics = time.monotonic(), self._context.metrics
@@ -238,7 +231,7 @@ class _Iteration:
                 f"{self._context.source.name}: item {self._num_sent} of worker {self._world.worker} cannot be handed "
                 f"over: {error}."
             ) from None
-        metrics.add("collate", time.monotonic() - begun_at, begun_at)
+        metrics.add("collate", time.monotonic() - begun_at)
         metrics.add_batch(batch.num_examples)
 
     def _send(self, kind: int, item: Any, num_examples: int = 0) -> None:
@@ -265,7 +258,7 @@ class CountedItems(Iterator[WorkerBatch]):
         try:
             item = next(self._items)
         finally:
-            self._metrics.add("fetch", time.monotonic() - begun_at, begun_at)
+            self._metrics.add("fetch", time.monotonic() - begun_at)
         return WorkerBatch(item, count_examples(item))
 
     def close(self) -> None:

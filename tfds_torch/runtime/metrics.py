@@ -11,7 +11,6 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any, TypeVar
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.spans import SpanRings
 
 WORKER_STAGES = ("read", "download", "decode", "transform", "fetch", "collate", "hand_over")
 """What a worker spends time on: `fetch` is all that a dataset does; the four stages before it are parts of it."""
@@ -146,12 +145,10 @@ class StageMetrics:
     Args:
         num_workers: how many workers there are.
         members: of a mixture: name -> number of examples.
-        has_spans: whether it is kept when each stage ran, for a trace.
     """
 
-    def __init__(self, num_workers: int, members: Mapping[str, int] | None = None, *, has_spans: bool = False) -> None:
+    def __init__(self, num_workers: int, members: Mapping[str, int] | None = None) -> None:
         self.num_workers, self.members = num_workers, dict(members or {})
-        self.spans = SpanRings(num_workers + 1) if has_spans else None
         # Of the spawn context: it can be handed to any kind of worker.
         self._numbers: Any = get_context("spawn").RawArray("d", self._width * (num_workers + 1))
         self.bind(num_workers)
@@ -166,28 +163,18 @@ class StageMetrics:
         self._row = worker * self._width
         self._lock = threading.Lock()  # Not the parent's, which may have been held when this process was forked.
         self._numbers[self._row + _PID] = os.getpid()
-        if self.spans is not None:
-            self.spans.bind(worker)
 
-    def add(self, stage: str, seconds: float, began_at: float | None = None) -> None:
-        """Adds the time that a stage took; with its beginning, by the monotonic clock, it is a span of a trace."""
+    def add(self, stage: str, seconds: float) -> None:
+        """Adds the time that a stage took."""
         column = _STAGE_COLUMNS.get(stage)
         if column is None:
             raise ConfigError(f"There is no stage {stage!r}: the stages are {', '.join(STAGES)}.")
         self._add(self._row + column, seconds)
-        if self.spans is not None and began_at is not None:
-            self.spans.note(stage, began_at, seconds)
-
-    def note_span(self, name: str, began_at: float, seconds: float, number: int = -1, kind: int | None = None) -> None:
-        """Notes a span of a trace that is no stage of these figures, as `SpanRings.note`."""
-        if self.spans is not None:
-            self.spans.note(name, began_at, seconds, number, kind)
 
     def add_hand_over(self, worker: int, began_at: float, ended_at: float) -> None:
         """Adds the time that a worker's batch was on its way; the training process alone reports it."""
         if ended_at > began_at:  # Else it came while another one was waited for.
             self._add(worker * self._width + _STAGE_COLUMNS["hand_over"], ended_at - began_at)
-            self.note_span("hand_over", began_at, ended_at - began_at, worker)
 
     def add_member(self, member: int, num_examples: int, seconds: float) -> None:
         """Counts examples of a member of a mixture, by its number, and adds the time that reading them took."""
@@ -269,14 +256,14 @@ class StageMetrics:
             self._numbers[place] += amount
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {"num_workers": self.num_workers, "members": self.members, "spans": self.spans is not None}
+        state = {"num_workers": self.num_workers, "members": self.members}
         if get_spawning_popen() is not None:
-            state |= {"spans": self.spans, "_numbers": self._numbers}
+            state |= {"_numbers": self._numbers}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_numbers" not in state:
-            self.__init__(state["num_workers"], state["members"], has_spans=state["spans"])  # type: ignore[misc]
+            self.__init__(state["num_workers"], state["members"])  # type: ignore[misc]
             return
         self.__dict__.update(state)
         self._row, self._lock = self.num_workers * self._width, threading.Lock()  # Until it is bound.
@@ -305,16 +292,6 @@ class LoaderMetrics:
         if self._stages is not None:
             self._stages.add(stage, seconds)
 
-    def note_span(self, name: str, began_at: float, seconds: float, number: int = -1, kind: int | None = None) -> None:
-        """Notes a span of the training process, as `StageMetrics.note_span`."""
-        if self._stages is not None:
-            self._stages.note_span(name, began_at, seconds, number, kind)
-
-    @property
-    def has_spans(self) -> bool:
-        """Whether spans are kept, for a trace."""
-        return self._stages is not None and self._stages.spans is not None
-
     def note_iteration(self) -> None:
         """Notes that the training loop begins, or ends, an iteration: the time since the last batch is not its work."""
         self._left_at = None
@@ -324,23 +301,19 @@ class LoaderMetrics:
         now = time.monotonic()
         if self._left_at is not None:
             self._consumer_s += now - self._left_at
-            self.note_span("consumer", self._left_at, now - self._left_at, self.num_batches - 1)
         return now
 
     def leave(self, asked_at: float, num_examples: int) -> None:
         """Counts a batch that the training loop gets now."""
         self._left_at = time.monotonic()
         self._waiting_s += self._left_at - asked_at
-        self.note_span("waiting", asked_at, self._left_at - asked_at, self.num_batches)
         self.num_batches += 1
         self.num_examples += num_examples
 
     def add_waiting(self, asked_at: float) -> None:
         """Counts the time in which no batch came."""
         self._left_at = None
-        waited_s = time.monotonic() - asked_at
-        self._waiting_s += waited_s
-        self.note_span("waiting", asked_at, waited_s)
+        self._waiting_s += time.monotonic() - asked_at
 
     def stats(self) -> LoaderStats:
         """Returns all of it."""

@@ -130,7 +130,7 @@ def collate_items(
                 rows = next(items, None) if batch_size is None else list(islice(items, batch_size))
             finally:
                 fetched_at = time.monotonic()
-                metrics.add("fetch", fetched_at - begun_at, begun_at)
+                metrics.add("fetch", fetched_at - begun_at)
             if not rows:
                 return
             if collate is None:
@@ -141,7 +141,7 @@ def collate_items(
                     batch = collate(rows)
             except StopIteration as error:
                 raise WorkerError(f"The collate_fn {collate!r} raised StopIteration.") from error
-            metrics.add("collate", time.monotonic() - fetched_at, fetched_at)
+            metrics.add("collate", time.monotonic() - fetched_at)
             if isinstance(rows, NumberedItems | NumberedColumns):
                 yield WorkerBatch(batch, len(rows.numbers))
             else:
@@ -223,7 +223,7 @@ def timed(function: Function | None, metrics: StageMetrics | None) -> Function |
         try:
             return function(value)
         finally:
-            metrics.add("transform", time.monotonic() - began_at, began_at)
+            metrics.add("transform", time.monotonic() - began_at)
 
     return call
 

@@ -5,13 +5,12 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.spans import DEVICE
 from tfds_torch.torch_data.nested import map_tensors, tensors
 from tfds_torch.torch_data.normalization import Normalization
 from tfds_torch.torch_data.profiling import stage
@@ -24,18 +23,6 @@ class StageTimes(Protocol):
 
     def add(self, stage: str, seconds: float) -> None:
         """Adds the seconds that a stage took."""
-
-
-@runtime_checkable
-class SpanTimes(StageTimes, Protocol):
-    """StageTimes that also keep when a stage ran, for a trace."""
-
-    @property
-    def has_spans(self) -> bool:
-        """Whether they keep them."""
-
-    def note_span(self, name: str, began_at: float, seconds: float, number: int = -1, kind: int | None = None) -> None:
-        """Notes a span, which began at a time of the monotonic clock; `kind`: of a lane that is no thread's."""
 
 
 def find_device(device: Any) -> torch.device:
@@ -69,7 +56,6 @@ class DeviceCopy:
     def __init__(self, device: torch.device, normalization: Normalization, metrics: StageTimes | None) -> None:
         self._device, self._normalization, self._metrics = device, normalization, metrics
         self._normalize = normalization.on(device)
-        self._spans: SpanTimes | None = metrics if isinstance(metrics, SpanTimes) and metrics.has_spans else None
 
     def send(self, batch: Any) -> Any:
         """Begins to copy a batch, and returns what `receive` wants."""
@@ -82,11 +68,8 @@ class DeviceCopy:
 
         with stage(STAGE):
             moved = map_tensors(batch, move)
-        seconds = time.monotonic() - began_at
         if self._metrics is not None:
-            self._metrics.add(STAGE, seconds)
-        if self._spans is not None:
-            self._spans.note_span(STAGE, began_at, seconds)
+            self._metrics.add(STAGE, time.monotonic() - began_at)
         return moved
 
     def settle(self, sent: Any) -> None:
@@ -119,7 +102,6 @@ class CudaCopy(DeviceCopy):
         self.num_ahead = num_ahead
         self._times: deque[tuple[Any, Any]] = deque()  # Events before and after each copy not reported yet.
         self._receiver = threading.get_ident()
-        self._clock = None if self._spans is None else _DeviceClock(self._stream)
         self._executor = ThreadPoolExecutor(1, "tfds_torch.device_copy")
 
     def send(self, batch: Any) -> "Future[tuple[Any, Any]]":
@@ -153,11 +135,8 @@ class CudaCopy(DeviceCopy):
 
     def _copy(self, batch: Any) -> tuple[Any, Any]:
         images = set(map(id, self._normalization.find_images(batch)))
-        began_at = time.monotonic()
         with stage("pin"):
             pinned = {id(tensor): self._pin(tensor) for tensor in tensors(batch)}
-        if self._spans is not None:
-            self._spans.note_span("pin", began_at, time.monotonic() - began_at)
         with torch.cuda.stream(self._stream):
             before, after, is_ready = _event(is_timed=True), _event(is_timed=True), _event()
             before.record(self._stream)
@@ -181,27 +160,7 @@ class CudaCopy(DeviceCopy):
         """Reports the copies that are through."""
         while self._metrics is not None and self._times and self._times[0][1].query():
             before, after = self._times.popleft()
-            seconds = before.elapsed_time(after) / 1000
-            self._metrics.add(STAGE, seconds)
-            if self._spans is not None and self._clock is not None:
-                self._spans.note_span(STAGE, self._clock.time_of(before), seconds, kind=DEVICE)
-
-
-class _DeviceClock:
-    """Tells when events of a stream happened, by this machine's monotonic clock."""
-
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self._event, self._at = _event(is_timed=True), 0.0
-        self._event.record(stream)
-        self._event.synchronize()
-        self._at = time.monotonic()
-
-    def time_of(self, event: torch.cuda.Event) -> float:
-        """Returns when an event happened, seconds; events come one after the other."""
-        # From event to event: the device reports milliseconds as float32, which are coarse after an hour.
-        self._at += self._event.elapsed_time(event) / 1000
-        self._event = event
-        return self._at
+            self._metrics.add(STAGE, before.elapsed_time(after) / 1000)
 
 
 @functools.cache

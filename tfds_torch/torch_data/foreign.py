@@ -54,7 +54,7 @@ class ForeignReader:
     """
 
     def __init__(self, options: LoaderOptions, num_workers: int, generator: torch.Generator | None = None) -> None:
-        context = WorkerContext.of(num_workers, options.prefetch_batches, has_spans=options.trace is not None)
+        context = WorkerContext.of(num_workers, options.prefetch_batches)
         self.metrics = context.metrics
         self._dataset, self._options, self._owner = options.dataset, options, os.getpid()
         self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0

@@ -39,13 +39,13 @@ class WorkerContext:
     slots: SharedSlots | None  # In which batches travel.
 
     @classmethod
-    def of(cls, num_workers: int, prefetch_batches: int = 0, *, has_spans: bool = False) -> "WorkerContext":
-        """Returns that of a new reader; its arguments are those of LoaderOptions and StageMetrics."""
+    def of(cls, num_workers: int, prefetch_batches: int = 0) -> "WorkerContext":
+        """Returns that of a new reader; its arguments are those of LoaderOptions."""
         slots = None
         if num_workers:
             with suppress(AttributeError, OSError, ValueError):  # Not Linux, or no address space for so much.
                 slots = SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, _LARGEST_BATCH_BYTES)
-        return cls(StageMetrics(num_workers, has_spans=has_spans), WorkerOutput(num_workers), slots)
+        return cls(StageMetrics(num_workers), WorkerOutput(num_workers), slots)
 
 
 def make_torch_loader(
@@ -136,7 +136,7 @@ class MeasuredMap(Dataset[Any]):
                 raise WorkerError(f"{type(self.dataset).__name__} raised StopIteration for an index it has.") from error
             raise
         finally:
-            self.metrics.add("fetch", time.monotonic() - start, start)
+            self.metrics.add("fetch", time.monotonic() - start)
 
 
 class MeasuredIterable(IterableDataset[Any]):
@@ -165,7 +165,7 @@ class MeasuredIterable(IterableDataset[Any]):
             except StopIteration:
                 return
             finally:
-                self.metrics.add("fetch", time.monotonic() - start, start)
+                self.metrics.add("fetch", time.monotonic() - start)
             yield item
 
     def _items_of_worker(self, worker: int) -> Iterator[Any]:
@@ -229,7 +229,7 @@ class PackingCollate:
         except StopIteration as error:  # It would pass for the end of the epoch.
             raise WorkerError(f"The collate_fn {self.collate!r} raised StopIteration.") from error
         num_examples, ready_at = len(rows) if self.is_batching else count_examples(batch), time.monotonic()
-        self.metrics.add("collate", ready_at - start, start)
+        self.metrics.add("collate", ready_at - start)
         self.metrics.add_batch(num_examples)
         return Delivery(batch, worker, num_examples, ready_at)
 

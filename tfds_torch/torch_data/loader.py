@@ -12,8 +12,6 @@ from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
-from tfds_torch.plan.world import World
-from tfds_torch.runtime.trace import Trace
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -23,7 +21,7 @@ from tfds_torch.torch_data.plain_dataloader import is_position
 from tfds_torch.torch_data.planned_reader import make_generator, make_reader
 from tfds_torch.torch_data.profiling import ProfiledIterator
 from tfds_torch.torch_data.rank_check import check_ranks
-from tfds_torch.torch_data.rank_world import RankFinder, is_distributed
+from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _Arguments = ParamSpec("_Arguments")
@@ -94,9 +92,6 @@ class Loader(BaseLoader[Reader]):
         warn_of_foreign(options, self.num_workers)
         self._has_ranks = warn_of_ranks(options)
         warn_of_memory(self.dataset, self.num_workers, options.prefetch_batches)
-        self._trace: Trace | None = None
-        if options.trace is not None:
-            self._trace = Trace(options.trace, {"read": name, "num_workers": self.num_workers})
 
     @property
     def batch_size(self) -> int | None:
@@ -130,34 +125,14 @@ class Loader(BaseLoader[Reader]):
 
     def _make_reader(self) -> Reader:
         if self._planned is not None:
-            reader: Reader = make_reader(self._planned, self.options, self.num_workers, self._generator)
-        else:
-            reader = ForeignReader(self.options, self.num_workers, self._generator)
-        if self._trace is not None:
-            self._trace.name_rank(*self._find_rank())
-            self._trace.use(reader.metrics)
-        return reader
+            return make_reader(self._planned, self.options, self.num_workers, self._generator)
+        return ForeignReader(self.options, self.num_workers, self._generator)
 
     def _staged(self, batches: Iterator[WorkerBatch]) -> Iterator[tuple[Any, int]]:
         received: Iterator[tuple[Any, int]] = ProfiledIterator(batches, "hand_over" if self.num_workers else "fetch")
         if self.options.has_device_stage:
             received = self._device_stage().iterate(received)
         return ProfiledIterator(received, "waiting")
-
-    def _note_epoch_end(self) -> None:
-        if self._trace is not None:
-            self._trace.note_epoch_end()
-
-    def close(self) -> None:
-        """Ends all iterations and all processes, and writes the trace; the loader cannot be iterated any more."""
-        super().close()
-        if self._trace is not None:
-            self._trace.close()
-
-    def __del__(self) -> None:
-        super().__del__()
-        if getattr(self, "_trace", None) is not None:
-            self.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come: of the dataset, those within it, and a sampler that has epochs.
@@ -233,11 +208,6 @@ class Loader(BaseLoader[Reader]):
             more = {**vars(dataset.start), "num_workers": self.num_workers}
             check_ranks(dataset.parser, dataset.find_rank, _RANKS_TIMEOUT_S, more)
         self._must_check_ranks = False
-
-    def _find_rank(self) -> tuple[int, int]:
-        """Returns the rank and the number of ranks, for the name of the trace."""
-        rank = RankFinder(None).find_now() or World() if self._planned is None else self._planned.find_rank()
-        return rank.rank, rank.num_replicas
 
     def _dataset_with_state(self) -> ImageDataset:
         if self._planned is None:

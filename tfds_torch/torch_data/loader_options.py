@@ -1,6 +1,5 @@
 """LoaderOptions: what `create_loader` takes, checked before anything is started."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -63,9 +62,6 @@ class LoaderOptions:
         check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
         log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
         channels_last: whether normalised or moved images lie in channels_last memory.
-        trace: the file that tells when each thread of the loader did what, for Perfetto and chrome://tracing: written
-            at the end of epochs, and by `close`. Each of several ranks has its own: `trace-rank1.json` for
-            `trace.json`. The latest 200,000 spans at most are kept, some 25 MB. None: no trace.
 
     Raises:
         ConfigError: an argument that cannot work, alone or with the dataset.
@@ -93,7 +89,6 @@ class LoaderOptions:
     check_ranks: bool = True
     log_every: int | None = None
     channels_last: bool = True
-    trace: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.num_workers != "auto":
@@ -113,8 +108,6 @@ class LoaderOptions:
             if getattr(self, name) is not None and not callable(getattr(self, name)) and not is_word:
                 also = ", or 'list'" if name == "collate_fn" else ""
                 raise ConfigError(f"create_loader: {name}={getattr(self, name)!r} must be a function, or None{also}.")
-        if not isinstance(self.trace, str | os.PathLike | None) or self.trace == "":
-            raise ConfigError(f"create_loader: trace={self.trace!r} must be the path of a file, or None.")
         self._check_orders()
         if isinstance(self.dataset, ImageDataset):
             _check_planned(self.dataset, self)

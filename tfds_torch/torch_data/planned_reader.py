@@ -47,7 +47,7 @@ def make_reader(
     base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
     source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(options, dataset), base_seed)
     if not num_workers:
-        return OwnReader(source, options.timeout_s, has_spans=options.trace is not None)
+        return OwnReader(source, options.timeout_s)
     return _pool_reader(source, num_workers, options)
 
 
@@ -99,10 +99,7 @@ class DatasetSource:
 def _pool_reader(source: DatasetSource, num_workers: int, options: LoaderOptions) -> PoolReader:
     """Starts the workers of a loader, and returns what reads by them."""
     dataset = source.dataset
-    metrics, output = (
-        StageMetrics(num_workers, members_of(dataset.parser), has_spans=options.trace is not None),
-        WorkerOutput(num_workers),
-    )
+    metrics, output = StageMetrics(num_workers, members_of(dataset.parser)), WorkerOutput(num_workers)
     # A user's items may be of any size, and this process looks at none of them.
     has_images = dataset.is_batched and not dataset.is_collated
     try:
@@ -124,10 +121,10 @@ class OwnReader:
 
     pids: Sequence[int] = ()
 
-    def __init__(self, source: DatasetSource, timeout_s: float | None, *, has_spans: bool) -> None:
+    def __init__(self, source: DatasetSource, timeout_s: float | None) -> None:
         self._source: DatasetSource | None = source
         self._owner = os.getpid()
-        self.metrics = StageMetrics(0, members_of(source.dataset.parser), has_spans=has_spans)
+        self.metrics = StageMetrics(0, members_of(source.dataset.parser))
         names = error_context_of(source.dataset.parser, "Loader", "multiprocessing_context")
         faults = WorkerFaults(names, self.metrics, WorkerOutput(0), timeout_s, can_import_only=False)
         self._watchdog = None if timeout_s is None else Watchdog(timeout_s, faults.describe_own_stall)
