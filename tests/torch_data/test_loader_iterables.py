@@ -114,7 +114,6 @@ RUN = """
 import sys
 import numpy as np
 from tfds_torch import Feeder
-import tfds_torch.runtime.prometheus_text
 with Feeder() as feeder:
     feeder.add_source("train", [[np.arange(10)]] * 10, ["x"], 8)
     feeder.add_source("test", [[np.arange(10)]] * 10, ["x"], 8)

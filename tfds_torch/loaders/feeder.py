@@ -181,7 +181,7 @@ class Feeder:
     def metrics(self) -> FeederStats:
         """Returns what the sources that were started have done since then.
 
-        `to_dict()` gives plain values, `str` a line, and `runtime.prometheus_text.prometheus_text` Prometheus's format.
+        `to_dict()` gives plain values, and `str` a line.
         """
         return FeederStats({name: run.queue.stats() for name, run in dict(self._runs).items()})
 
