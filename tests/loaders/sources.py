@@ -2,12 +2,9 @@
 
 import os
 import random
-import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,33 +57,6 @@ def failing(world: World) -> Iterator[int]:
 
 def with_a_set(world: World) -> Iterator[Any]:
     yield {"fine": 1, "bad": [{1, 2}]}
-
-
-@dataclass
-class Harmed:
-    """Something happens to a worker before its third item."""
-
-    how: str
-    worker: int = 1
-
-    def __call__(self, world: World) -> Iterator[int]:
-        for number, item in enumerate(range(world.worker, NUM_ITEMS, world.num_workers)):
-            if number == 2 and world.worker == self.worker:
-                print("the last words", file=sys.stderr)
-                HARMS[self.how]()
-            yield item
-
-
-def _hang() -> None:
-    time.sleep(3600)
-
-
-HARMS = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "exit": lambda: os._exit(0),
-    "hang": _hang,
-}
 
 
 class Whole:

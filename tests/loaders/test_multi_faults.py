@@ -67,6 +67,11 @@ def test_an_item_that_does_not_travel_is_named_with_its_place() -> None:
         next(iter(MultiLoader(sources.with_a_set, 1, timeout_s=60.0)))
 
 
+def test_what_a_function_raises_comes_with_its_own_type() -> None:
+    with pytest.raises(KeyError, match="no such thing"):
+        list(MultiLoader(sources.failing, 1, timeout_s=60.0))
+
+
 def test_a_function_that_returns_nothing_is_told() -> None:
     with pytest.raises(ValueError, match=r"_none\(World\(.*\) returned None, which cannot be iterated"):
         next(iter(MultiLoader(_none, 1, timeout_s=60.0)))

@@ -15,7 +15,6 @@ from conftest import RunPython
 from PIL import Image
 
 from tfds_torch import MultiLoader, World
-from tfds_torch.check.shares import check_shares
 from tfds_torch.errors import ConfigError
 
 TRANSPORTS = ["shared", "zmq"]
@@ -155,12 +154,6 @@ def test_a_tensor_that_no_array_is_equal_to_is_named_with_its_place_and_what_to_
     expected = pytest.raises(ConfigError, match=rf"^item\['bad'\]\[0\] is {UNFIT[kind]}")
     with MultiLoader(partial(unfit, kind), 1, timeout_s=60) as loader, expected:
         list(loader)
-
-
-def test_shares_of_images_and_tensors_can_be_checked(tars: list[str]) -> None:
-    check_shares(partial(decoded, tars, "pil"), 2)
-    with pytest.raises(ConfigError, match="to more than one worker"):
-        check_shares(tensors, 2)
 
 
 def test_images_travel_without_torch(run_python: RunPython) -> None:

@@ -24,7 +24,7 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.mixture_page import mixture_part
 from tfds_torch.check.mixture_report import describe_members
 from tfds_torch.check.network_report import describe_network, network_rows
-from tfds_torch.check.order_sample import BUFFER, OrderSample, shuffle_by_buffer
+from tfds_torch.check.order_sample import OrderSample
 from tfds_torch.check.page_part import Part
 from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
@@ -311,7 +311,7 @@ def _image(picture: Picture) -> tuple[Markup, bool, str]:
 
 
 def _order(order: OrderSample, expected: Expectation) -> Part:
-    """Returns the order that came and, where it is shuffled, that of a shuffle buffer at the same positions."""
+    """Returns the order that came."""
     positions, indices = order.came
     plan, num_positions = expected.plan, order.num_positions
     ranks = ", batch after batch of all ranks" if expected.num_replicas > 1 else ""
@@ -319,25 +319,19 @@ def _order(order: OrderSample, expected: Expectation) -> Part:
     note = f"Where the examples of the dataset came in epoch 0{ranks}: {number} {plan.num_examples:,} examples"
     note += ", at random positions." if len(positions) < num_positions else "."
     note += " To the right: position in the epoch. Upwards: index in the dataset."
-    came = _draw_dots(positions / num_positions, indices / plan.num_examples, "the order of this run")
+    dots = _draw_dots(positions / num_positions, indices / plan.num_examples)
     caption = f"What was delivered, in read mode {expected.mode}.{_correlation(positions, indices)}"
-    if not plan.shuffle or plan.is_endless:  # A shuffle buffer has no weights, and no passes.
-        return Part("order", "Order", note, drawings=[("This run", came, caption)])
-    buffered = shuffle_by_buffer(plan.num_examples, positions, plan.seed)
-    other = _draw_dots(positions / num_positions, buffered / plan.num_examples, "the order of a shuffle buffer")
-    whole = " All of this split fits into the buffer." if plan.num_examples <= BUFFER else ""
-    simulated = f"Simulated: read from the first example to the last through tf.data's shuffle({BUFFER})."
-    simulated += whole + _correlation(positions, buffered)
-    drawings = [("This run", came, caption), (f"A shuffle buffer of {BUFFER:,}", other, simulated)]
-    return Part("order", "Shuffle", f"{note} In a perfect shuffle no pattern can be seen.", drawings=drawings)
+    is_shuffled = plan.shuffle and not plan.is_endless  # Weights are a pattern of their own.
+    note += " In a perfect shuffle no pattern can be seen." if is_shuffled else ""
+    return Part("order", "Shuffle" if is_shuffled else "Order", note, drawings=[("", dots, caption)])
 
 
-def _draw_dots(x: NDArray[np.float64], y: NDArray[np.float64], label: str) -> Markup:
+def _draw_dots(x: NDArray[np.float64], y: NDArray[np.float64]) -> Markup:
     """Returns a dot for each point, 0..1 to the right and upwards."""
     places = np.stack([x * 1000, 1000 - y * 1000], axis=1).round().astype(int).tolist()
     # A line of no length with round ends is a dot.
     path = "".join(f"M{left} {down}h0" for left, down in places)
-    return _SVG.format("dots", 1000, 1000, f"position in the epoch and index in the dataset: {label}", path)
+    return _SVG.format("dots", 1000, 1000, "position in the epoch and index in the dataset", path)
 
 
 def _correlation(positions: NDArray[np.int64], indices: NDArray[np.int64]) -> str:
