@@ -58,8 +58,9 @@ def test_what_a_spawned_worker_cannot_import_is_told_with_its_remedy(
     script = tmp_path / "hiding.py"
     script.write_text(HIDING.format(path=[entry for entry in sys.path if entry]))
     message = run_python(script).stderr
-    assert "could not begin: it does not find 'Hidden' in the main module." in message
-    assert "in a module that you import; or start workers with start_method='fork'" in message
+    assert "ended with exit code 1 before it had begun" in message
+    assert "Or start workers with start_method='fork'.\nThe last that worker 0 wrote" in message
+    assert "Can't get attribute 'Hidden' on <module '__mp_main__'" in message
 
 
 def test_an_item_that_does_not_travel_is_named_with_its_place() -> None:

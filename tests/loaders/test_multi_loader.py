@@ -95,10 +95,30 @@ def test_workers_learn_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_iterable_is_read_whole_by_every_worker_with_a_warning() -> None:
-    with pytest.warns(UserWarning, match="each of the 2 workers reads all of Whole, so that every item comes 2 times"):
-        loader = load(Whole(), 2)
-    assert list(loader) == [0, 0, 1, 1, 2, 2, 3, 3]
+    loader = load(Whole(), 2)
+    with pytest.warns(UserWarning, match="Workers 0 and 1 began with the same 3 items of Whole: .*takes a World"):
+        assert list(loader) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert list(loader) == [0, 0, 1, 1, 2, 2, 3, 3]  # Without a second warning, which would be an error here.
     assert list(load(Whole(), 1)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda world: range(world.worker, 20, world.num_workers),
+        lambda world: [np.zeros(3)] * 10,
+        lambda world: [0, 1, 2 + world.worker, 4],
+        lambda world: [0, 1],
+    ],
+    ids=["dealt out", "all alike", "two headers", "two items"],
+)
+def test_items_that_are_dealt_out_or_all_alike_are_not_warned_of(source: Any) -> None:
+    assert len(list(load(source, 2))) > 3  # A warning would be an error here.
+
+
+def test_a_function_that_ignores_its_world_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="Workers 0 and 1 began with the same 3 items of .*: where each of them"):
+        assert len(list(load(lambda world: [{"x": np.full(5000, number)} for number in range(4)], 2))) == 8
 
 
 def test_workers_draw_numbers_of_their_own_which_come_again() -> None:

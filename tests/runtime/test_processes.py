@@ -35,7 +35,7 @@ def start() -> Iterator[Start]:
     started = []
 
     def run(method: Any, num_workers: int, **options: Any) -> tuple[WorkerProcesses, list[Connection]]:
-        processes, links = WorkerProcesses(method, WorkerOutput(num_workers), num_workers), []
+        processes, links = WorkerProcesses(method, WorkerOutput(num_workers)), []
         started.append(processes)
         for _ in range(num_workers):
             ours, theirs = processes.context.Pipe()
@@ -93,7 +93,7 @@ def test_workers_are_given_time_to_end(start: Start) -> None:
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_an_input_that_cannot_be_pickled_is_named(method: str) -> None:
-    processes = WorkerProcesses(method, WorkerOutput(1), 1)
+    processes = WorkerProcesses(method, WorkerOutput(1))
     inputs = {"one": 1, "two": {"lock": threading.Lock()}}
     message = rf"^two\['lock'\] = a lock cannot be pickled .* started by '{method}' get it pickled"
     with pytest.raises(ConfigError, match=message):
@@ -109,7 +109,7 @@ from tests_of_processes import answer
 from tfds_torch.runtime.processes import WorkerProcesses
 from tfds_torch.runtime.worker_output import WorkerOutput
 
-processes = WorkerProcesses("fork", WorkerOutput(1), 2)
+processes = WorkerProcesses("fork", WorkerOutput(2))
 links = []
 for is_daemon in (True, False):
     ours, theirs = processes.context.Pipe()

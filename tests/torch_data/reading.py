@@ -1,9 +1,8 @@
 """What the tests read, in which process, and how it looks as plain values. Importable by every child."""
 
 import os
-import warnings
 from collections.abc import Iterable, Iterator
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from threading import Thread
 from typing import Any
 from unittest import mock
@@ -70,26 +69,9 @@ def read_with_environment(dataset: ImageDataset, environment: dict[str, str]) ->
         return read_loader(dataset, dataset.parser.batch_size or 1)
 
 
-def collate_by_default(dataset: ImageDataset) -> None:
-    """Draws one batch with torch's default collation."""
-    next(iter(DataLoader(dataset, 8)))
-
-
 def is_watching(image: Image.Image) -> bool:
     """A transform: whether this process watches that its parent is there."""
     return worker_start._watching_in == os.getpid()
-
-
-def warnings_of(dataset: ImageDataset, batch_size: int | None, num_batches: int = 1) -> list[str]:
-    """Returns what a DataLoader's first batches warn of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        list(islice(DataLoader(dataset, batch_size, collate_fn=_as_it_is), num_batches))
-    return [f"{one.category.__name__}: {one.message}" for one in caught]
-
-
-def _as_it_is(rows: Any) -> Any:
-    return rows
 
 
 def read_life(dataset: ImageDataset, batch_size: int) -> list[Rows]:

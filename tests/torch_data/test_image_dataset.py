@@ -23,12 +23,9 @@ from PIL import Image
 from tfds_fixtures import record_offsets, shard_files
 from torch.utils.data import DataLoader, IterableDataset
 
-import tfds_torch
 from tfds_torch import (
-    EvalPreprocess,
     ImageDataset,
     IndexedImageDataset,
-    IterableImageDataset,
     ParserTfds,
     World,
     create_loader,
@@ -101,13 +98,9 @@ def test_gray_digits_come_in_every_image_mode(data_root: Path) -> None:
 
 
 def test_pil_images_have_no_default_collation(data_root: Path) -> None:
-    dataset = ImageDataset(evaluation_parser(data_root))
-    with pytest.raises(ConfigError, match=r"cannot make batches of PIL images.*a transform that ends in tensors"):
-        reading.collate_by_default(dataset)
-    with pytest.raises(ConfigError, match=r"cannot make batches of PIL images.*a transform that ends in tensors"):
-        next(iter(DataLoader(dataset, 8, num_workers=1)))
-    with pytest.raises(ConfigError, match=r"^create_loader cannot make batches of PIL images"):
-        create_loader(dataset)
+    message = r"^create_loader cannot make batches of PIL images.*a transform that ends in tensors"
+    with pytest.raises(ConfigError, match=message):
+        create_loader(ImageDataset(evaluation_parser(data_root)))
 
 
 class Around(IterableDataset[Any]):
@@ -127,21 +120,6 @@ def test_a_dataset_around_ours_may_make_tensors_of_pil_images(data_root: Path) -
     assert labels.shape == (8,)
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 7, 16])
-def test_a_loader_with_another_batch_size_is_warned_of_once(batch_size: int | None, data_root: Path) -> None:
-    (said,) = reading.warnings_of(ImageDataset(evaluation_parser(data_root)), batch_size, 3)
-    assert said.startswith(f"UserWarning: DataLoader(batch_size={batch_size}) over an ImageDataset that yields single ")
-    assert "Use DataLoader(dataset, batch_size=8, ...), or create_loader(dataset, ...)." in said
-
-
-def test_a_loader_that_makes_batches_of_whole_batches_is_warned_of(data_root: Path) -> None:
-    dataset = ImageDataset(evaluation_parser(data_root, preprocess=EvalPreprocess(8)))
-    (said,) = reading.warnings_of(dataset, 2)
-    assert "yields whole batches" in said
-    assert "Use DataLoader(dataset, batch_size=None, ...)" in said
-    assert reading.warnings_of(dataset, None) == []
-
-
 @pytest.mark.parametrize("kind", [ImageDataset, IndexedImageDataset])
 def test_workers_of_a_plain_loader_watch_their_parent(kind: Any, data_root: Path) -> None:
     loader = DataLoader(kind(evaluation_parser(data_root), reading.is_watching, fields=("image",)), 8, num_workers=1)
@@ -157,71 +135,6 @@ def test_a_loader_tells_the_time_of_transforms_apart(fields: tuple[str, ...], da
         stats = loader.stats()
     assert 0 < stats.transform_s < stats.fetch_s
     assert sum(worker.transform_s for worker in stats.workers) == stats.transform_s
-
-
-def test_the_parsers_batch_size_needs_no_word(data_root: Path) -> None:
-    assert reading.warnings_of(ImageDataset(evaluation_parser(data_root)), 8) == []
-    assert reading.warnings_of(ImageDataset(evaluation_parser(data_root, batch_size=None)), 3) == []
-
-
-def test_a_dataset_and_its_loader_say_what_they_are(data_root: Path) -> None:
-    dataset = ImageDataset(evaluation_parser(data_root, preprocess=EvalPreprocess(8)))
-    assert repr(dataset) == (
-        "ImageDataset(photos:1.0.0, split='train', 61 examples, batch_size=8, fields=('image', 'label'), whole batches)"
-    )
-    with create_loader(dataset, 2, device="cpu") as loader:
-        assert repr(loader) == f"Loader({dataset!r}, num_workers=2, device='cpu')"
-
-
-def test_a_dataset_may_be_read_without_label_or_without_image(data_root: Path) -> None:
-    parser = evaluation_parser(data_root, target_key=None)
-    with pytest.raises(ConfigError, match="'label' was asked for, but the parser has target_key=None"):
-        ImageDataset(parser)
-    ((image,),) = reading.read_examples(ImageDataset(parser, reading.size_of, fields=("image",)), 1)
-    assert image[0] == "RGB"
-
-    parser = evaluation_parser(data_root, image_key=None)
-    with pytest.raises(ConfigError, match="'image' was asked for, but the parser has image_key=None"):
-        ImageDataset(parser)
-    ((label,),) = reading.read_examples(ImageDataset(parser, fields=["label"]), 1)
-    assert label in (0, 1)
-
-
-def test_a_string_target_is_the_label(data_root: Path) -> None:
-    parser = evaluation_parser(data_root, target_key="file_name")
-    dataset = ImageDataset(parser, target_transform=reading.name_of, fields=("label", "file_name"))
-    examples = reading.read_examples(dataset, 5)
-    assert len(examples) == 5
-    for label, file_name in examples:
-        assert label == f"class {file_name}"
-
-
-@pytest.mark.parametrize("make", [ImageDataset, IndexedImageDataset])
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ((), r"fields=\(\) must be a sequence of field names"),
-        ("image", "fields='image' must be a sequence of field names"),
-        (5, "fields=5 must be a sequence of field names"),
-        (("image", "lable"), "lable"),
-    ],
-)
-def test_fields_that_cannot_be_are_refused(
-    data_root: Path, make: Callable[..., object], fields: Any, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make(evaluation_parser(data_root), fields=fields)
-
-
-@pytest.mark.parametrize("make", [ImageDataset, IndexedImageDataset])
-@pytest.mark.parametrize("dataset", [[1, 2, 3], ParserTfds, None], ids=["a list", "a class", "None"])
-def test_a_dataset_that_is_not_a_parser_is_refused(make: Callable[..., object], dataset: Any) -> None:
-    with pytest.raises(ConfigError, match=r"is not a parser\. ParserMapStyle\(dataset, \.\.\.\) makes one"):
-        make(dataset)
-
-
-def test_iterable_image_dataset_is_an_alias() -> None:
-    assert IterableImageDataset is ImageDataset is tfds_torch.ImageDataset
 
 
 # How many come, and which

@@ -1,8 +1,10 @@
 """IndexedImageDataset behind real DataLoaders and samplers. tensorflow is loaded in none of the processes."""
 
+import os
 import pickle
 import sys
 import uuid
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
+    ConcatDataset,
     DataLoader,
     DistributedSampler,
     RandomSampler,
@@ -285,7 +288,6 @@ LOADERS: dict[str, Callable[..., Any]] = {
     "torch's, fork, persistent": partial(
         DataLoader, batch_size=8, num_workers=2, multiprocessing_context="fork", persistent_workers=True
     ),
-    "torch's, spawn": partial(DataLoader, batch_size=8, num_workers=2, multiprocessing_context="spawn"),
     "torch's, spawn, persistent": partial(
         DataLoader, batch_size=8, num_workers=2, multiprocessing_context="spawn", persistent_workers=True
     ),
@@ -296,42 +298,54 @@ LOADERS: dict[str, Callable[..., Any]] = {
 }
 SLOW_LOADERS = ("torch's, spawn, persistent", "ours, spawn")
 LOADER_PARAMETERS = [
-    pytest.param(name, marks=slow if name in SLOW_LOADERS else campaign if "spawn" in name or "server" in name else ())
-    for name in LOADERS
+    pytest.param(name, marks=slow if name in SLOW_LOADERS else campaign if "server" in name else ()) for name in LOADERS
 ]
 
 
 @pytest.mark.parametrize("name", LOADER_PARAMETERS)
-def test_every_iteration_has_other_crops_until_an_epoch_is_set(name: str, data_root: Path, crops: list[Any]) -> None:
+def test_an_epoch_that_is_set_has_its_crops(name: str, data_root: Path, crops: list[Any]) -> None:
     dataset = preprocessing(data_root)
     part, _ = random_split(dataset, [30, NUM_PHOTOS - 30], generator())
     loader = LOADERS[name](part)
-    for epoch in range(3):
+    for epoch in (0, 2, 1, 1):
+        dataset.set_epoch(epoch)  # It reaches workers that already run.
         assert epochs_of(loader, crops) == {epoch}
-    dataset.set_epoch(1)  # It reaches workers that already run.
-    assert epochs_of(loader, crops) == {1}
-    assert epochs_of(loader, crops) == {1}
     getattr(loader, "close", lambda: None)()
 
 
-def test_a_loader_sets_the_epoch_of_the_dataset_within_a_subset(data_root: Path, crops: list[Any]) -> None:
-    loader = create_loader(Subset(preprocessing(data_root), range(20)), batch_size=8)
-    loader.set_epoch(2)
-    assert epochs_of(loader, crops) == {2}
-
-
-def test_the_crops_of_ranks_belong_to_the_same_epoch(data_root: Path, crops: list[Any]) -> None:
-    for rank in range(2):
-        dataset = preprocessing(data_root)
-        loader = DataLoader(dataset, 8, sampler=DistributedSampler(dataset, 2, rank))
-        assert [epochs_of(loader, crops) for _ in range(2)] == [{0}, {1}]
-
-
-def test_loaders_that_take_turns_keep_their_epochs(data_root: Path, crops: list[Any]) -> None:
+@pytest.mark.parametrize("name", ["ours", "ours, fork", pytest.param("ours, spawn", marks=slow)])
+def test_every_iteration_of_our_loader_has_other_crops_until_an_epoch_is_set(
+    name: str, data_root: Path, crops: list[Any]
+) -> None:
     dataset = preprocessing(data_root)
-    first, second = iter(DataLoader(dataset, 8)), iter(DataLoader(dataset, 8))
-    found = [(epochs_of([one], crops), epochs_of([two], crops)) for one, two in zip(first, second, strict=True)]
-    assert found == [({0}, {1})] * len(found)
+    with LOADERS[name](ConcatDataset([dataset])) as loader:
+        assert [epochs_of(loader, crops) for _ in range(3)] == [{0}, {1}, {2}]
+        loader.set_epoch(1)
+        assert [epochs_of(loader, crops) for _ in range(2)] == [{1}, {1}]
+
+
+def test_torchs_loader_has_the_crops_of_epoch_0_and_a_warning_where_none_is_set(
+    data_root: Path, crops: list[Any]
+) -> None:
+    dataset = preprocessing(data_root)
+    assert torch.equal(dataset[3][0], crops[0][3])  # Somebody looks at an image: no warning, which would be an error.
+    with pytest.warns(
+        UserWarning, match=r"photos:1\.0\.0: nothing has told this IndexedImageDataset the epoch.*set_epoch"
+    ):
+        assert epochs_of(DataLoader(dataset, 8), crops) == {0}
+    assert epochs_of(DataLoader(dataset, 8), crops) == {0}  # Once.
+    dataset.set_epoch(2)
+    assert epochs_of(DataLoader(dataset, 8), crops) == {2}
+
+
+def test_workers_of_torchs_loader_warn_once_in_all_epochs(data_root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    dataset = preprocessing(data_root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_: os.write(2, f"{message}\n".encode())  # type: ignore[assignment]
+        for _ in range(2):
+            list(DataLoader(dataset, 8, num_workers=2, multiprocessing_context="fork"))
+    assert capfd.readouterr().err.count("nothing has told this IndexedImageDataset the epoch") == 1
 
 
 def test_a_transform_gets_the_preprocessed_image(data_root: Path) -> None:

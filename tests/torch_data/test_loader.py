@@ -466,14 +466,20 @@ def test_a_state_needs_a_plan() -> None:
 # Warnings
 
 
-def test_an_iterable_that_every_worker_would_read_whole_is_warned_of() -> None:
-    with pytest.warns(
-        UserWarning, match="Each of the 2 workers reads all of Everything, so that every example comes 2"
-    ):
-        create_loader(Everything(), 2)
-    create_loader(Batches(), 2)  # It asks for its share: no warning, which would be an error here.
-    create_loader(Everything(), 1)
-    create_loader(Everything(), 2, worker_init_fn=print)
+def test_an_iterable_that_every_worker_reads_whole_is_warned_of_when_its_items_have_come() -> None:
+    with create_loader(Everything(), 2, **FORKED) as loader:
+        with pytest.warns(
+            UserWarning, match=r"Workers 0 and 1 began with the same 3 items of Everything: .*get_worker"
+        ):
+            assert len(list(loader)) == 8
+        assert len(list(loader)) == 8  # Without a second warning, which would be an error here.
+    with create_loader(Everything(), 1, multiprocessing_context="fork") as loader:
+        assert len(list(loader)) == 4
+
+
+def test_items_that_come_once_are_not_warned_of() -> None:
+    with create_loader(Batches(), 2, **FORKED) as loader:
+        assert len(list(loader)) > 3
 
 
 def test_a_training_process_that_would_read_by_itself_for_a_device_is_warned_of() -> None:

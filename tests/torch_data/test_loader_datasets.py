@@ -15,7 +15,6 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
-    SequentialSampler,
     Subset,
     get_worker_info,
     random_split,
@@ -191,88 +190,6 @@ def test_a_subset_of_an_image_dataset_is_refused_and_what_works_is_named(parser:
         dataset[7]
 
 
-# Datasets that every rank would read whole
-
-
-@pytest.fixture
-def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-
-
-class OfRank(IterableDataset[int]):
-    """Reads its rank's share."""
-
-    def __iter__(self) -> Iterator[int]:
-        def share() -> tuple[int, int]:
-            return torch.distributed.get_rank(), torch.distributed.get_world_size()
-
-        rank, num_ranks = share()
-        yield from range(rank, 8, num_ranks)
-
-
-class Configured(Everything):
-    """Was told its rank."""
-
-    def __init__(self) -> None:
-        self.rank = 1
-
-
-@pytest.mark.usefixtures("two_ranks")
-@pytest.mark.parametrize("kind", ["map-style", "IndexedImageDataset"])
-def test_a_map_style_dataset_that_every_rank_reads_whole_is_warned_of(kind: str, parser: ParserTfds) -> None:
-    dataset: Any = Squares(8) if kind == "map-style" else Subset(IndexedImageDataset(parser), [0, 1])
-    collate: Any = torch.stack if kind == "map-style" else None  # Which leaves it to torch's DataLoader.
-    with pytest.warns(
-        UserWarning, match="This is rank 1 of 2, and each of them reads all of .*: deal it out"
-    ) as caught:
-        loader = create_loader(dataset, batch_size=2, collate_fn=collate)
-    (warning,) = caught
-    assert warning.filename == __file__
-    assert "sampler=torch.utils.data.DistributedSampler(dataset)" in str(warning.message)
-    assert ("Or read it with ImageDataset" in str(warning.message)) == (kind == "IndexedImageDataset")
-    assert len(list(loader)) == len(dataset) // 2  # Without a second warning, which would be an error here.
-
-
-@pytest.mark.usefixtures("two_ranks")
-def test_an_iterable_dataset_that_every_rank_reads_whole_is_warned_of() -> None:
-    with pytest.warns(UserWarning, match=r"all of Everything: .* the items rank, rank \+ 2, rank \+ 4"):
-        create_loader(Everything())
-
-
-@pytest.mark.usefixtures("two_ranks")
-def test_a_dataset_that_is_dealt_out_is_not_warned_of(parser: ParserTfds) -> None:
-    squares = Squares(8)
-    sampler = DistributedSampler(squares, 2, 1, shuffle=False)
-    assert [batch.tolist() for batch in create_loader(squares, batch_size=2, sampler=sampler)] == [[1, 9], [25, 49]]
-    create_loader(squares, batch_size=2, sampler=SequentialSampler(squares))
-    create_loader(squares, batch_sampler=BatchSampler(sampler, 2, drop_last=False))
-    create_loader(OfRank())
-    create_loader(Configured())
-    create_loader(ImageDataset(parser))
-    create_loader({0: torch.zeros(1)}.values())  # Batches that this process has made.
-
-
-def test_one_rank_is_not_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    create_loader(Squares(8))
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    create_loader(Squares(8))
-    monkeypatch.delenv("RANK")  # Half of a pair: an ImageDataset refuses it.
-    create_loader(Squares(8))
-
-
-def test_ranks_that_become_known_after_the_loader_was_made_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = create_loader(Squares(2))
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
-    with pytest.warns(UserWarning, match="This is rank 0 of 4, and each of them reads all of Squares") as caught:
-        assert len(list(loader)) == 2
-    assert [warning.filename for warning in caught] == [__file__]
-    assert len(list(loader)) == 2
-
-
 # Iterables that yield more than their length
 
 
@@ -298,8 +215,7 @@ def test_an_iterable_that_yields_more_than_its_length_is_warned_of_once(batch_si
 
 
 def test_workers_that_each_yield_the_whole_length_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="Each of the 2 workers reads all of Reporting"):
-        loader = create_loader(Reporting(4), 2, batch_size=2, **FORKED)
+    loader = create_loader(Reporting(4), 2, batch_size=2, **FORKED)
     with loader, pytest.warns(UserWarning, match="to be 4 .*Each of the 2 workers may read more than its share"):
         assert sum(len(batch) for batch in loader) == 8
 

@@ -13,7 +13,7 @@ from grids.fleet import Fleet, Place
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, get_worker_info
 
-from tfds_torch import ImageDataset, IndexedImageDataset, ParserMapStyle, create_loader
+from tfds_torch import ImageDataset, IndexedImageDataset, ParserMapStyle, World, create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, StateMismatchError, WorkerError
 from tfds_torch.integrations.lightning import resumable
 
@@ -261,17 +261,12 @@ def test_an_evaluation_that_counts_items_twice_is_warned_of(monkeypatch: pytest.
     assert len(create_loader(Rows(range(20)), batch_size=5)) == 2
 
 
-def test_a_dataset_that_knows_its_rank_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Share(Rows):
-        rank = 1
-
-        def __init__(self) -> None:
-            super().__init__([1, 3, 5, 7])
-            self.rank = 1
-
+def test_a_share_of_this_rank_is_read_whole_in_a_world_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert numbers_of(create_loader(Share(), batch_size=2)) == [1, 3, 5, 7]
+    share = ParserMapStyle([{"x": number} for number in (1, 3, 5, 7)], batch_size=2)
+    dataset = ImageDataset(share, fields=("x",), world=World(), batched=True)
+    assert [number for (batch,) in create_loader(dataset) for number in batch.tolist()] == [1, 3, 5, 7]
 
 
 # What stays with torch's loader

@@ -60,7 +60,7 @@ class Workers(AbstractContextManager["Workers"]):
         self.metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
         self._context, self._names = context, names
         self._faults = WorkerFaults(names, self.metrics, self._output, None, False)
-        self._processes = WorkerProcesses("fork", self._output, num_workers)
+        self._processes = WorkerProcesses("fork", self._output)
         self._workers: list[_Worker] = []
         try:
             with interrupts_held("fork"):

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
-from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration
+from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration, RepeatedItems
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.parser_base import ParserBase
@@ -58,10 +58,11 @@ class PoolReader:
         *,
         in_order: bool = True,
         num_planned: Callable[[Start], Mapping[int, int] | None] = lambda start: None,
+        repeated: RepeatedItems | None = None,
     ) -> None:
         self.pool, self.metrics, self.grace_s = pool, pool.context.metrics, GRACE_S
         self._faults, self._prefetch_batches = faults, prefetch_batches
-        self._in_order, self._num_planned = in_order, num_planned
+        self._in_order, self._num_planned, self._repeated = in_order, num_planned, repeated
 
     @property
     def pids(self) -> Sequence[int]:  # noqa: D102
@@ -74,7 +75,14 @@ class PoolReader:
     def begin(self, start: Start) -> Iterator[WorkerBatch]:  # noqa: D102
         number = self.pool.begin(start, self._prefetch_batches)
         num_planned = self._num_planned(start)
-        return ItemReceiver(self.pool, number, self._faults, in_order=self._in_order, num_planned=num_planned)
+        return ItemReceiver(
+            self.pool,
+            number,
+            self._faults,
+            in_order=self._in_order,
+            num_planned=num_planned,
+            repeated=self._repeated,
+        )
 
     def close(self) -> None:  # noqa: D102
         self.pool.end(self.grace_s)

@@ -37,7 +37,7 @@ class WorkerPool:
         self.context, self.transport = context, transport
         self.num_workers = context.metrics.num_workers
         self.num_begun = 0
-        self._processes = WorkerProcesses(start, context.output, self.num_workers)
+        self._processes = WorkerProcesses(start, context.output)
         self.method = self._processes.method
         self._commands: list[Connection] = []
         self.is_open = True

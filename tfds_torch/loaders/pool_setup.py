@@ -14,6 +14,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import PoolReader
 from tfds_torch.loaders.pool import WorkerPool, find_start_method
+from tfds_torch.loaders.receiver import RepeatedItems
 from tfds_torch.loaders.transport import PipeTransport, Transport
 from tfds_torch.loaders.wire import ItemCodec
 from tfds_torch.loaders.worker import PoolContext
@@ -36,6 +37,10 @@ _REST_BYTES = 1 << 20  # What comes with the images.
 _MOST_CHANNELS = 4
 _IMAGE_AXES = 3
 _OTHER_SLOTS = 6  # Of items that are on their way, and of some that the loop holds.
+_TO_DEAL_OUT = (
+    "Give a function that takes a World and returns the items of that worker, or an iterable that looks at WORKER and "
+    "NUM_WORKERS in the environment; or use one worker."
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -100,9 +105,11 @@ class PoolSetup:
     def __init__(self, source: Any, options: MultiOptions) -> None:
         self.options = options
         self.rank = rank = World.from_environ(os.environ) if options.world is None else options.world
-        self.source = source_of(source, options.num_workers, options.fields)
+        self.source = source_of(source, options.fields)
         self.parser = parser = self.source.parser if isinstance(self.source, ParserSource) else None
+        self._repeated: RepeatedItems | None = None
         if parser is None:
+            self._repeated = RepeatedItems(self.source.name, _TO_DEAL_OUT)
             return
         if parser.batch_size is None and options.num_workers > 1:
             raise ConfigError(
@@ -134,6 +141,7 @@ class PoolSetup:
             options.prefetch_batches,
             in_order=options.in_order,
             num_planned=self._num_planned,
+            repeated=self._repeated,
         )
 
     def _num_planned(self, start: Start) -> dict[int, int] | None:

@@ -1,8 +1,10 @@
 """One iteration of a loader: its items in order, a dead or stuck worker as an error, and what the loop has taken."""
 
+import hashlib
 import logging
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from tfds_torch.errors import ConfigError, StallError, WorkerError
 from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.transport import END, FAILURE, Message, ProtocolError
+from tfds_torch.loaders.wire_items import ItemWriter
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Position
 from tfds_torch.runtime.metrics import LoaderMetrics
@@ -19,6 +22,8 @@ from tfds_torch.runtime.worker_faults import WorkerFaults
 _LOOK_S = 0.2
 _DYING_S = 1.0
 _SLOW_START_S = 5.0
+_NUM_COMPARED = 3  # Of each worker's first items.
+_MOST_COMPARED = 1 << 12  # Of an array's first values.
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +32,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
     """Yields the items of an iteration of a pool that has just begun, to one thread.
 
     Workers take turns; without `in_order`, items come as they arrive. `num_planned` counts the items of each worker,
-    where that is known.
+    where that is known; `repeated` looks at the items of a source that may give them to several workers.
     """
 
     def __init__(
@@ -38,9 +43,10 @@ class ItemReceiver(Iterator[WorkerBatch]):
         *,
         in_order: bool = True,
         num_planned: Mapping[int, int] | None = None,
+        repeated: "RepeatedItems | None" = None,
     ) -> None:
         self._pool, self._iteration, self._faults, self._in_order = pool, iteration, faults, in_order
-        self._num_planned = num_planned
+        self._num_planned, self._repeated = num_planned, repeated
         self._turns = deque(range(pool.num_workers))  # The workers that have not ended.
         self._num_came = dict.fromkeys(self._turns, 0)
         self._began_at = self._asked_at = time.monotonic()
@@ -120,6 +126,8 @@ class ItemReceiver(Iterator[WorkerBatch]):
         self._pool.context.metrics.add_hand_over(worker, max(received.ready_at, self._asked_at), now)
         self._turns.remove(worker)  # The worker that has just delivered is asked last.
         self._turns.append(worker)
+        if self._repeated is not None:
+            self._repeated.add(worker, received.item)
         return WorkerBatch(received.item, received.num_examples)
 
     def _look(self) -> None:
@@ -136,6 +144,51 @@ class ItemReceiver(Iterator[WorkerBatch]):
 
     def _protocol_error(self, worker: int, what: str) -> WorkerError:
         return WorkerError(self._faults.describe_protocol_error(worker, self._pool.pids[worker], what))
+
+
+class RepeatedItems:
+    """Warns once where two workers begin with the same items, one after the other. For one thread.
+
+    Args:
+        name: of what is read.
+        advice: what lets each worker read a share of its own, as a sentence.
+    """
+
+    def __init__(self, name: str, advice: str) -> None:
+        self._name, self._advice = name, advice
+        self._first: dict[int, list[bytes]] = {}  # Worker -> digests of its first items.
+        self._is_over = False
+
+    def add(self, worker: int, item: Any) -> None:
+        """Takes the next item of a worker."""
+        own = self._first.setdefault(worker, [])
+        if self._is_over or len(own) == _NUM_COMPARED:
+            return
+        try:
+            own.append(_digest(item))
+        except ConfigError:  # Its content is not looked into.
+            self._is_over = True
+            return
+        same = [other for other, digests in self._first.items() if other != worker and digests == own]
+        if same and len(set(own)) == _NUM_COMPARED:  # Items that are all alike tell nothing.
+            self._is_over = True
+            warnings.warn(
+                f"Workers {same[0]} and {worker} began with the same {_NUM_COMPARED} items of {self._name}: where "
+                f"each of them reads all of it, every item comes as many times as there are workers. {self._advice}",
+                UserWarning,
+                stacklevel=5,
+            )
+
+
+def _digest(item: Any) -> bytes:
+    """Returns a digest of an item's values, of large arrays their first ones; ConfigError: it has others."""
+    writer = ItemWriter()
+    digest = hashlib.blake2b(repr(writer.write(item)).encode("utf-8", "surrogatepass"), digest_size=16)
+    for part in writer.parts:
+        digest.update(f"{part.dtype.str}{part.shape}".encode())
+        for piece in part.pieces:
+            digest.update(piece.flat[:_MOST_COMPARED].tobytes())
+    return digest.digest()
 
 
 class LoaderIteration(Iterator[Any]):

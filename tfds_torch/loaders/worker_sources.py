@@ -1,7 +1,6 @@
 """What each worker of a MultiLoader reads: a Parser's planned batches, a function's items, or all of an iterable."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +105,7 @@ class ReplicatedSource(_Source):
         return iter(self.iterable)
 
 
-def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> WorkerSource:
+def source_of(source: Any, fields: Sequence[str] | None) -> WorkerSource:
     """Returns what workers read of a Parser, a function of the world, or an iterable."""
     if isinstance(source, Parser):
         if isinstance(fields, str):
@@ -123,14 +122,6 @@ def source_of(source: Any, num_workers: int, fields: Sequence[str] | None) -> Wo
             f"World and returns the items of that worker, or an iterable that can be read again."
         )
     if isinstance(source, Iterable) and not isinstance(source, type):
-        if num_workers > 1:
-            warnings.warn(
-                f"MultiLoader: each of the {num_workers} workers reads all of {type(source).__name__}, so that every "
-                f"item comes {num_workers} times, unless it looks at WORKER and NUM_WORKERS in the environment. Give a "
-                f"function that takes a World and returns the items of that worker, or use one worker.",
-                UserWarning,
-                stacklevel=4,
-            )
         return ReplicatedSource(source)
     if callable(source):
         return FunctionSource(source)

@@ -2,24 +2,29 @@
 
 import atexit
 import logging
+import mmap
 import multiprocessing.util  # noqa: F401 (first: of the functions that run at exit, the latest registered runs first)
 import os
+import pickle
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import get_context, process, resource_tracker
+from multiprocessing import get_context, process, reduction, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from tfds_torch.errors import TfdsTorchError
+from tfds_torch.errors import TfdsTorchError, WorkerError
 from tfds_torch.runtime.pickling import unpicklable
-from tfds_torch.runtime.spawned_process import with_reports
 from tfds_torch.runtime.worker_output import WorkerOutput
+
+_MOST_INLINE_BYTES = 1 << 15  # Less than a pipe takes at once.
 
 
 class WorkerProcesses:
@@ -29,30 +34,35 @@ class WorkerProcesses:
     even by its exit. For one thread.
     """
 
-    def __init__(self, start: str | BaseContext, output: WorkerOutput, num_workers: int) -> None:
-        context = get_context(start) if isinstance(start, str) else start
-        self.context = with_reports(context, output, num_workers)
+    def __init__(self, start: str | BaseContext, output: WorkerOutput) -> None:
+        self.context = get_context(start) if isinstance(start, str) else start
         self.method: str = self.context.get_start_method()
-        self._owner = os.getpid()
+        self._make_process: Any = self.context.Process  # type: ignore[attr-defined]
+        self._output, self._owner = output, os.getpid()
         self._processes: list[Any] = []
 
     def start(
         self, target: Callable[..., None], args: tuple[Any, ...], inputs: Mapping[str, Any], *, is_daemon: bool = True
     ) -> None:
         """Starts the next worker; an input (name -> value) that cannot be pickled is named in the error."""
-        name = f"tfds_torch worker {len(self._processes)}"
-        worker = self.context.Process(target=target, args=args, name=name, daemon=is_daemon)  # type: ignore[attr-defined]
+        worker = self.make(target, args, name=f"tfds_torch worker {len(self._processes)}", daemon=is_daemon)
         try:
             worker.start()
         except TfdsTorchError:
             raise
         except Exception as error:
-            found = None if self.method == "fork" else unpicklable(inputs, error, repr(self.method))
+            found = start_error(error, inputs, self.method)
             if found is None:
                 raise
             raise found from error
         self._processes.append(worker)
         leave_to_parent([worker])
+
+    def make(self, target: Callable[..., None], args: tuple[Any, ...], **options: Any) -> Any:
+        """Returns the process of the next worker, which has not started; the options are those of a Process."""
+        if self.method != "fork":
+            target, args = _Work(target, args, self._output.duplicate(len(self._processes))), ()
+        return self._make_process(target=target, args=args, **options)
 
     @property
     def is_owner(self) -> bool:
@@ -91,6 +101,79 @@ class WorkerProcesses:
                 worker.kill()  # A stopped process does not end by SIGTERM.
         for worker in self._processes:
             worker.join()
+
+
+class _Work:
+    """What a worker that is not forked runs. What is large travels in a file, and what cannot be loaded is reported.
+
+    A pipe takes some 64 KiB. Where a process ends while it imports the script, the rest of a longer message would keep
+    its parent waiting for ever.
+    """
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...], report: int | None = None) -> None:
+        self._target, self._args, self._report = target, args, report
+        self._files = [] if report is None else [report]  # Must be open until the process has started.
+
+    def __call__(self) -> None:
+        self._target(*self._args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        content = bytes(ForkingPickler.dumps((self._target, self._args)))
+        report = None if self._report is None else reduction.DupFd(self._report)
+        if len(content) <= _MOST_INLINE_BYTES or not hasattr(os, "memfd_create"):
+            return _load_work, (content, report)
+        self._files.append(os.memfd_create("work"))
+        with open(self._files[-1], "wb", closefd=False) as file:
+            file.write(content)
+        return _load_work, (reduction.DupFd(self._files[-1]), report)
+
+    def __del__(self) -> None:
+        for file in self._files:
+            os.close(file)
+
+
+def _load_work(work: Any, report: Any) -> _Work:
+    """Returns what our own parent pickled, into bytes or a file; `report`: where the traceback goes if it cannot."""
+    try:
+        if isinstance(work, bytes):
+            target, args = pickle.loads(work)  # noqa: S301
+        else:
+            with open(work.detach(), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                target, args = pickle.loads(content)  # noqa: S301
+    except Exception:
+        if report is not None:
+            os.write(report.detach(), traceback.format_exc().encode(errors="replace"))
+        raise
+    return _Work(target, args, None if report is None else report.detach())
+
+
+def start_error(error: Exception, inputs: Mapping[str, Any], method: str) -> TfdsTorchError | None:
+    """Returns the error that says why a worker cannot be started; None: `error` itself says so.
+
+    Args:
+        error: what its start has raised.
+        inputs: name -> what the user gave, and the worker gets.
+        method: of multiprocessing, by which it was to be started.
+    """
+    if method == "fork":
+        return None
+    if isinstance(error, EOFError | ConnectionError):
+        return WorkerError(
+            f"A worker cannot be started: the process that starts workers ended ({type(error).__name__}), most likely "
+            f"while it imported this script. {describe_guard()}"
+        )
+    return unpicklable(inputs, error, repr(method))
+
+
+def describe_guard(argument: str | None = None) -> str:
+    """Returns the advice for a script that workers cannot import."""
+    other = "" if argument is None else f" Or start workers with {argument}='fork'."
+    return (
+        f"A worker that is not forked imports the script anew, and finds nothing of a notebook or of standard input: "
+        f"put the lines of the script that make and read loaders below the line\n\n"
+        f'    if __name__ == "__main__":\n\n'
+        f"and leave imports, functions and classes above it, or in a module.{other}"
+    )
 
 
 @contextmanager

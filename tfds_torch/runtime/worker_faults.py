@@ -1,16 +1,14 @@
 """Messages about workers of a loader that died, or that deliver no batch."""
 
-import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import describe_exit, process_state
-from tfds_torch.runtime.spawned_process import GUARD, MISSING_GUARD, NOT_LOADED, describe_guard
+from tfds_torch.runtime.processes import describe_guard
 from tfds_torch.runtime.worker_output import WorkerOutput
 
-_MISSING_NAME = re.compile(r"Can't get attribute '([^']{1,200})' on <module '__(?:mp_)?main__'")
 _STOPPED = "Tt"
 
 
@@ -52,45 +50,15 @@ class WorkerFaults:
 
     def describe_deaths(self, dead: Sequence[tuple[int, int, int]]) -> str:
         """Returns the message for workers that ended too early, given number, pid and exit code of each."""
-        for one in dead:
-            unable = self._describe_unable(*one)
-            if unable:  # All of its kind are.
-                return unable
         cut = self.names.find_cut() if self.names.find_cut is not None else None
         said = [
             f"Worker {worker} (pid {pid}) {describe_exit(code, cut)} {self._when(worker)}" for worker, pid, code in dead
         ]
-        said.append(self.names.next_step)
-        if self.can_import_only and any(self.metrics.pid(worker) is None for worker, _, _ in dead):
-            said.append(
-                "Where standard error says 'An attempt has been made to start a new process before the current process "
-                f"has finished its bootstrapping phase': {describe_guard(self.names.start_argument)}"
-            )
+        may_not_import = self.can_import_only and any(self.metrics.pid(worker) is None for worker, _, _ in dead)
+        said.append(describe_guard(self.names.start_argument) if may_not_import else self.names.next_step)
         # Torch writes that shared memory is short, whatever a SIGBUS came from.
         wrote = [self._last_lines(worker) for worker, _, code in dead if cut is None or code != -signal.SIGBUS]
         return " ".join(said) + "".join(wrote)
-
-    def _describe_unable(self, worker: int, pid: int, code: int) -> str:
-        """Returns the message for a worker that could not begin; empty: it was able to."""
-        has_begun = self.metrics.pid(worker) is not None
-        if has_begun or not self.can_import_only or code not in (MISSING_GUARD, NOT_LOADED):
-            return ""
-        who, argument = f"Worker {worker} (pid {pid}) could not begin", self.names.start_argument
-        if code == MISSING_GUARD:
-            return f"{who}: the script starts workers whenever it is imported. {describe_guard(argument)}"
-        wrote = self._last_lines(worker)
-        missing = _MISSING_NAME.search(wrote)
-        if missing is None:
-            return (
-                f"{who}: it cannot unpickle the dataset, or a function that it was given. Define what it needs in "
-                f"a module that it can import, or start workers with {argument}='fork'.{wrote}"
-            )
-        return (
-            f"{who}: it does not find {missing[1]!r} in the main module. A worker that is not forked imports the "
-            f"script anew, without what lies below `{GUARD}`, and finds nothing of a notebook or of a script from "
-            f"standard input. Define {missing[1]!r} above that line or, best, in a module that you import; or "
-            f"start workers with {argument}='fork'.{wrote}"
-        )
 
     def describe_protocol_error(self, worker: int, pid: int, what: str) -> str:
         """Returns the message for a worker whose messages cannot be read; `what` is what it does."""

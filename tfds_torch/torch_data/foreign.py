@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
+from tfds_torch.loaders.receiver import RepeatedItems
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.plan.cursor import Start
 from tfds_torch.runtime.failure import Failure
-from tfds_torch.runtime.pickling import unpicklable
-from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held, leave_to_parent
+from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held, leave_to_parent, start_error
 from tfds_torch.runtime.watchdog import Watchdog
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.torch_data.foreign_worker import (
@@ -34,10 +34,14 @@ from tfds_torch.torch_data.foreign_worker import (
     make_torch_loader,
     reported_length,
 )
-from tfds_torch.torch_data.loader_options import LoaderOptions
+from tfds_torch.torch_data.loader_options import LoaderOptions, is_iterable
 
 _SLOW_START_S = 5.0
 _GRACE_S = 1.0
+_TO_DEAL_OUT = (
+    "Let its __iter__ ask torch.utils.data.get_worker_info() for its share, or divide it in a worker_init_fn; or use "
+    "one worker."
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -58,11 +62,13 @@ class ForeignReader:
         self.metrics = context.metrics
         self._dataset, self._options, self._owner = options.dataset, options, os.getpid()
         self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0
+        names = ErrorContext(type(self._dataset).__name__)
         self._length: int | None = None
         self._num_items = 0
+        # Indices of a map-style dataset are dealt out by torch.
+        self._repeated = RepeatedItems(names.dataset, _TO_DEAL_OUT) if is_iterable(options.dataset) else None
         self._processes: ForeignWorkers | None = None
         self._watchdog: Watchdog | None = None
-        names = ErrorContext(type(self._dataset).__name__)
         if num_workers:
             start_method = options.multiprocessing_context or get_start_method()
             self._processes = workers = ForeignWorkers(start_method, names, context, options.timeout_s)
@@ -91,7 +97,7 @@ class ForeignReader:
                 raise WorkerError(f"A worker ended while the others were started: {error}") from error
             inputs = {name: getattr(self._options, name) for name in ("collate_fn", "worker_init_fn")}
             inputs = {f"create_loader: {name}": value for name, value in {**inputs, "dataset": self._dataset}.items()}
-            found = None if method == "fork" else unpicklable(inputs, error, repr(method))
+            found = start_error(error, inputs, method)
             if found is None:
                 raise
             raise found from error
@@ -132,6 +138,8 @@ class ForeignReader:
             if isinstance(found.batch, Failure):
                 raise found.batch.to_error(f"worker {worker} (pid {self.metrics.pid(worker)})")
             self.metrics.add_hand_over(worker, max(found.ready_at, self._asked_at), found.received_at)
+            if self._repeated is not None:
+                self._repeated.add(worker, found.batch)
         if self._length is not None:
             self._num_items += found.num_examples if is_collated(self._options) else 1
             if self._num_items > self._length:
@@ -199,7 +207,7 @@ class ForeignWorkers(WorkerProcesses):
     def __init__(
         self, start: str | BaseContext, names: ErrorContext, shared: WorkerContext, timeout_s: float | None
     ) -> None:
-        super().__init__(start, shared.output, shared.metrics.num_workers)
+        super().__init__(start, shared.output)
         self.faults = WorkerFaults(names, shared.metrics, shared.output, timeout_s, self.method != "fork")
         self.handles: list[Any] = []
         self.num_received = 0  # Batches of the iteration.
@@ -212,8 +220,8 @@ class ForeignWorkers(WorkerProcesses):
     def _keeping(self, context: BaseContext) -> BaseContext:
         """Returns a context that makes processes and queues as another one does, and keeps them here."""
 
-        def make_process(*arguments: Any, **options: Any) -> Any:
-            self._processes.append(context.Process(*arguments, **options))  # type: ignore[attr-defined]
+        def make_process(target: Callable[..., None], args: tuple[Any, ...]) -> Any:
+            self._processes.append(self.make(target, args))
             leave_to_parent(self._processes[-1:])
             return self._processes[-1]
 

@@ -32,7 +32,7 @@ from tfds_torch.torch_data.batches import (
     make_items,
     timed,
 )
-from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, check_fetch, is_position
+from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
@@ -315,7 +315,6 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 f"ones. It goes on there only; take states between batches."
             )
         num_passed = began.examples
-        check_fetch(self, self.parser.batch_size, self.is_batched, self.has_pil_images)
         start = replace(began.began_at.start, start_batch=began.start_batch)
         for batch in self._batches(iteration.plan.world, start):
             self._iterations.epochs.note_produced(batch.batch + 1)

@@ -1,6 +1,6 @@
 """IndexedImageDataset: a parser's examples as a torch map-style Dataset."""
 
-import weakref
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Example
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.preprocess import EvalPreprocess
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.parser_options import check_single_examples
 from tfds_torch.parsers.reading_advice import warn_of_fields
@@ -18,8 +19,7 @@ from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.worker_start import end_with_parent
 from tfds_torch.torch_data.batches import check_field_names, check_is_parser, make_examples
-from tfds_torch.torch_data.plain_dataloader import find_iteration
-from tfds_torch.torch_data.plain_epochs import PlainEpochs
+from tfds_torch.torch_data.plain_epochs import ExampleEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
 _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
@@ -49,10 +49,10 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
     tensors, or give the loader a `collate_fn`. Where the parser has a preprocess, an image is uint8 [C, H, W], the very
     one that the whole batches of ImageDataset have of that example in that epoch.
 
-    Random crops are new ones in every epoch. Every iteration of a loader is the next epoch, until `set_epoch` fixes
-    it: `create_loader`, or torch's DataLoader, with workers or without. Two loaders that share a dataset (`Subset`,
-    `random_split`) share the count; where their epochs must not depend on each other, or something else than torch's
-    loaders asks for examples, call `set_epoch`.
+    Random crops are new ones in every epoch. With `create_loader`, every iteration is the next epoch, until `set_epoch`
+    fixes it. torch's DataLoader does not tell a dataset when an iteration begins: call `set_epoch` before each of them,
+    or all have the crops of epoch 0, with a warning. Two loaders that share a dataset (`Subset`, `random_split`) share
+    its epoch.
 
     Examples are decoded where they are asked for, without tensorflow. Workers may be started by fork, spawn or
     forkserver, also after that; threads may share a dataset.
@@ -94,6 +94,11 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             self._epochs = ExampleEpochs()
         warn_of_fields(parser, self.fields)
 
+    def begin_epoch(self) -> None:
+        """Begins the next epoch, until one is set; a Loader calls it when an iteration begins."""
+        if self._epochs is not None:
+            self._epochs.begin(None, 0)
+
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch, and so the random crops, of the iterations to come, also in workers that already run.
 
@@ -117,10 +122,27 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             ConfigError: index is neither an integer nor an id.
             ExampleNotFoundError: there is no such example.
         """
-        return self.__getitems__([index])[0]
+        return self._fetch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
         """Returns a batch's examples, fetched together; torch's loaders call it."""
+        epochs, seed = self._epochs, _loader_seed()
+        if (
+            epochs is not None
+            and not isinstance(self.parser.preprocess, EvalPreprocess)
+            and epochs.now(seed) is None
+            and epochs.must_warn(seed)
+        ):
+            warnings.warn(
+                f"{self.parser.dataset_name}: nothing has told this IndexedImageDataset the epoch, so that every "
+                f"epoch has the crops of epoch 0. Call its set_epoch(epoch) before every iteration of torch's "
+                f"DataLoader, or use create_loader, which does so.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return self._fetch(indices)
+
+    def _fetch(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
         if torch.utils.data.get_worker_info() is not None:
             end_with_parent()
         images: Collection[str] = ()
@@ -129,9 +151,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             examples = self.parser.examples_by_index(numbers, self.fields)
         else:
             images = ("image", *self.parser.preprocess.also)
-            examples = self.parser.examples_by_index(
-                numbers, self.fields, epoch=self._epochs.epoch_now(), context=_IN_TENSORS
-            )
+            epoch = self._epochs.now(_loader_seed()) or 0
+            examples = self.parser.examples_by_index(numbers, self.fields, epoch=epoch, context=_IN_TENSORS)
         columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]
         return list(make_examples(columns, (self.transform, self.target_transform)))
 
@@ -153,6 +174,12 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         return self.__dict__
 
 
+def _loader_seed() -> int | None:
+    """Returns the base seed of the loader whose worker this is; None: this is none."""
+    worker = torch.utils.data.get_worker_info()
+    return None if worker is None else worker.seed - worker.id
+
+
 def _value(example: Example, field: str, images: Collection[str]) -> Any:
     """Returns a field of an example; the preprocessed images as tensors uint8 [C, H, W]."""
     if field == "valid":
@@ -162,29 +189,3 @@ def _value(example: Example, field: str, images: Collection[str]) -> Any:
     if field in images:
         return torch.from_numpy(np.ascontiguousarray(example.features[field])).permute(2, 0, 1)
     return example.label if field == "label" and field not in example.features else example.features[field]
-
-
-class ExampleEpochs(PlainEpochs):
-    """Counts the iterations of the loaders over a map-style dataset, until an epoch is set by hand.
-
-    A map-style dataset is not asked when an iteration begins. The first example that a process is asked for in an
-    iteration begins the epoch there.
-    """
-
-    _of_iteration: weakref.WeakKeyDictionary[Any, int]
-
-    def epoch_now(self) -> int:
-        """Returns the epoch of the example that is asked for now; outside of a loader, that of the latest iteration."""
-        iteration, worker = find_iteration(), torch.utils.data.get_worker_info()
-        loader_seed = None if worker is None else worker.seed - worker.id
-        if iteration is None:
-            return self.current().position().start.epoch if worker is None else self.fixed_epoch(loader_seed) or 0
-        epoch = self._of_iteration.get(iteration)
-        if epoch is None:
-            number, num_workers = (0, 0) if worker is None else (worker.id, worker.num_workers)
-            epoch = self._of_iteration[iteration] = self.begin(loader_seed, num_workers, number).epoch
-        return epoch
-
-    def _forget_process(self) -> None:
-        super()._forget_process()
-        self._of_iteration = weakref.WeakKeyDictionary()

@@ -15,7 +15,8 @@ from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_foreign, warn_of_memory, warn_of_ranks
+from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
+from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_memory, warn_of_own_reading, warn_of_padding
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.plain_dataloader import is_position
 from tfds_torch.torch_data.planned_reader import make_generator, make_reader
@@ -89,8 +90,8 @@ class Loader(BaseLoader[Reader]):
             self._note_parser(planned.parser, planned.fields)
         if options.has_device_stage:
             self._device_stage()  # What cannot work is reported now.
-        warn_of_foreign(options, self.num_workers)
-        self._has_ranks = warn_of_ranks(options)
+        warn_of_own_reading(options, self.num_workers)
+        self._has_ranks = warn_of_padding(options)
         warn_of_memory(self.dataset, self.num_workers, options.prefetch_batches)
 
     @property
@@ -115,9 +116,12 @@ class Loader(BaseLoader[Reader]):
 
     def _begin(self) -> tuple[Position, int | None]:
         if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
-            self._has_ranks = warn_of_ranks(self.options, stacklevel=4)
+            self._has_ranks = warn_of_padding(self.options, stacklevel=4)
         self._check_ranks()
         if self._planned is None:
+            for layer in unwrap(self.dataset):
+                if isinstance(layer, IndexedImageDataset):
+                    layer.begin_epoch()
             return Position(Start(0), self.num_workers), None
         self._position = position = self._planned.begin(self.num_workers, self._position)
         plan = self._planned.plan(first_example=position.start.first_example)

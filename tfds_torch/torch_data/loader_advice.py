@@ -1,26 +1,21 @@
-"""Advice before a loader starts: the number of workers, their memory, and datasets that are read several times."""
+"""Advice before a loader starts: the number of workers, their memory, and items that are read twice."""
 
 import logging
 import os
 import warnings
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser, is_undecoded
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import available_bytes, choose_workers, memory_limit, num_local_ranks, usable_cores
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.loader_options import LoaderOptions, is_plain_iterable
 from tfds_torch.torch_data.rank_world import find_rank
 from tfds_torch.torch_data.rows_dataset import RowsDataset
-from tfds_torch.torch_data.wrapped_datasets import find_layer, knows_rank, mentions
+from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 _logger = logging.getLogger(__name__)
-
-_WORKER_NAMES = {"get_worker_info"}
 
 _TENSORFLOW_BYTES = 400 * 2**20
 _TORCH_BYTES = 250 * 2**20
@@ -37,76 +32,42 @@ def find_num_workers(asked: int | str) -> tuple[int, str]:
     return choice.num_workers, choice.reason
 
 
-def warn_of_foreign(options: LoaderOptions, num_workers: int) -> None:
-    """Warns where a dataset that is not ours would be read several times, or between the steps of the training loop."""
+def warn_of_own_reading(options: LoaderOptions, num_workers: int) -> None:
+    """Warns where a dataset that is not ours is read between the steps of the training loop."""
     dataset = options.dataset
     if find_layer(dataset, ImageDataset) is not None:
         return
-    name = type(dataset).__name__
-    is_shared_out = options.worker_init_fn is not None or mentions(dataset, _WORKER_NAMES)
-    if isinstance(dataset, IterableDataset) and num_workers > 1 and not is_shared_out:
-        _warn(
-            f"Each of the {num_workers} workers reads all of {name}, so that every example comes {num_workers} times: "
-            f"its __iter__ does not ask torch.utils.data.get_worker_info() for its share, and there is no "
-            f"worker_init_fn. Do so, or use one worker."
-        )
     if num_workers == 0 and options.device is not None and not is_plain_iterable(dataset):
         _warn(
-            f"The training process reads {name} for itself, between its steps: nothing is fetched while it computes. "
-            f"Use num_workers=1 or more, or 'auto'."
+            f"The training process reads {type(dataset).__name__} for itself, between its steps: nothing is fetched "
+            f"while it computes. Use num_workers=1 or more, or 'auto'."
         )
 
 
-def warn_of_ranks(options: LoaderOptions, stacklevel: int = 4) -> bool:
-    """Warns where every rank would read all of a dataset that is not ours; returns whether there are several ranks.
+def warn_of_padding(options: LoaderOptions, stacklevel: int = 4) -> bool:
+    """Warns of an evaluation on several ranks that counts some items twice, because nothing tells them apart.
 
-    A sampler or batch sampler of the user's is taken to deal it out.
+    Returns whether there are several ranks.
     """
-    dataset = options.dataset
     try:
-        world = find_rank(os.environ)
+        num_replicas = find_rank(os.environ).num_replicas
     except ConfigError:  # An ImageDataset reports it.
         return False
-    if world.num_replicas > 1 and isinstance(options.planned, RowsDataset):
-        _warn_of_padding(options.planned, stacklevel + 1)
-    is_dealt_out = options.sampler is not None or options.batch_sampler is not None or is_plain_iterable(dataset)
-    if world.num_replicas == 1 or is_dealt_out or options.planned is not None:
-        return world.num_replicas > 1
-    if knows_rank(dataset, options.worker_init_fn):
-        return True
-    step, name = world.num_replicas, type(dataset).__name__
-    begin = f"This is rank {world.rank} of {world.num_replicas}, and each of them reads all of {name}"
-    if isinstance(dataset, IterableDataset):
-        advice = (
-            f"nothing in its code asks for the rank. Let its __iter__ yield this rank's share (with "
-            f"rank = torch.distributed.get_rank(), the items rank, rank + {step}, rank + {2 * step}, ...), and divide "
-            f"that among the workers (torch.utils.data.get_worker_info())."
-        )
-    else:
-        ours = " Or read it with ImageDataset, which does so." if find_layer(dataset, IndexedImageDataset) else ""
-        advice = (
-            f"deal it out with sampler=torch.utils.data.DistributedSampler(dataset), and call loader.set_epoch(epoch) "
-            f"before every epoch; or give batch_size= and no collate_fn=: then create_loader does so.{ours} If it is "
-            f"this rank's share already, give a sampler of its order."
-        )
-    warnings.warn(f"{begin}: {advice}", UserWarning, stacklevel=stacklevel)
-    return True
-
-
-def _warn_of_padding(dataset: RowsDataset, stacklevel: int) -> None:
-    """Warns of an evaluation on several ranks that counts some items twice, because nothing tells them apart."""
+    dataset = options.planned
+    if num_replicas == 1 or not isinstance(dataset, RowsDataset):
+        return num_replicas > 1
     plan = dataset.plan()
     num_twice = plan.num_batches * plan.global_batch_size - plan.num_examples
-    if plan.shuffle or num_twice <= 0:
-        return
-    warnings.warn(
-        f"{dataset.parser.dataset_name} has {plan.num_examples} items, and {plan.world.num_replicas} ranks with "
-        f"batch_size {plan.batch_size} read {num_twice} of them twice, so that all have as many batches. An evaluation "
-        f"that must not count them twice reads which are padding: create_loader(ImageDataset(ParserMapStyle(rows, "
-        f"batch_size={plan.batch_size}), fields=(..., 'valid'), batched=True)).",
-        UserWarning,
-        stacklevel=stacklevel,
-    )
+    if not plan.shuffle and num_twice > 0:
+        warnings.warn(
+            f"{dataset.parser.dataset_name} has {plan.num_examples} items, and {num_replicas} ranks with batch_size "
+            f"{plan.batch_size} read {num_twice} of them twice, so that all have as many batches. An evaluation that "
+            f"must not count them twice reads which are padding: create_loader(ImageDataset(ParserMapStyle(rows, "
+            f"batch_size={plan.batch_size}), fields=(..., 'valid'), batched=True)).",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+    return True
 
 
 def worker_bytes(dataset: Any, num_workers: int, prefetch_batches: int) -> tuple[int, str]:

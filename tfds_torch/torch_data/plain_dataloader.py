@@ -1,19 +1,16 @@
 """What only plain DataLoaders and torchdata's StatefulDataLoader need of an ImageDataset.
 
-They report nothing to a dataset: the process that reads counts the items that it yields, and inspects its callers'
-frames to find out how the items are taken.
+They report nothing to a dataset: the process that reads counts the items that it yields.
 """
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.context import get_spawning_popen
-from types import FrameType
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.parser import Parser, state_at
@@ -197,58 +194,12 @@ def _check_delivered(
     return num_batches
 
 
-def find_iteration() -> Any:
-    """Returns torch's fetcher, which stands for the iteration of a DataLoader whose `next` is under way; None: none is.
-
-    Every process that reads makes a new fetcher for every iteration.
-    """
-    return _find_fetch()[0]
-
-
-def _find_fetch() -> tuple[Any, Any]:
-    """Returns torch's fetcher, and the indices it is asked for; None and None: there is none, or torch has changed.
-
-    A dataset that is iterated has no other way to know how its items are taken: the caller's frames are looked at.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "fetch":
-            fetcher = frame.f_locals.get("self")
-            if hasattr(fetcher, "auto_collation") and hasattr(fetcher, "collate_fn"):
-                return fetcher, frame.f_locals.get("possibly_batched_index")
-        frame = frame.f_back
-    return None, None
-
-
 def no_collation(loader: str) -> ConfigError:
     """Returns the error for a loader that would have to make batches of PIL images."""
     return ConfigError(
         f"{loader} cannot make batches of PIL images with torch's default collation: give the dataset a transform that "
         f"ends in tensors (such as torchvision's ToTensor()), the loader a collate_fn, or the parser a preprocess."
     )
-
-
-def check_fetch(dataset: object, batch_size: int | None, is_batched: bool, has_pil_images: bool) -> None:
-    """Warns or raises ConfigError where a plain DataLoader makes of a dataset's items what cannot be meant.
-
-    A dataset around this one, such as timm's, may make tensors of PIL images.
-    """
-    fetcher, asked = _find_fetch()
-    is_collated = fetcher is not None and fetcher.auto_collation
-    if fetcher is None or (is_collated and not isinstance(asked, list)):
-        return
-    if is_collated and fetcher.collate_fn is default_collate and has_pil_images and fetcher.dataset is dataset:
-        raise no_collation("The DataLoader")
-    found, wanted = len(asked) if is_collated else None, None if is_batched else batch_size
-    if (is_batched or wanted is not None) and found != wanted:
-        items = "whole batches" if is_batched else "single examples"
-        warnings.warn(
-            f"DataLoader(batch_size={found}) over an ImageDataset that yields {items}, of a parser with "
-            f"batch_size={batch_size}: its batches are not those that the parser plans, and len() and states count "
-            f"others. Use DataLoader(dataset, batch_size={wanted}, ...), or create_loader(dataset, ...).",
-            UserWarning,
-            stacklevel=2,
-        )
 
 
 def make_plain_loader(

@@ -34,12 +34,13 @@ class PlainCount(Cursor):
         num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
             the start.
         knows_delivered: whether the loader itself knows where the latest iteration began and what is delivered.
+        has_warned: whether it was said that nobody told the epoch.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.num_loaded = self.num_changes = self.num_produced = 0
-        self.knows_delivered = False
+        self.knows_delivered = self.has_warned = False
         # A loader's base seed -> its latest iteration, and a bit for each worker that has begun it.
         self._seeds: dict[int, tuple[Start, int]] = {}
 
@@ -252,6 +253,23 @@ class PlainEpochs:
         """Forgets what one process knows of its own iterations."""
         self._persistent = self._of_loader = None
         self._owner = os.getpid()
+
+
+class ExampleEpochs(PlainEpochs):
+    """The epoch of a map-style dataset, which nobody asks when an iteration begins: it must be told."""
+
+    def now(self, loader_seed: int | None) -> int | None:
+        """Returns the epoch of the iteration that was told of last, None: of none; the seed as for `begin`."""
+        with self._row(_owner(loader_seed)) as row:
+            count = _read(row)
+        is_told = count.has_begun or count.fixed_epoch is not None
+        return count.position().start.epoch if is_told else None
+
+    def must_warn(self, loader_seed: int | None) -> bool:
+        """Returns True once for all processes of a training process."""
+        with self._count(_owner(loader_seed)) as count:
+            has_warned, count.has_warned = count.has_warned, True
+            return not has_warned
 
 
 def _read(row: Any) -> PlainCount:

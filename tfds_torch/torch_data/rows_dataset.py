@@ -15,7 +15,7 @@ from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.storage.map_style.source import WHOLE_ITEM
 from tfds_torch.torch_data.batches import NumberedColumns, NumberedItems
 from tfds_torch.torch_data.image_dataset import ImageDataset
-from tfds_torch.torch_data.wrapped_datasets import knows_rank, unwrap
+from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 SEED = 42
 """Of an order whose seed is not given, as of every parser."""
@@ -24,8 +24,7 @@ SEED = 42
 class RowsDataset(ImageDataset):
     """Lists of the items of whole batches, which a loader collates as torch does.
 
-    Every item comes once in an epoch; on several ranks the last batch is filled with the first items of the epoch. A
-    dataset that knows its rank holds a share of its own, which is read as a whole.
+    Every item comes once in an epoch; on several ranks the last batch is filled with the first items of the epoch.
 
     Args:
         rows: a dataset with `__len__` and `__getitem__`, or a dictionary of columns. One that has `set_epoch`, as
@@ -51,7 +50,7 @@ class RowsDataset(ImageDataset):
         self.rows = rows
         self._columns = list(parser.column_names)
         fields = [stored_name(name) for name in self._columns] or [WHOLE_ITEM]
-        super().__init__(parser, fields=fields, world=World() if knows_rank(rows) else None, batched=True)
+        super().__init__(parser, fields=fields, batched=True)
 
     @property
     def users_own(self) -> Any:

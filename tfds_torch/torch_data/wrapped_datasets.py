@@ -1,9 +1,7 @@
 """What lies in a dataset: an ImageDataset may be wrapped, by timm, by torch's ChainDataset, Accelerate or the user."""
 
-import inspect
 import sys
 from collections.abc import Iterator
-from types import CodeType
 from typing import Any, TypeVar
 
 from torch.utils.data import Dataset
@@ -12,8 +10,6 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 
 _DATA_LOADER, _STATE = "accelerate.data_loader", "accelerate.state"
-
-_RANK_NAMES = {"get_rank", "get_world_size", "rank", "world_size", "num_replicas", "World", "RANK", "WORLD_SIZE"}
 
 _Found = TypeVar("_Found")
 
@@ -36,33 +32,6 @@ def unwrap(dataset: Any) -> Iterator[Any]:
 def find_layer(dataset: Any, kind: type[_Found]) -> _Found | None:
     """Returns the outermost layer that is of a kind; None: there is none."""
     return next((layer for layer in unwrap(dataset) if isinstance(layer, kind)), None)
-
-
-def knows_rank(dataset: Any, function: Any = None) -> bool:
-    """Whether a dataset, one within it, or a function seems to know which rank it is of."""
-    return mentions(dataset, _RANK_NAMES, function)
-
-
-def mentions(dataset: Any, names: set[str], function: Any = None) -> bool:
-    """Whether a dataset, one within it, or a function has an attribute of one of these names, or code that uses one."""
-    layers = list(unwrap(dataset))
-    bases = [base for layer in layers for base in type(layer).__mro__ if not base.__module__.startswith("torch.")]
-    members = [member for base in bases for member in vars(base).values()]
-    return any(names & set(getattr(layer, "__dict__", {})) for layer in layers) or any(
-        _code_mentions(member, names) for member in (*members, function)
-    )
-
-
-def _code_mentions(function: Any, names: set[str]) -> bool:
-    codes = [getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)]
-    while codes:
-        code = codes.pop()
-        if code is None:
-            continue
-        if names & {*code.co_names, *(value for value in code.co_consts if isinstance(value, str))}:
-            return True
-        codes += [value for value in code.co_consts if isinstance(value, CodeType)]  # Functions within it.
-    return False
 
 
 def refuse_second_shards(dataset: Any, parser: Parser) -> None:
