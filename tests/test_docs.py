@@ -38,7 +38,7 @@ NOISY = (
     "grain-0",
     "preprocess-3",
     "remote-files-10",
-)  # Grain, and where the worker of a stream or map_fn has tensorflow.
+)  # Grain, and where the worker of a stream or an augment has tensorflow.
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.
 
 

@@ -41,7 +41,7 @@ def test_small_images_keep_their_size_and_others_have_224_pixels(
     "text",
     [
         "TrainPreprocess(size=224)",
-        "TrainPreprocess(size=(20, 32), scale=(0.5, 1.0), crop_padding=4, also=('mask',), map_fn='a:b')",
+        "TrainPreprocess(size=(20, 32), scale=(0.5, 1.0), crop_padding=4, also=('mask',))",
         "EvalPreprocess(size=32, crop_pct=1.0, interpolation='bicubic')",
     ],
 )

@@ -180,10 +180,6 @@ def test_what_pillow_cannot_read_is_told() -> None:
 
 
 def test_what_cannot_be_compared_is_not_judged() -> None:
-    with_function = TrainPreprocess(20, map_fn="colours:invert")
-    judged = judge_pixels({0: np.zeros((20, 20, 3), np.uint8)}, ENCODED, IDS, with_function, plan())
-    assert isinstance(judged, NotJudged)
-    assert "map_fn" in judged.reason
     judged = judge_pixels({0: np.zeros((20, 20, 3), np.uint8)}, ENCODED, IDS, Shade(20), plan())
     assert judged == NotJudged(
         PIXELS_PROMISE, "the preprocess has an augment (Shade), which may change them in any way"

@@ -52,8 +52,8 @@ def test_gpus_that_tensorflow_uses_already_are_reported(
 
 def test_what_needs_tensorflow_says_so_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(ConfigError, match=r"^tensorflow is not installed, and a map_fn needs it. Install it with"):
-        tensorflow_runtime.load_tensorflow("a map_fn")
+    with pytest.raises(ConfigError, match=r"^tensorflow is not installed, and this test needs it. Install it with"):
+        tensorflow_runtime.load_tensorflow("this test")
 
 
 @pytest.mark.parametrize("mode", ["files", "examples"])

@@ -139,16 +139,6 @@ def test_an_image_of_another_size_than_its_row_is_a_type_of_its_own() -> None:
     assert refused.value.position == 1
 
 
-def test_the_results_go_through_a_map_with_their_keys() -> None:
-    def shade(images: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        return (images + keys[:, None, None, None]).astype(np.uint8)
-
-    transform = ImageTransform("RGB", SQUASH, map_images=shade)
-    buffer = ArrayBuffer((6, SIDE, SIDE, 3))
-    write(transform, [flat(10)] * 4, buffer, 2)
-    assert buffer.pixels[2:, 0, 0, 0].tolist() == [12, 13, 14, 15]
-
-
 def test_masks_are_cut_like_their_image_and_must_have_its_size() -> None:
     transform = ImageTransform("RGB", EvalPreprocess(size=SIDE, also=("mask",)))
     masks = [np.full((8, 9, 1), 3, np.uint8)] * 2
@@ -200,16 +190,6 @@ def test_an_augment_changes_finished_rows_alone_whatever_the_buffers(preprocess:
     ImageTransform("RGB", preprocess).write(images, keys, rows)
     np.testing.assert_array_equal(np.concatenate([first.pixels[2:], second.pixels]), once.pixels)
     assert (first.pixels[:2] == 1).all()
-
-
-def test_an_augment_comes_after_a_map_function() -> None:
-    def blacken(images: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        return np.zeros_like(images)
-
-    buffer = ArrayBuffer((6, SIDE, SIDE, 3))
-    write(ImageTransform("RGB", Shade(SIDE), map_images=blacken), [flat(10)] * 6, buffer)
-    assert (buffer.pixels == buffer.pixels[:, :1, :1, :1]).all()
-    assert len(set(buffer.pixels[:, 0, 0, 0].tolist())) > 3
 
 
 def test_random_crops_in_evaluation_are_not_taken_for_whole_images() -> None:

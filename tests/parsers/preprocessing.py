@@ -62,7 +62,7 @@ def to_arrays(images: Any) -> np.ndarray:
 
 
 def error_of(arguments: dict[str, Any], fields: Sequence[str] = ("image", "label")) -> tuple[str, str]:
-    """Returns type and text of what reading raises; tensorflow is loaded for a map_fn or a stream."""
+    """Returns type and text of what reading raises; tensorflow is loaded for a stream."""
     try:
         for _ in ParserTfds(**arguments).batches(fields=fields):
             pass

@@ -54,7 +54,6 @@ interpolation = "random"
 crop_padding = 3
 fill = 7
 also = ["mask"]
-map_fn = "augment:rotate"
 max_pixels = 1000000
 boxes = { boxes = ["classes"] }
 min_visible = 0.5
@@ -63,7 +62,7 @@ min_visible = 0.5
 num_workers = 6
 """
 PREPROCESS = TrainPreprocess(
-    *(48, (0.5, 1.0), (0.5, 2.0), 0.25, "random", 3, 7, ("mask",), "augment:rotate", 1_000_000),
+    *(48, (0.5, 1.0), (0.5, 2.0), 0.25, "random", 3, 7, ("mask",), 1_000_000),
     *({"boxes": ("classes",)}, 0.5),
 )
 
@@ -249,7 +248,6 @@ def test_a_value_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
         ("kind = 'eval'\nsize = 8\nfill = 256", " fill = 256 must be in 0..255."),
         ("kind = 'eval'\nsize = 8\nalso = 'mask'", " also = 'mask' must be a list of strings."),
         ("kind = 'eval'\nsize = 8\ncrop_pct = true", " crop_pct = true must be a number."),
-        ("kind = 'train'\nsize = 8\nmap_fn = 3", " map_fn = 3 must be a string."),
         ("kind = 'train'\nsize = 8\nscale = [0.1, 'all']", " scale = [0.1, 'all'] must be a list of numbers."),
         (
             "kind = 'train'\nsize = 8\nscale = [0.1, 1, 1]",

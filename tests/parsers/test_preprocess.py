@@ -1,6 +1,6 @@
 """Preprocessed batches, held against Pillow, torchvision and timm; what goes with them; and images that are none.
 
-What loads tensorflow (a map_fn, a stream), and what loads torch, runs in the process of `call_reader`.
+What loads tensorflow (a stream), and what loads torch, runs in the process of `call_reader`.
 """
 
 import re
@@ -526,181 +526,6 @@ def test_what_is_not_asked_for_is_not_preprocessed(datasets: Datasets) -> None:
     assert len(batch.label) == 12
 
 
-# Functions of the user
-
-
-def brighten(image: Any, seed: Any) -> Any:
-    """A map_fn: adds a level of the example's own."""
-    import tensorflow as tf
-
-    assert (image.shape, image.dtype) == ((16, 16, 3), tf.uint8)
-    assert (seed.shape, seed.dtype) == ((2,), tf.int64)
-    level = tf.random.stateless_uniform([], seed, 0, 256, tf.int32)
-    return tf.cast((tf.cast(image, tf.int32) + level) % 256, tf.uint8)
-
-
-def change_shape(image: Any, seed: Any) -> Any:
-    return image[1:]
-
-
-def change_dtype(image: Any, seed: Any) -> Any:
-    import tensorflow as tf
-
-    return tf.cast(image, tf.float32)
-
-
-def return_nothing(image: Any, seed: Any) -> Any:
-    return None
-
-
-def return_two(image: Any, seed: Any) -> Any:
-    return image, seed
-
-
-def change_shape_late(image: Any, seed: Any) -> Any:
-    """A map_fn whose result's shape is known only when it is there."""
-    import tensorflow as tf
-
-    return tf.numpy_function(lambda pixels: pixels[:3], [image], tf.uint8)
-
-
-def fail_early(image: Any, seed: Any) -> Any:
-    raise KeyError("no such colour")
-
-
-def fail_late(image: Any, seed: Any) -> Any:
-    import tensorflow as tf
-
-    with tf.control_dependencies(
-        [tf.debugging.assert_less(tf.reduce_max(image), tf.constant(1, tf.uint8), "too bright")]
-    ):
-        return tf.identity(image)
-
-
-def fail_in_python(image: Any, seed: Any) -> Any:
-    import tensorflow as tf
-
-    def fail(pixels: Any) -> Any:
-        raise RuntimeError("it rains")
-
-    return tf.ensure_shape(tf.numpy_function(fail, [image], tf.uint8), image.shape)
-
-
-@pytest.mark.parametrize("map_fn", [brighten, f"{__name__}:brighten"], ids=["a function", "its name"])
-def test_a_map_function_is_applied_to_the_results_with_the_examples_own_seed(
-    map_fn: Any, datasets: Datasets, passes: list[dict[int, np.ndarray]]
-) -> None:
-    preprocess = TrainPreprocess(size=16, interpolation="random", map_fn=map_fn)
-    worlds = [World(0, 1, worker, 2) for worker in range(2)]
-    reads = [
-        read_of(training(preprocess=preprocess)),
-        *(read_of(training(preprocess=preprocess, batch_size=6, num_threads=2), world) for world in worlds),
-    ]
-    whole, *parts = read_all(datasets.root, reads)
-    levels = {}
-    for batch in whole[: NUM_TRAIN // 12]:
-        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
-            (levels[index],) = set(((image.astype(int) - passes[0][index]) % 256).ravel().tolist())
-    assert len(set(levels.values())) > 80
-    for batch in (batch for part in parts for batch in part[:17]):
-        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
-            if index in levels:
-                assert set(((image.astype(int) - passes[0][index]) % 256).ravel().tolist()) == {levels[index]}
-
-
-@pytest.mark.parametrize(
-    ("map_fn", "messages"),
-    [
-        (
-            change_shape,
-            ["map_fn change_shape was given an image uint8 [16, 16, 3] and returned uint8 (15, 16, 3): it must keep"],
-        ),
-        (change_dtype, ["returned float32 (16, 16, 3)", "Cast with tf.saturate_cast(image, tf.uint8)"]),
-        (return_nothing, ["map_fn return_nothing returned None: it must return an image, uint8 [16, 16, 3]."]),
-        (return_two, ["map_fn return_two returned (", "it must return an image, uint8 [16, 16, 3]."]),
-        (
-            change_shape_late,
-            ["map_fn change_shape_late failed", "[3,16,3] is not compatible with expected shape [16,16,3]."],
-        ),
-        (fail_early, ["map_fn fail_early", "KeyError", "no such colour"]),
-        (fail_late, ["map_fn fail_late failed", "too bright"]),
-        (fail_in_python, ["map_fn fail_in_python failed", "RuntimeError: it rains"]),
-        ("math:pi", ["map_fn='math:pi': the module 'math' has no function 'pi'."]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
-)
-def test_a_map_function_that_does_not_do_its_part_is_refused(
-    map_fn: Any, messages: list[str], datasets: Datasets
-) -> None:
-    arguments: dict[str, Any] = {
-        "root": str(datasets.root),
-        **training(preprocess=TrainPreprocess(size=16, map_fn=map_fn)),
-    }
-    kind, text = call_reader(error_of, arguments)
-    assert kind == "ConfigError"
-    for message in messages:
-        assert message in text
-    assert "{{" not in text
-    assert "function_node" not in text
-    assert "Graph execution error" not in text
-
-
-def interrupt_early(image: Any, seed: Any) -> Any:
-    raise KeyboardInterrupt
-
-
-def run_out_of_memory_early(image: Any, seed: Any) -> Any:
-    raise MemoryError("no room")
-
-
-def interrupt_late(image: Any, seed: Any) -> Any:
-    return _in_python(image, KeyboardInterrupt())
-
-
-def run_out_of_memory_late(image: Any, seed: Any) -> Any:
-    return _in_python(image, MemoryError("no room"))
-
-
-def _in_python(image: Any, error: BaseException) -> Any:
-    """Returns the image by way of a Python function that raises an error when the graph runs."""
-    import tensorflow as tf
-
-    def fail(pixels: Any) -> Any:
-        raise error
-
-    return tf.ensure_shape(tf.numpy_function(fail, [image], tf.uint8), image.shape)
-
-
-def raised_by(arguments: dict[str, Any]) -> tuple[str, str]:
-    """Returns type and text of what reading raises, of whatever type."""
-    try:
-        list(ParserTfds(**arguments).batches())
-    except BaseException as error:
-        return type(error).__name__, str(error)
-    return "", ""
-
-
-@pytest.mark.parametrize(
-    ("map_fn", "kind", "text"),
-    [
-        (interrupt_early, "KeyboardInterrupt", ""),
-        (interrupt_late, "KeyboardInterrupt", ""),
-        (run_out_of_memory_early, "MemoryError", "no room"),
-        (run_out_of_memory_late, "MemoryError", "no room"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-@pytest.mark.parametrize("mode", ["index", pytest.param("examples", marks=slow)])
-def test_an_interrupt_and_a_lack_of_memory_in_a_map_function_come_out_as_they_are(
-    map_fn: Any, kind: str, text: str, mode: str, datasets: Datasets
-) -> None:
-    preprocess = TrainPreprocess(size=16, map_fn=map_fn)
-    arguments: dict[str, Any] = {"root": str(datasets.root), **training(preprocess=preprocess, mode=mode)}
-    came, said = call_reader(raised_by, arguments)
-    assert came == kind
-    assert text in said
-
-
 # Images that are none
 
 
@@ -898,6 +723,6 @@ def test_a_preprocess_that_cannot_work_is_refused_at_once(
 
 
 def test_a_parser_with_a_preprocess_loads_no_tensorflow(datasets: Datasets) -> None:
-    parser = ParserTfds(datasets.root, **training(preprocess=TrainPreprocess(size=16, map_fn=f"{__name__}:brighten")))
+    parser = ParserTfds(datasets.root, **training(preprocess=TrainPreprocess(size=16)))
     assert parser.preprocess.size == 16
     assert not has_tensorflow()

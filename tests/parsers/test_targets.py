@@ -15,7 +15,7 @@ from refused import said_of
 from tfds_fixtures import CLASSES, NUM_TEST, NUM_TRAIN, Datasets, call_reader, has_tensorflow
 from torch.utils.data import DataLoader
 
-from tfds_torch import EvalPreprocess, ImageDataset
+from tfds_torch import ImageDataset
 from tfds_torch.engines import request as read_request
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
@@ -219,15 +219,7 @@ def test_a_class_map_reaches_a_spawned_worker(datasets: Datasets, tmp_path: Path
 INHERITING: dict[str, dict[str, Any]] = {
     "index": {},
     "examples": {"read": ReadOptions(mode="examples")},
-    "map_fn": {
-        "image_key": "image",
-        "preprocess": EvalPreprocess(size=8, map_fn=f"{__name__}:return_image"),
-    },
 }
-
-
-def return_image(image: Any, seed: Any) -> Any:
-    return image
 
 
 def read_after_tensorflow(root: str, how: str) -> tuple[list[Example], bool]:
@@ -238,7 +230,7 @@ def read_after_tensorflow(root: str, how: str) -> tuple[list[Example], bool]:
     parser = make_parser(root, "classes by name", **INHERITING[how])
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("fork")
-    worker = context.Process(target=send_labels, args=(theirs, parser, how == "map_fn"), daemon=True)
+    worker = context.Process(target=send_labels, args=(theirs, parser), daemon=True)
     worker.start()
     theirs.close()
     received: tuple[list[Example], bool] = ours.recv()
@@ -246,10 +238,10 @@ def read_after_tensorflow(root: str, how: str) -> tuple[list[Example], bool]:
     return received
 
 
-def send_labels(told: Any, parser: ParserTfds, has_images: bool) -> None:
-    fields = ("image", "label", "file_name") if has_images else ("label", "file_name")
+def send_labels(told: Any, parser: ParserTfds) -> None:
     with mock.patch.object(subprocess_call, "_Child", side_effect=subprocess_call._Child) as start:
-        examples = [example for batch in parser.batches(fields=fields) for example in examples_of(batch)]
+        batches = parser.batches(fields=("label", "file_name"))
+        examples = [example for batch in batches for example in examples_of(batch)]
     told.send((examples, not start.called))
 
 

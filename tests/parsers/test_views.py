@@ -210,7 +210,6 @@ def test_views_are_a_plain_value() -> None:
         ((VIEWS,), "must be a pair of a preprocess and a number"),
         ((TrainPreprocess(size=8, also=("mask",)),), "has also=('mask',), which belongs to one crop of an image"),
         ((TrainPreprocess(size=8, boxes=("bbox",)),), "has boxes=('bbox',), which belongs to one crop"),
-        ((TrainPreprocess(size=8, map_fn="a:b"),), "has map_fn='a:b', which belongs to one crop"),
     ],
     ids=str,
 )

@@ -127,15 +127,6 @@ def read_in_inference_mode(_: Place, dataset: ImageDataset, num_workers: int) ->
         return [tuple(to_plain(value) for value in batch) for batch in held]
 
 
-def read_before_and_in_workers(_: Place, dataset: ImageDataset) -> tuple[list[Any], list[Any], bool]:
-    """Returns an epoch that this process has read, the same of workers forked then, and whether that is shared."""
-    before = read_batches(dataset)
-    dataset.set_epoch(0)
-    held = list(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))
-    plain = [tuple(to_plain(value) for value in batch) for batch in held]
-    return before, plain, all(batch[0].is_shared() for batch in held)
-
-
 def compare_addresses(dataset: ImageDataset) -> tuple[list[int], list[int]]:
     """Returns the addresses of all batches' images, of the parser's buffers and of the dataset's tensors, in order."""
     from unittest import mock
@@ -162,16 +153,9 @@ class Shade(TrainPreprocess):
         images += (random.uniforms(1) * 256).astype(np.uint8)[:, :, None, None]
 
 
-def shade(image: Any, seed: Any) -> Any:
-    """The same as a map_fn, which needs tensorflow."""
-    import tensorflow as tf
-
-    return tf.ones_like(image) * tf.cast(tf.random.stateless_uniform([], seed, 0, 256, tf.int32), tf.uint8)
-
-
 def train_without_tensorflow(root: str, method: str) -> tuple[list[int], bool]:
     """Returns the indices of an epoch that a worker read, and whether this process has loaded tensorflow."""
-    preprocess = TrainPreprocess(size=8, map_fn=f"{__name__}:shade")
+    preprocess = Shade(size=8)
     parser = ParserTfds(root, "numbered", is_training=True, batch_size=8, preprocess=preprocess)
     dataset = ImageDataset(parser, fields=("image", "index"))
     loader = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method)

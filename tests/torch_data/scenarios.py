@@ -200,8 +200,6 @@ def compare_ranks(store: str, root: str) -> dict[str, str]:
         "own preprocess": lambda: ImageDataset(make(preprocess=Shade(8, most=[8, 16][rank]))),
         "jpeg decoder": lambda: ImageDataset(make(read=ReadOptions(jpeg_decoder=["simplejpeg", "pillow"][rank]))),
         "groups of blocks": lambda: ImageDataset(make(read=ReadOptions(block_records=4, block_groups=[2, 4][rank]))),
-        "map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=[_same, _other][rank]))),
-        "equal with a map_fn": lambda: ImageDataset(make(preprocess=TrainPreprocess(8, map_fn=_same))),
         "epoch": lambda: _at(ImageDataset(make()), epoch=rank),
         "state": lambda: _at(ImageDataset(make()), epoch=0, start_batch=2 * rank),
         "another environment": lambda: _in_environment(ImageDataset(make()), rank),
@@ -210,14 +208,6 @@ def compare_ranks(store: str, root: str) -> dict[str, str]:
     # The last one leaves rank 0 alone: the group is no longer in step afterwards.
     said["rank 1 does not come"] = "" if rank else _complaint(lambda: ImageDataset(make()).check_ranks(0.5))
     return said
-
-
-def _same(image: Any, seed: Any) -> Any:
-    return image
-
-
-def _other(image: Any, seed: Any) -> Any:
-    return image
 
 
 def _at(dataset: ImageDataset, epoch: int, start_batch: int = 0) -> ImageDataset:

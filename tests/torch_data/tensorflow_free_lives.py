@@ -6,6 +6,7 @@ test_without_tensorflow.py runs it as a script; it prints the result as JSON.
 import json
 import os
 import sys
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -140,9 +141,19 @@ def check(root: str, folder: str) -> dict[str, Any]:
     return found | {"sheet": os.path.getsize(Path(folder, "sheet.png")) > 0}
 
 
-def use_map_fn(root: str, method: str) -> dict[str, Any]:
-    """Returns what comes of a map_fn that imports tensorflow, and this process."""
-    parser = open_split(root, "digits", preprocess=EvalPreprocess(8, map_fn=f"{Path(__file__).stem}:invert"))
+@dataclass(frozen=True)
+class Inverted(EvalPreprocess):
+    """Inverts images by tensorflow."""
+
+    def augment(self, images: Any, random: Any) -> None:
+        import tensorflow as tf
+
+        images[:] = 255 - tf.constant(images)
+
+
+def use_tensorflow(root: str, method: str) -> dict[str, Any]:
+    """Returns what comes of an augment that imports tensorflow, and this process."""
+    parser = open_split(root, "digits", preprocess=Inverted(8))
     workers: dict[str, Any] = {} if method == "none" else {"num_workers": 1, "multiprocessing_context": method}
     try:
         with create_loader(ImageDataset(parser), **workers) as loader:
@@ -150,13 +161,6 @@ def use_map_fn(root: str, method: str) -> dict[str, Any]:
     except BaseException as error:
         return {"error": f"{type(error).__name__}: {error}", "pid": os.getpid()}
     return {"error": "", "pid": os.getpid()}
-
-
-def invert(image: Any, seed: Any) -> Any:
-    import tensorflow as tf
-
-    del seed
-    return tf.constant(255, tf.uint8) - image
 
 
 if __name__ == "__main__":

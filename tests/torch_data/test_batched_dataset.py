@@ -142,16 +142,6 @@ def test_an_evaluation_in_inference_mode_reads_what_any_other_does(
     assert_same_batches(came, alone)
 
 
-@slow  # tensorflow runs in the process that is forked.
-def test_workers_that_are_forked_after_a_map_fn_ran_give_the_same_batches(fleet: Fleet, numbered_root: str) -> None:
-    preprocess = TrainPreprocess(size=8, map_fn=f"{batched.__name__}:shade")
-    dataset = dataset_of(numbered_root, preprocess=preprocess)
-    (found,) = fleet.call(batched.read_before_and_in_workers, dataset, reads=True, deadline_s=120)
-    before, in_workers, are_shared = found
-    assert_same_batches(in_workers, before)
-    assert are_shared
-
-
 def assert_same_batches(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> None:
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):

@@ -29,7 +29,15 @@ from torch.utils.data import (
 )
 
 import tfds_torch
-from tfds_torch import EvalPreprocess, ImageDataset, IndexedImageDataset, ParserTfds, TrainPreprocess, create_loader
+from tfds_torch import (
+    EvalPreprocess,
+    ImageDataset,
+    IndexedImageDataset,
+    ParserTfds,
+    TrainPreprocess,
+    Views,
+    create_loader,
+)
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.runtime.terminal import QUIET_ENVIRON
 from torch_data import reading
@@ -362,8 +370,8 @@ def test_a_copy_of_a_preprocessing_dataset_goes_on_for_itself(data_root: Path, c
 
 
 def test_what_single_examples_cannot_do_is_refused(data_root: Path) -> None:
-    with pytest.raises(ConfigError, match=r"photos:1.0.0: single examples cannot go through .*map_fn is a tensorflow"):
-        preprocessing(data_root, TrainPreprocess(size=32, map_fn="reading:size_of"))
+    with pytest.raises(ConfigError, match=r"photos:1.0.0: single examples cannot go through Views.*come in whole"):
+        preprocessing(data_root, Views((TRAIN, 2)))
     for dataset in (preprocessing(data_root), IndexedImageDataset(plain(data_root))):
         with pytest.raises(ConfigError, match=r"^set_epoch: epoch=-1 must be an integer >= 0"):
             dataset.set_epoch(-1)

@@ -31,8 +31,6 @@ EXPECTED = {
     "own preprocess": r"ConfigError: .*: preprocess is Shade\(size=8, .*most=8\) on rank 0, .*most=16\) on rank 1\.",
     "groups of blocks": r"ConfigError: .*: blocks is .*groups=2\) on rank 0, .*groups=4\) on rank 1\.",
     "jpeg decoder": r"ConfigError: .*: jpeg_decoder is 'simplejpeg .*' on rank 0, pillow .* on rank 1 \(install .*",
-    "map_fn": r"ConfigError: .*map_fn=[\w.]+:_same, .* on rank 0, .*map_fn=[\w.]+:_other, .* on rank 1\.",
-    "equal with a map_fn": "nothing",
     "epoch": r"ConfigError: .*: epoch is 0 on rank 0, 1 on rank 1 \(call set_epoch with the same number .*\)\.",
     "state": r"ConfigError: .*: start_batch is 0 on rank 0, 2 on rank 1 \(load the same state on every rank\)\.",
     "another environment": "ConfigError: .*rank 1: torch.distributed reports rank 1 of 2, .*environment has RANK=0.*",

@@ -67,8 +67,8 @@ def test_check_reads_without_tensorflow(data_root: Path, tmp_path: Path, live: L
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_hook_finds_a_map_fn_that_imports_tensorflow(method: str, data_root: Path, live: Live) -> None:
-    found, imports = live(lives.use_map_fn, data_root, method)
+def test_the_hook_finds_an_augment_that_imports_tensorflow(method: str, data_root: Path, live: Live) -> None:
+    found, imports = live(lives.use_tensorflow, data_root, method)
     assert "tensorflow was imported" in found["error"]
     assert [line.split()[1] for line in imports][:1] == ["tensorflow"]
     importers = {int(line.split()[0]) for line in imports}

@@ -64,8 +64,6 @@ def judge_pixels(
         plan: of the epoch, which determines their random numbers.
         passes: index -> in which pass it came, where that is known.
     """
-    if preprocess is not None and preprocess.map_fn is not None:
-        return NotJudged(PIXELS_PROMISE, "the preprocess has a map_fn, which may change them in any way")
     if preprocess is not None and preprocess.augments:
         kind = type(preprocess).__name__
         return NotJudged(PIXELS_PROMISE, f"the preprocess has an augment ({kind}), which may change them in any way")

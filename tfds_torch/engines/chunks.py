@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import SAMPLES, Content, Decoded, Samples, describe
-from tfds_torch.engines.map_function import make_map
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
 from tfds_torch.images.boxes import move_boxes
@@ -196,14 +195,7 @@ class ChunkDecoder:
         self._metrics = metrics
         self._transform: ImageTransform | None = None
         if (image := content.image) is not None:
-            map_images = make_map(content.preprocess, image.mode, seed)
-            self._transform = make_transform(
-                image.mode,
-                content.preprocess,
-                seed=seed,
-                map_images=map_images,
-                jpeg_decoder=image.jpeg_decoder,
-            )
+            self._transform = make_transform(image.mode, content.preprocess, seed=seed, jpeg_decoder=image.jpeg_decoder)
 
     def make_buffers(
         self, chunk: EncodedChunk, position: int, size: int, make_buffer: MakeBatchBuffer
@@ -249,7 +241,7 @@ class ChunkDecoder:
 
         Raises:
             CorruptRecordError: an image or another value cannot be decoded.
-            ConfigError: the preprocess or its map_fn failed, or images of whole batches are of several sizes.
+            ConfigError: the preprocess failed, or images of whole batches are of several sizes.
         """
         began_at = time.monotonic()
         try:

@@ -55,7 +55,6 @@ _NUMBERS_OF_VIEW = 2**33
 """Random numbers of an example that belong to each of its views."""
 
 _Result = TypeVar("_Result")
-MapFunction = str | Callable[..., Any]
 
 
 class Preprocess(ABC):
@@ -70,7 +69,6 @@ class Preprocess(ABC):
         size: of the result: pixels of a side, or (height, width).
         fill: grey level of the padding, or one for each channel, 0 to 255.
         also: other image features, such as a segmentation mask, that go through the same crop, by the nearest pixel.
-        map_fn: a tensorflow function, see `TrainPreprocess`.
         max_pixels: an image of more pixels is an error; it is not decoded.
         boxes: fields of boxes that move with the image, see `TrainPreprocess`.
         min_visible: share of a box's area that must be in the result, see `TrainPreprocess`.
@@ -82,7 +80,6 @@ class Preprocess(ABC):
     size: int | tuple[int, int]
     fill: int | tuple[int, ...] = 0
     also: tuple[str, ...] = ()
-    map_fn: MapFunction | None = None
     max_pixels: int = MOST_PIXELS
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE
@@ -216,9 +213,6 @@ class TrainPreprocess(Preprocess):
         fill: grey level of the padding, or one for each channel, 0 to 255.
         also: other image features, such as a segmentation mask, that go through the same crop and flip, by the
             nearest pixel.
-        map_fn: your own tensorflow function for further augmentation, in the worker: `"module:function"`, or a function
-            that can be pickled and imports tensorflow inside. Called as `map_fn(image, seed)` with image uint8
-            [H, W, C] and seed int64 [2], for `tf.random.stateless_*`; returns uint8 of the same shape.
         max_pixels: an image of more pixels is an error; it is not decoded.
         boxes: fields of boxes that move with the image: TFDS's, [ymin, xmin, ymax, xmax], relative to it. None: those
             that a TFDS dataset declares as BBox, and with them the rows of their sequence. Names, for datasets that
@@ -239,7 +233,6 @@ class TrainPreprocess(Preprocess):
     crop_padding: int | None = None
     fill: int | tuple[int, ...] = 0
     also: tuple[str, ...] = ()
-    map_fn: MapFunction | None = None
     max_pixels: int = MOST_PIXELS
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE
@@ -309,7 +302,6 @@ class EvalPreprocess(Preprocess):
             sides are, whatever the ratio; `border`: the longer side is, and the rest is padded.
         fill: grey level of the padding, or one for each channel, 0 to 255.
         also: as in TrainPreprocess.
-        map_fn: as in TrainPreprocess.
         max_pixels: as in TrainPreprocess.
         boxes: as in TrainPreprocess.
         min_visible: as in TrainPreprocess.
@@ -326,7 +318,6 @@ class EvalPreprocess(Preprocess):
     crop_mode: str = "center"
     fill: int | tuple[int, ...] = 0
     also: tuple[str, ...] = ()
-    map_fn: MapFunction | None = None
     max_pixels: int = MOST_PIXELS
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE

@@ -40,11 +40,6 @@ def check_shared(value: Any) -> None:
     if not is_number(value.min_visible) or not 0 <= value.min_visible <= 1:
         raise ConfigError(f"{kind}: min_visible={value.min_visible!r} must be a share of a box's area, 0 to 1.")
     object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))
-    is_named = isinstance(value.map_fn, str) and all(part.strip() for part in f"{value.map_fn}:".split(":", 1))
-    if isinstance(value.map_fn, str) and (not is_named or value.map_fn.count(":") != 1 or value.map_fn.endswith(":")):
-        raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must have the form 'module:function'.")
-    if value.map_fn is not None and not isinstance(value.map_fn, str) and not callable(value.map_fn):
-        raise ConfigError(f"{kind}: map_fn={value.map_fn!r} must be a function, or its name as 'module:function'.")
 
 
 def _read_boxes(kind: str, boxes: Any) -> tuple[str | tuple[str, tuple[str, ...]], ...] | None:

@@ -28,7 +28,6 @@ _BLOCK_BYTES = 3 << 17
 """Pixels of small images that are cut at a time. More scratch memory would be given back to the system, and faulted in
 again: blocks of twice the size take twice the time."""
 
-MapImages = Callable[[Pixels, Int64Array], Pixels]
 """uint8 [n, H, W, C] and the sample keys int64 [n] -> uint8 [n, H, W, C]."""
 
 MoveAlong = Callable[[CropParameters, Int64Array, tuple[int, int]], None]
@@ -65,7 +64,6 @@ class ImageTransform:
         mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         preprocess: decides on the crops.
         seed: of the random numbers.
-        map_images: changes the results; None: nothing does.
         jpeg_decoder: as of `ImageDecoder`.
         view: number of the view that it makes, see `Views`; 0: there is one.
     """
@@ -76,13 +74,11 @@ class ImageTransform:
         preprocess: Preprocess | None = None,
         *,
         seed: int = 0,
-        map_images: MapImages | None = None,
         jpeg_decoder: str = "auto",
         view: int = 0,
     ) -> None:
         self.preprocess = preprocess
         self._seed, self._view = seed, view
-        self._map = map_images
         self._kept_size: tuple[int, int] | None = None  # Of images that an evaluation leaves as they are.
         self._num_channels = CHANNELS[mode]
         max_pixels = MOST_PIXELS if preprocess is None else preprocess.max_pixels
@@ -101,7 +97,7 @@ class ImageTransform:
 
     def only_copies(self, images: StoredPixels, keys: Int64Array) -> bool:
         """Whether stored images, those of `keys` for example, become rows by a copy, or are cut and flipped at once."""
-        if self._map is not None or self._num_channels not in (0, images.shape[2]):
+        if self._num_channels not in (0, images.shape[2]):
             return False
         if self.preprocess is None:
             return True
@@ -171,12 +167,12 @@ class ImageTransform:
                 sizes = np.array([(header.height, header.width) for header in headers], np.int64)
                 shrinkable = np.array([header.is_shrinkable for header in headers])
             parameters = self.crop_parameters(sizes, keys, shrinkable)
-            if self._map is None and parameters.keep_all(sizes, size):
+            if parameters.keep_all(sizes, size):
                 self._copy(images, headers, rows)
-            elif self._map is None and sizes[0].prod() <= _MOST_SMALL_PIXELS and parameters.only_cut(sizes):
+            elif sizes[0].prod() <= _MOST_SMALL_PIXELS and parameters.only_cut(sizes):
                 self._cut(images, headers, rows, parameters)
             else:
-                self._resize(images, headers, keys, rows, parameters)
+                self._resize(images, headers, rows, parameters)
             if masks:
                 check_masks(masks, sizes)
                 cut_masks = {name: cut_alike(values, parameters, size) for name, values in masks.items()}
@@ -209,7 +205,7 @@ class ImageTransform:
         """Whether the preprocess leaves all images of this size as they are."""
         if self._kept_size == size:
             return True
-        if self._map is not None or self.preprocess is None or type(self.preprocess).crop is not EvalPreprocess.crop:
+        if self.preprocess is None or type(self.preprocess).crop is not EvalPreprocess.crop:
             return False  # Another crop may depend on the example.
         sizes = np.array([size], np.int64)
         parameters = self.preprocess.crop_parameters(sizes, np.zeros(1, np.int64), 0, np.zeros(1, np.bool_))
@@ -279,20 +275,12 @@ class ImageTransform:
             cut_windows_of(decoded.pixels, starts[some], fill, out)
             mirror(out, parameters.flips[some])
 
-    def _resize(
-        self, images: Images, headers: Headers, keys: Int64Array, rows: Rows, parameters: CropParameters
-    ) -> None:
+    def _resize(self, images: Images, headers: Headers, rows: Rows, parameters: CropParameters) -> None:
         """Decodes, resizes and flips n images of any sizes, each by itself."""
         if isinstance(images, StoredPixels):
             images = list(images)
             headers = self.read_headers(images)
-        decoded = self._decode_windows(images, headers, parameters)
-        if self._map is None:
-            self.fill(rows, decoded, parameters)
-            return
-        apart = ArrayBuffer((len(images), *self.row_shape(())))
-        self.fill([BufferRows(apart, 0, len(images))], decoded, parameters, resizer=rows[0].buffer)
-        _write_rows(rows, self._map(apart.pixels, keys))
+        self.fill(rows, self._decode_windows(images, headers, parameters), parameters)
 
     def _decode_windows(self, images: Images, headers: Headers, parameters: CropParameters) -> list[Pixels]:
         """Returns the windows of n images, uint8 [h, w, C].
@@ -311,12 +299,10 @@ class ImageTransform:
                 raise BadImageError(len(decoded), str(error)) from None
         return decoded
 
-    def fill(
-        self, rows: Rows, decoded: Sequence[Pixels], parameters: CropParameters, resizer: BatchBuffer | None = None
-    ) -> None:
-        """Resizes decoded images into their rows, in the way of the buffer `resizer`, or of their own."""
+    def fill(self, rows: Rows, decoded: Sequence[Pixels], parameters: CropParameters) -> None:
+        """Resizes decoded images into their rows, in the way of their buffers."""
         for (buffer, row), pixels, crop in zip(_single_rows(rows), decoded, parameters.rows(), strict=True):
-            self._fill_row(buffer, row, pixels, *crop, resizer=resizer or buffer)
+            self._fill_row(buffer, row, pixels, *crop)
 
     def _fill_row(
         self,
@@ -328,8 +314,6 @@ class ImageTransform:
         offset: list[int],
         flip: bool,
         bicubic: bool,
-        *,
-        resizer: BatchBuffer,
     ) -> None:
         out = buffer.pixels[row]
         if steps == [1.0, 1.0] and pixels.shape == out.shape and not flip:
@@ -337,11 +321,11 @@ class ImageTransform:
             return
         height, width = out.shape[:2]
         is_resized = steps != [1.0, 1.0] or list(pixels.shape[:2]) != resized
-        if is_resized and resizer is buffer and offset == [0, 0] and resized == [height, width]:
+        if is_resized and offset == [0, 0] and resized == [height, width]:
             buffer.fill_row(row, pixels, (steps[0], steps[1]), bicubic=bicubic, flip=flip)
             return
         if is_resized:
-            pixels = resizer.resize(pixels, (resized[0], resized[1]), (steps[0], steps[1]), bicubic=bicubic)
+            pixels = buffer.resize(pixels, (resized[0], resized[1]), (steps[0], steps[1]), bicubic=bicubic)
         part = pixels[max(offset[0], 0) : offset[0] + height, max(offset[1], 0) : offset[1] + width]
         if part.shape != out.shape:
             out[:] = 0 if self.preprocess is None else self.preprocess.fill
@@ -378,10 +362,3 @@ def _copy_stored(images: StoredPixels, rows: Rows) -> None:
             )
         images[start : start + len(out)].copy_into(out, part.buffer.gather)
         start += len(out)
-
-
-def _write_rows(rows: Rows, pixels: Pixels) -> None:
-    start = 0
-    for part in rows:
-        part.pixels[:] = pixels[start : start + len(part)]
-        start += len(part)

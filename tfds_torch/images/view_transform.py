@@ -9,7 +9,7 @@ from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import BadImageError, ImageDecodeError, ImageDecoder, Pixels
 from tfds_torch.images.headers import Header
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.images.transform import BufferRows, Images, ImageTransform, MapImages, MoveAlong, Rows
+from tfds_torch.images.transform import BufferRows, Images, ImageTransform, MoveAlong, Rows
 from tfds_torch.images.views import Views
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.stored_pixels import StoredPixels
@@ -20,13 +20,12 @@ def make_transform(
     preprocess: Preprocess | None,
     *,
     seed: int,
-    map_images: MapImages | None,
     jpeg_decoder: str,
 ) -> ImageTransform:
     """Returns what makes the images of batches by a preprocess; the arguments are those of ImageTransform."""
     if isinstance(preprocess, Views):
         return ViewsTransform(mode, preprocess, seed=seed, jpeg_decoder=jpeg_decoder)
-    return ImageTransform(mode, preprocess, seed=seed, map_images=map_images, jpeg_decoder=jpeg_decoder)
+    return ImageTransform(mode, preprocess, seed=seed, jpeg_decoder=jpeg_decoder)
 
 
 class ViewsTransform(ImageTransform):

@@ -30,7 +30,7 @@ class Views(Preprocess):
         *views: pairs of a preprocess and how many views it makes, >= 1; a preprocess by itself makes one.
 
     Raises:
-        ConfigError: something else; or a preprocess with a map_fn, with `also` or with named boxes, which follow one
+        ConfigError: something else; or a preprocess with `also` or with named boxes, which follow one
             crop and not several.
     """
 
@@ -92,7 +92,7 @@ def _read_view(view: Any) -> tuple[Preprocess, int]:
             f"Views: {view!r} must be a pair of a preprocess and a number, such as (TrainPreprocess(size=224), 2)."
         )
     preprocess = pair[0]
-    for name in ("map_fn", "also", "boxes"):
+    for name in ("also", "boxes"):
         if value := getattr(preprocess, name):
             raise ConfigError(
                 f"Views: {preprocess!r} has {name}={value!r}, which belongs to one crop of an image, and there are "

@@ -12,7 +12,6 @@ from tfds_torch.engines.direct import read_in_index_mode
 from tfds_torch.engines.fields import Content, ImageField
 from tfds_torch.engines.read_mode import find_read_mode
 from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
-from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
@@ -23,7 +22,6 @@ from tfds_torch.parsers.selection import Selection
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import LARGEST_KEY
 from tfds_torch.plan.world import World
-from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
 
@@ -72,11 +70,6 @@ class ParserBase(Selection):
         plan.worker_batches(start_batch)
         mode = find_read_mode(self._source, self.split, plan, self.read)
         in_pieces = in_pieces and self.preprocess is None
-        if has_inherited_runtime() and self.preprocess is not None and self.preprocess.map_fn is not None:
-            # A process that was forked after tensorflow ran must not use it, as a map_fn does.
-            arguments = (self, world, epoch, start_batch, tuple(fields), context.num_local_ranks, first_example)
-            made_there = subprocess_call.iterate(_batches_of, *arguments)
-            return self._guarded(_move_into_buffers(made_there, context), context)
         in_buffers = context.make_buffer is not None and context.has_one_size and not in_pieces
         content = self._content(fields, in_buffers=in_buffers, has_cameras=not in_pieces)
         request = ReadRequest(
@@ -207,7 +200,7 @@ class ParserBase(Selection):
 
         Raises:
             ConfigError: a field that does not exist, something that is not an index or id, or remote files; or an
-                epoch whose sample keys do not fit into int64, or an epoch and a preprocess with a map_fn.
+                epoch whose sample keys do not fit into int64, or an epoch and a preprocess that makes views.
             ExampleNotFoundError: there is no such example.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
@@ -274,27 +267,3 @@ class ParserBase(Selection):
                 f"{self.dataset_name}: single examples cannot be fetched: {self._source.obstacle}. Copy the dataset to "
                 f"this machine, or read it in order with batches()."
             )
-
-
-def _move_into_buffers(batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
-    """Yields batches that another process has made, their images in buffers of this one."""
-    for batch in batches:
-        if context.make_buffer is None or batch.image is None:
-            yield batch
-            continue
-        buffer = context.make_buffer(batch.image.shape)
-        buffer.pixels[...] = batch.image
-        yield replace(batch, image=buffer.images)
-
-
-def _batches_of(
-    parser: ParserBase,
-    world: World,
-    epoch: int,
-    start_batch: int,
-    fields: Sequence[str],
-    num_local_ranks: int | None,
-    first_example: int,
-) -> Iterator[Batch]:
-    context = ReadContext(num_local_ranks=num_local_ranks)
-    return parser.batches(world, epoch, start_batch, fields=fields, context=context, first_example=first_example)

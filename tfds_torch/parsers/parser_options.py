@@ -95,12 +95,6 @@ def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> N
             f"{dataset_name}: single examples cannot go through {quoted(preprocess)}: views come in whole batches. "
             f"Read them with ImageDataset; or take one of the views: parser.with_preprocess(...)."
         )
-    if preprocess is not None and preprocess.map_fn is not None:
-        raise ConfigError(
-            f"{dataset_name}: single examples cannot go through {quoted(preprocess)}: its map_fn is a tensorflow "
-            f"function of whole batches. Read them with ImageDataset; or leave out the map_fn: "
-            f"parser.with_preprocess(...)."
-        )
 
 
 def check_class_names(class_names: object) -> tuple[str, ...] | None:

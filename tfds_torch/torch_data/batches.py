@@ -95,7 +95,7 @@ def check_batched(
             remedy = (
                 "Give the parser transform=WindowTransform(function, reads=[...]), or this dataset batched=False."
                 if has_windows(parser)
-                else "Augment in the preprocess (map_fn), or on the device; or leave out the preprocess."
+                else "Augment in the preprocess (`augment`), or on the device; or leave out the preprocess."
             )
             raise ConfigError(f"{name} is called with single examples, and this dataset yields whole batches. {remedy}")
     if parser.batch_size is None:

@@ -67,8 +67,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             crop (the preprocess's `also`) are tensors, too.
 
     Raises:
-        ConfigError: a field that does not exist, no fields, a parser that has no random access, or whose preprocess has
-            a map_fn, which works on whole batches.
+        ConfigError: a field that does not exist, no fields, a parser that has no random access, or whose preprocess
+            makes views, which come in whole batches.
     """
 
     def __init__(

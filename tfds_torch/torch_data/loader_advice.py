@@ -76,13 +76,11 @@ def worker_bytes(dataset: Any, num_workers: int, prefetch_batches: int) -> tuple
         return _TORCH_BYTES, f"{_gigabytes(_TORCH_BYTES)} for Python and torch, its data not counted"
     parser = dataset.parser
     mean_bytes, read = parser.mean_example_bytes, parser.read
-    num_batches, buffer_bytes = prefetch_batches + 1 + read.prefetch_batches, 0
-    needs_tensorflow = parser.preprocess is not None and parser.preprocess.map_fn is not None
+    num_batches, buffer_bytes, tensorflow_bytes = prefetch_batches + 1 + read.prefetch_batches, 0, 0
     if _is_stream(parser, num_workers):
         buffer_bytes = read.shuffle_buffer_of_worker(num_workers, mean_bytes) * mean_bytes
         buffer_bytes += read.cycle_length * read.read_buffer_bytes
-        needs_tensorflow = True
-    tensorflow_bytes = _TENSORFLOW_BYTES if needs_tensorflow else 0
+        tensorflow_bytes = _TENSORFLOW_BYTES
     batch_bytes = (parser.batch_size or 1) * _image_bytes(parser)
     parts = [
         (_PROCESS_BYTES, "Python, its libraries and images being decoded"),

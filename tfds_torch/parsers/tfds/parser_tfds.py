@@ -50,7 +50,7 @@ class ParserTfds(ParserBase):
     """Reads a split of a prepared TFDS dataset.
 
     Building one reads `dataset_info.json` and `features.json` only, and builds the cache where one is asked for. Local
-    files are read without tensorflow; the stream modes, and a `map_fn`, load it in the process that calls `batches`.
+    files are read without tensorflow; the stream modes load it in the process that calls `batches`.
     Parsers can be pickled, and may be used from several processes.
 
     Args:

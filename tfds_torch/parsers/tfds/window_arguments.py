@@ -150,10 +150,10 @@ def _checked_cameras(
                 f"Its cameras are {', '.join(map(quoted, fields.cameras_there)) or 'none'}.{hint}"
             )
         check_preprocess(one, batch_size, "RGB")
-        if isinstance(one, Views) or one.map_fn is not None or one.moved_fields:
+        if isinstance(one, Views) or one.moved_fields:
             raise ConfigError(
                 f"{fields.dataset}: the images {quoted(name)} of windows cannot go through {quoted(one)}: use a "
-                f"TrainPreprocess or an EvalPreprocess without also, boxes and map_fn."
+                f"TrainPreprocess or an EvalPreprocess without also and boxes."
             )
     return dict(preprocesses)
 
