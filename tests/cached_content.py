@@ -1,4 +1,4 @@
-"""Whether a cache holds what its objects hold."""
+"""Whether a cache holds what its objects hold; and emptying it."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import google_crc32c
 
 from tfds_torch.storage.remote.layout import MAGIC, TRAILER
-from tfds_torch.storage.remote.stored_blocks import stored_blocks
+from tfds_torch.storage.remote.stored_blocks import remove_block, stored_blocks
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,9 @@ def compare_cache(cache: Path, url: str, folder: Path | str) -> CachedContent:
         assert found == wanted + TRAILER.pack(MAGIC, google_crc32c.value(wanted), 0), (name, start, stop)
         num_blocks, num_bytes = num_blocks + 1, num_bytes + len(found)
     return CachedContent(num_blocks, num_bytes, num_parts)
+
+
+def empty_cache(cache: Path) -> None:
+    """Removes the blocks of a cache, but those that live processes write to."""
+    for block in stored_blocks(str(cache)):
+        remove_block(block)

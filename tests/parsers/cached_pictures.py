@@ -11,6 +11,8 @@ from PIL import Image
 
 from tfds_torch import DecodedCache, EvalPreprocess, ParserTfds, World
 from tfds_torch.engines.batch import Batch
+from tfds_torch.parsers.cache.decoded_cache import SUFFIX, status_path
+from tfds_torch.parsers.cache.status import read_status
 
 NUM_EXAMPLES, SIDE, SHARDS = 60, 32, (25, 35)
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
@@ -57,6 +59,19 @@ def open_parser(root: Path, cache: DecodedCache | Path | None, preprocess: Any =
 
 def assert_reads_right(parser: ParserTfds, root: Path) -> None:
     assert_same_batches(read(parser), read(open_parser(root, None, parser.preprocess)))
+
+
+def caches(folder: Path | DecodedCache) -> list[Path]:
+    """Returns the places of the caches of a folder, whether they are complete or not."""
+    folder = folder.path if isinstance(folder, DecodedCache) else folder
+    return sorted({path.with_suffix(SUFFIX) for path in folder.glob("*-????????????????.*")})
+
+
+def phase_of(path: Path) -> str:
+    """Returns what a cache's builder, or a reader, said of it last."""
+    status = read_status(status_path(path))
+    assert status is not None
+    return status.phase
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -27,8 +27,10 @@ from parsers.cached_pictures import (
     NUM_EXAMPLES,
     assert_reads_right,
     assert_same_batches,
+    caches,
     lines_of,
     open_parser,
+    phase_of,
     read,
     write_small,
 )
@@ -36,7 +38,7 @@ from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
 from tfds_torch.parsers.cache import building, opening, progress
 from tfds_torch.parsers.cache.building import CacheContent, build, estimate
-from tfds_torch.parsers.cache.decoded_cache import clear_caches, list_caches, lock_path, status_path
+from tfds_torch.parsers.cache.decoded_cache import lock_path, status_path
 from tfds_torch.parsers.cache.progress import CacheProgress
 from tfds_torch.parsers.cache.status import COMPLETE, FAILED, READING, CacheStatus, read_status, write_status
 from tfds_torch.storage.beton.verify import verify
@@ -145,8 +147,8 @@ def test_processes_that_wait_for_a_failure_do_not_fail_themselves(
         "there is no more room."
     )
     assert outcomes == [Outcome(False, pixels, words)] * NUM_PROCESSES
-    (entry,) = list_caches(cache.folder)
-    assert (entry.state, entry.num_examples) == ("failed", None)
+    (path,) = caches(cache)
+    assert (phase_of(path), path.exists()) == (FAILED, False)
 
 
 def test_the_failure_of_another_builder_than_the_one_that_was_waited_for_is_not_its_own(
@@ -187,34 +189,34 @@ def test_workers_build_nothing(method: str, small: Path, cache: DecodedCache, ca
     """The cache has gone before they start: they decode the original files."""
     parser = open_parser(small, cache)
     parser.source.close()
-    clear_caches(cache.folder)
+    shutil.rmtree(cache.path)
     wanted = read(open_parser(small, None))
     with create_loader(ImageDataset(parser), num_workers=2, multiprocessing_context=method) as loader:
         for (images, labels), batch in zip(loader, wanted, strict=True):
             np.testing.assert_array_equal(images.permute(0, 2, 3, 1).numpy(), batch.image)
             np.testing.assert_array_equal(labels.numpy(), batch.label)
-    assert os.listdir(cache.path) == []
+    assert not cache.path.exists()
 
 
 def test_a_parser_that_was_pickled_goes_on_without_a_cache_that_has_gone(
     small: Path, cache: DecodedCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     pickled = pickle.dumps(open_parser(small, cache))
-    clear_caches(cache.folder)
+    shutil.rmtree(cache.path)
     parser = pickle.loads(pickled)
     with caplog.at_level(logging.WARNING):
         assert_reads_right(parser, small)
         assert_reads_right(parser, small)
     (line,) = lines_of(caplog)
     assert line.startswith("The decoded cache of pictures:1.0.0 cannot be read any more, and its images are decoded")
-    assert os.listdir(cache.path) == []
+    assert not cache.path.exists()
 
 
 def test_a_cache_that_is_deleted_while_it_is_open_is_read_on(small: Path, cache: DecodedCache) -> None:
     parser = open_parser(small, cache)
     wanted, batches = read(open_parser(small, None)), parser.batches()
     first = next(batches)
-    clear_caches(cache.folder)
+    shutil.rmtree(cache.path)
     assert_same_batches([first, *batches], wanted)
 
 
@@ -321,9 +323,9 @@ def test_a_folder_in_the_place_of_the_cache_is_a_warning(
     small: Path, cache: DecodedCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_parser(small, cache)
-    (entry,) = list_caches(cache.folder)
-    entry.path.unlink()
-    entry.path.mkdir()
+    (path,) = caches(cache)
+    path.unlink()
+    path.mkdir()
     caplog.clear()
     assert_reads_right(open_parser(small, cache), small)
     assert "are decoded from the original files: " in caplog.records[-1].getMessage()
@@ -338,8 +340,7 @@ def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
     def refuse(*arguments: Any, **options: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    for name in ("utime", "mkdir"):
-        monkeypatch.setattr(os, name, refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     monkeypatch.setattr(FileLock, "acquire", refuse)
     assert open_parser(small, cache).source.file is not None
 
@@ -364,23 +365,23 @@ def test_a_damaged_cache_is_built_again_with_a_warning(
     harm: str, small: Path, cache: DecodedCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_parser(small, cache)
-    (entry,) = list_caches(cache.folder)
+    (path,) = caches(cache)
     if harm.startswith("of "):
         other = write_small(tmp_path / "other", 61 if harm == "of another dataset" else NUM_EXAMPLES, first=100)
         open_parser(other, DecodedCache(tmp_path / "others"))
-        (theirs,) = list_caches(tmp_path / "others")
-        shutil.copy(theirs.path, entry.path)
+        (theirs,) = caches(tmp_path / "others")
+        shutil.copy(theirs, path)
     else:
-        content = bytearray(entry.path.read_bytes())
+        content = bytearray(path.read_bytes())
         at = {"header": 3, "metadata": 24 + 3 * 1041 + 40}.get(harm)
         if at is not None:
             content[at] ^= 1
-        entry.path.write_bytes(content[: {"cut": 100_000, "empty": 0}.get(harm, len(content))])
+        path.write_bytes(content[: {"cut": 100_000, "empty": 0}.get(harm, len(content))])
     caplog.clear()
     parser = open_parser(small, cache)
     (line,) = lines_of(caplog)
-    assert line.startswith(f"The decoded cache of pictures:1.0.0 is damaged, and is built again: {entry.path}")
-    assert verify(entry.path).num_samples == NUM_EXAMPLES
+    assert line.startswith(f"The decoded cache of pictures:1.0.0 is damaged, and is built again: {path}")
+    assert verify(path).num_samples == NUM_EXAMPLES
     assert_reads_right(parser, small)
 
 
@@ -402,21 +403,11 @@ def test_a_builder_that_was_killed_leaves_no_cache_and_the_next_start_builds_one
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    (entry,) = list_caches(cache.folder)
-    assert (entry.state, entry.dataset, entry.last_used) == ("unfinished", "pictures:1.0.0", None)
-    assert not entry.path.exists()
+    assert left_in(cache.path) == [".json", ".lock", ".tmp"]
     parser = open_parser(small, cache)
     assert parser.source.file is not None
     assert_reads_right(parser, small)
-
-
-def test_what_a_killed_builder_left_is_cleared(small: Path, cache: DecodedCache) -> None:
-    process = FORK.Process(target=_die_while_building, args=(small, cache))
-    process.start()
-    process.join()
-    assert ".tmp" in left_in(cache.path)
-    assert len(clear_caches(cache.folder)) == 1
-    assert os.listdir(cache.path) == []
+    assert left_in(cache.path) == [".beton", ".json", ".lock"]
 
 
 def test_an_interrupted_build_leaves_nothing_but_a_free_lock(
@@ -451,18 +442,18 @@ def test_a_shard_that_is_missing_is_an_error_and_no_warning(
 def held(small: Path, cache: DecodedCache) -> Iterator[tuple[Path, CacheStatus, FileLock]]:
     """The place of a cache, what its builder said last, and the lock that it holds."""
     open_parser(small, cache)
-    (entry,) = list_caches(cache.folder)
-    entry.path.unlink()
+    (path,) = caches(cache)
+    path.unlink()
     status = CacheStatus("pictures:1.0.0", "train", None, READING, 20, 60, silence_s=0.3, pid=4321, host="elsewhere")
-    write_status(status_path(entry.path), status)
-    with FileLock(lock_path(entry.path)) as lock:
-        yield entry.path, status, lock
+    write_status(status_path(path), status)
+    with FileLock(lock_path(path)) as lock:
+        yield path, status, lock
 
 
 def test_a_stuck_builder_is_not_waited_for(
     held: Any, small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, _, _ = held
+    path, status, _ = held
     monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
     parser = open_parser(small, cache)
     (line,) = lines_of(caplog)
@@ -470,9 +461,7 @@ def test_a_stuck_builder_is_not_waited_for(
         f"process 4321 on elsewhere that builds {path} has reported nothing for 0 s: it is stuck. End it, and" in line
     )
     assert_reads_right(parser, small)
-    assert [entry.state for entry in list_caches(cache.folder)] == ["building"]
-    assert clear_caches(cache.folder) == []
-    assert status_path(path).exists()
+    assert read_status(status_path(path)) == status
 
 
 def test_a_builder_that_goes_on_is_waited_for_and_shown(

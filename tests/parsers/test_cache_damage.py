@@ -19,8 +19,10 @@ from parsers.cached_pictures import (
     WHOLE,
     assert_reads_right,
     assert_same_batches,
+    caches,
     lines_of,
     open_parser,
+    phase_of,
     read,
 )
 from tfds_torch import (
@@ -32,7 +34,7 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.errors import CorruptRecordError, WorkerError
-from tfds_torch.parsers.cache.decoded_cache import list_caches
+from tfds_torch.parsers.cache.status import COMPLETE, DAMAGED
 from tfds_torch.parsers.error_context import error_context_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
@@ -54,8 +56,8 @@ PREPROCESSES = {
 
 
 def path_of(cache: DecodedCache) -> Path:
-    (entry,) = list_caches(cache.folder)
-    return entry.path
+    (path,) = caches(cache)
+    return path
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:
@@ -143,7 +145,7 @@ def test_only_the_damaged_examples_are_read_from_the_original_files_with_one_war
         r"next start builds it again: .*\.beton: sample 7 .* do not have their checksum: the file is corrupt\. .*",
         line,
     )
-    assert [entry.state for entry in list_caches(cache.folder)] == ["damaged"]
+    assert phase_of(path_of(cache)) == DAMAGED
 
 
 @pytest.mark.parametrize("preprocess", PREPROCESSES)
@@ -166,7 +168,7 @@ def test_a_cache_whose_images_are_smaller_gives_the_same_pixels_for_those_that_a
     path = path_of(cache)
     flip(path, read_head(str(path)).layout.pages_at + 3 * 11 * 11 * 3)
     assert_same_batches(read(parser), wanted)
-    assert list_caches(cache.folder)[0].state == "damaged"
+    assert phase_of(path) == DAMAGED
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -185,7 +187,7 @@ def test_damage_that_workers_find_lets_the_next_start_build_the_cache_again(
     (line,) = lines_of(caplog)
     assert line.startswith(f"The decoded cache of pictures:1.0.0 is damaged, and is built again: {path}: sample 0 ")
     assert verify(path).num_samples == NUM_EXAMPLES
-    assert [entry.state for entry in list_caches(cache.folder)] == ["complete"]
+    assert phase_of(path) == COMPLETE
 
 
 def test_damage_of_a_cache_that_was_built_again_meanwhile_is_not_noted(small: Path, cache: DecodedCache) -> None:
@@ -198,7 +200,7 @@ def test_damage_of_a_cache_that_was_built_again_meanwhile_is_not_noted(small: Pa
     flip(whole, read_head(str(path)).layout.pages_at)
     whole.replace(path)
     assert isinstance(parser.source.read(ALL, [PIXELS])[PIXELS], list)
-    assert [entry.state for entry in list_caches(cache.folder)] == ["complete"]
+    assert phase_of(path) == COMPLETE
 
 
 # Cuts

@@ -19,7 +19,7 @@ from picture_fixtures import NAME, photograph, save, write_pictures
 from PIL import Image
 from tfds_fixtures import Datasets, as_remote, shard_files, write_shard
 
-from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, read
+from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, caches, read
 from parsers.resuming import ParserLoader
 from tfds_torch import (
     DecodedCache,
@@ -34,7 +34,8 @@ from tfds_torch import (
     demo,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, StateMismatchError
-from tfds_torch.parsers.cache.decoded_cache import list_caches
+from tfds_torch.parsers.cache.decoded_cache import status_path
+from tfds_torch.parsers.cache.status import COMPLETE, read_status
 from tfds_torch.storage.beton.verify import verify
 from tfds_torch.storage.cached_source import PIXELS
 from tfds_torch.storage.stored_pixels import StoredPixels
@@ -297,9 +298,11 @@ def test_a_parser_with_a_cache_resumes_at_every_step(grids: Any, small: Path, fo
 
 def test_the_file_is_a_whole_beton_file(small: Path, folder: Path, tmp_path: Path) -> None:
     ParserTfds(small, NAME, cache=DecodedCache(tmp_path))
-    (entry,) = list_caches(tmp_path)
-    assert verify(entry.path).num_samples == NUM_EXAMPLES
-    assert (entry.dataset, entry.split, entry.state) == ("pictures:1.0.0", "train", "complete")
+    (path,) = caches(tmp_path)
+    assert verify(path).num_samples == NUM_EXAMPLES
+    status = read_status(status_path(path))
+    assert status is not None
+    assert (status.dataset, status.split, status.phase) == ("pictures:1.0.0", "train", COMPLETE)
 
 
 # Which cache is read
@@ -324,14 +327,14 @@ def test_a_dataset_that_was_moved_keeps_its_cache_and_one_that_changed_does_not(
     ParserTfds(root, NAME, cache=cache)
     moved = shutil.move(root, tmp_path / "moved")
     ParserTfds(moved, NAME, cache=cache)
-    assert len(list_caches(cache.folder)) == 1
+    assert len(caches(cache)) == 1
     shard = shard_files(moved / NAME / "1.0.0", "train")[0]  # type: ignore[operator]
     records = list(read_records(shard))
     records[0], records[1] = records[1], records[0]
     write_shard(shard, records)
     os.utime(shard, ns=(0, 0))
     changed, plain = (ParserTfds(moved, NAME, batch_size=16, cache=one) for one in (cache, None))
-    assert len(list_caches(cache.folder)) == 2
+    assert len(caches(cache)) == 2
     assert_same_batches(read(changed), read(plain))
 
 
@@ -343,7 +346,7 @@ def test_an_image_that_was_exchanged_for_one_of_its_size_is_not_read_out_of_the_
         os.utime(path, ns=(level, level))
         parser = ParserTfds(tmp_path / "images", "image_folder", cache=DecodedCache(tmp_path / "cache"))
         assert (parser[0].image[..., 0] == level).all()
-    assert len(list_caches(tmp_path / "cache")) == 2
+    assert len(caches(tmp_path / "cache")) == 2
 
 
 def test_a_parser_that_was_pickled_reads_the_cache_and_builds_none(

@@ -126,3 +126,9 @@ def test_what_has_no_index_is_said(
 ) -> None:
     assert run(["index", url.format(url=serve(numbered_root))]) == code
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["remove"], ["index"], ["index", "s3://bucket/a", "--cache", "x"]):
+        assert run(words) == 2
+        assert "usage: python -m tfds_torch.remote" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from cached_content import empty_cache
 from chosen import PROMISES
 from pytest_report import add_section
 from resume_counts import Count, Outcome, count_outcomes
@@ -25,7 +26,6 @@ from runtime.ended import wait_until_ended
 
 from tfds_torch import ReadOptions, World
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.storage.remote.cache_content import clear_cache
 from tfds_torch.storage.remote.fetcher_process import MODULE
 from torch_data import kill_lives, reading
 
@@ -277,7 +277,7 @@ def kill_and_compare(campaign: Campaign, place: Place, folder: Path, config: pyt
         while (num_left := campaign.num_kills - training.killed.total()) > 0:
             life, kills = campaign.random_life(place, numbers), campaign.random_kills(place, numbers, num_left)
             if place.cache is not None and numbers.randrange(2):
-                clear_cache(place.cache)  # So that much is fetched; what a killed life has left may still run.
+                empty_cache(place.cache)  # So that much is fetched; what a killed life has left may still run.
             if kills[-1].victim == "fetcher":  # Something must end it.
                 kills[-1] = replace(kills[-1], victim="training")
             code = training.live(life, kills)

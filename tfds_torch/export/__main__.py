@@ -11,18 +11,15 @@ _INTERRUPTED = 130
 
 
 def _main() -> int:
-    is_cache = sys.argv[1:2] == ["cache"]
-    flags = None if is_cache else parse_arguments(None)
+    flags = parse_arguments(None)
     ending = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
     before = {one: signal.signal(one, _end) for one in ending}
     try:
-        if is_cache:
-            from tfds_torch.parsers.cache.command import run as run_cache
-        else:
-            from tfds_torch.export.command import run  # Only now: TFDS takes a second.
+        from tfds_torch.export.command import run  # Only now: TFDS takes a second.
+
         for number, handler in before.items():
             signal.signal(number, handler)
-        return run_cache(sys.argv[2:]) if flags is None else run(flags)
+        return run(flags)
     except KeyboardInterrupt:  # One more, while the first one was reported.
         return _INTERRUPTED
     finally:

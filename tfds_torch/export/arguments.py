@@ -9,8 +9,8 @@ _DESCRIPTION = """Writes a prepared TFDS dataset in another format: one .beton f
 tfrecord, array_record). Each file is there whole or not at all, with the original bytes of its JPEG images, in the
 order of its examples. The same command goes on with a folder of shards that was not completed. Without --root, the
 names digits, photos and episodes stand for the embedded datasets, which are built at their first use; --fake builds
-made-up content for any other name. The other command is `cache list | clear`. Exit code: 0 written, 1 not written (or
-not verified), 2 wrong usage or no such dataset, 130 interrupted."""
+made-up content for any other name. Exit code: 0 written, 1 not written (or not verified), 2 wrong usage or no such
+dataset, 130 interrupted."""
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,1 +1,1 @@
-"""The command `python -m tfds_torch.remote`: what is cached of object stores, and the indices of their shards."""
+"""The command `python -m tfds_torch.remote index`: the indices of shards in object stores."""

@@ -1,19 +1,16 @@
 """How a command writes: quietly, in any encoding, and to readers that may go away."""
 
 import io
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.runtime import shown_bars
-from tfds_torch.runtime.printable import printable
 
 _WIDTH_OF_PIPES = 160
 
@@ -45,38 +42,6 @@ def make_console() -> PatientConsole:
     """Returns the console of a command's results; a pipe has no width, and whole lines are what it is read for."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     return PatientConsole(emoji=False, highlight=False, width=None if is_terminal else _WIDTH_OF_PIPES)
-
-
-def print_json(console: Console, values: Mapping[str, object]) -> None:
-    """Prints values as JSON."""
-    console.print(Text(json.dumps(values, indent=2)), soft_wrap=True)
-
-
-def run_action(act: Callable[[PatientConsole], object], *, interrupted: str, failed: str) -> int:
-    """Does what a command is for, reports its errors on standard error, and returns the exit code.
-
-    Args:
-        act: gets the console of the results.
-        interrupted: what is printed after Ctrl-C, a sentence.
-        failed: how the sentence about an OSError begins.
-
-    Returns:
-        0 done, 1 failed, 2 wrong usage, 130 interrupted.
-    """
-    errors, console = Console(stderr=True, emoji=False, highlight=False), make_console()
-    try:
-        act(console)
-    except KeyboardInterrupt:
-        errors.print(interrupted, soft_wrap=True)
-        return 130
-    except TfdsTorchError as error:
-        errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
-        return 2 if isinstance(error, ConfigError) else 1
-    except OSError as error:
-        console.on_broken_pipe()  # Python would try it once more at its end.
-        errors.print(f"[bold red]error:[/] {failed}: {error.strerror}.", soft_wrap=True)
-        return 1
-    return 0
 
 
 class ProgressBar(Progress):

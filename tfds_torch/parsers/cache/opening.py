@@ -6,7 +6,6 @@ files, with one warning.
 
 import hashlib
 import logging
-import os
 import re
 import shutil
 import time
@@ -120,8 +119,6 @@ def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> Bet
     except (ShardError, ConfigError) as error:
         problem = f"is damaged, and is built again: {error}"
     else:
-        with suppress(OSError):  # A folder of root's. The system itself may not note when a file is read.
-            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return file
     if should_warn:
         _logger.warning("The decoded cache of %s %s", source.name, problem)

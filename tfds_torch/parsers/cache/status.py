@@ -12,9 +12,6 @@ from typing import get_type_hints
 from tfds_torch.runtime.own_files import read_own, write_own
 
 READING, WRITING, COMPLETE, FAILED, DAMAGED = "reading", "writing", "complete", "failed", "damaged"
-BUILDING = (READING, WRITING)
-"""Phases of a cache that is being built: images are decoded; the file is brought to the disk."""
-
 LONGEST_SILENCE_S = 300.0
 """A builder that decodes images and reports nothing for longer is stuck."""
 

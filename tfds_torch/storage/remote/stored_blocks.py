@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,8 +114,8 @@ def unlink_block(block: StoredBlock) -> bool:
         return False
     except IsADirectoryError as error:
         raise ConfigError(
-            f"{block.path} is a folder, not a block: the cache is not as it was written. "
-            f"`python -m tfds_torch.remote clear` empties it."
+            f"{block.path} is a folder, not a block: the cache is not as it was written. Remove it: "
+            f"rm -r {shlex.quote(block.path)}"
         ) from error
     return True
 

@@ -58,8 +58,3 @@ def without_secrets(url: str) -> str:
     rest = rest.partition("?")[0].partition("#")[0]
     host, slash, path = rest.partition("/")
     return scheme + separator + host.rpartition("@")[2] + slash + path
-
-
-def is_below(url: str, prefix: str) -> bool:
-    """Returns whether an object lies below a prefix, or is it."""
-    return url == prefix or url.startswith(prefix.rstrip("/") + "/")
