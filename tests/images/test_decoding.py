@@ -23,7 +23,7 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images import decoding
-from tfds_torch.images.decoders import pillow, png, png_strips, simplejpeg, turbojpeg
+from tfds_torch.images.decoders import pillow, png, simplejpeg, turbojpeg
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, ImageFormat
 
@@ -228,7 +228,6 @@ def decoded_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     spy(turbojpeg, "turbojpeg")
     spy(simplejpeg, "simplejpeg")
     spy(png, "kornia-rs")
-    spy(png_strips, "strips")
     spy(pillow, "Pillow")
     return names
 
@@ -247,15 +246,15 @@ def decoded_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("jpeg ycck", "RGB", "Pillow"),
         ("png rgb", "RGB", "kornia-rs"),
         ("png rgb", None, "kornia-rs"),
-        ("png rgb", "L", "strips"),
+        ("png rgb", "L", "Pillow"),
         ("png rgba", "RGBA", "kornia-rs"),
-        ("png rgba", "RGB", "strips"),
+        ("png rgba", "RGB", "Pillow"),
         ("png grey", "L", "kornia-rs"),
-        ("png grey", "RGB", "strips"),
+        ("png grey", "RGB", "Pillow"),
         ("png rgb interlaced", "RGB", "kornia-rs"),
-        ("png palette", "RGB", "strips"),
-        ("png rgb 16 bit", "RGB", "strips"),
-        ("png grey alpha", None, "strips"),
+        ("png palette", "RGB", "Pillow"),
+        ("png rgb 16 bit", "RGB", "Pillow"),
+        ("png grey alpha", None, "Pillow"),
         ("gif", "RGB", "Pillow"),
         ("bmp 24 bit", "RGB", "Pillow"),
         ("webp lossy", "RGB", "Pillow"),
@@ -293,7 +292,7 @@ def test_pillow_decodes_jpeg_where_it_was_chosen(decoded_by: list[str]) -> None:
     assert decoded_by == ["Pillow"]
 
 
-@pytest.mark.parametrize(("height", "decoder"), [(128, "kornia-rs"), (129, "strips")])
+@pytest.mark.parametrize(("height", "decoder"), [(128, "kornia-rs"), (129, "Pillow")])
 def test_large_png_images_go_to_the_decoder_that_frees_the_lock(
     height: int, decoder: str, decoded_by: list[str]
 ) -> None:
@@ -303,7 +302,7 @@ def test_large_png_images_go_to_the_decoder_that_frees_the_lock(
 
 @pytest.mark.parametrize(
     ("image", "found"),
-    [(JPEG, "Pillow finds 37 x 45"), (PNG, "the PNG has 37 x 45")],
+    [(JPEG, "Pillow finds 37 x 45"), (PNG, "Pillow finds 37 x 45")],
     ids=["jpeg", "png"],
 )
 def test_a_decoder_that_finds_another_size_is_not_believed(image: bytes, found: str) -> None:

@@ -1,20 +1,24 @@
-"""Everything else by Pillow: GIF, BMP, WebP, CMYK JPEG, and JPEG that is flawed but readable.
+"""Everything else by Pillow: most PNG, GIF, BMP, WebP, CMYK JPEG, and JPEG that is flawed but readable.
 
 Pillow's file classes are called, not `Image.open`: the header has the format, and the limit of pixels is ours.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, Window, describe_pillow_error
+from tfds_torch.images.decoders.png import check_chunks, check_rows
 from tfds_torch.images.headers import Header, ImageFormat
 
 
@@ -26,6 +30,7 @@ class _JpegFile(JpegImageFile):
 
 _FILES: Mapping[ImageFormat, type[ImageFile]] = {
     ImageFormat.JPEG: _JpegFile,
+    ImageFormat.PNG: PngImageFile,
     ImageFormat.GIF: GifImageFile,
     ImageFormat.BMP: BmpImageFile,
     ImageFormat.WEBP: WebPImageFile,
@@ -33,17 +38,22 @@ _FILES: Mapping[ImageFormat, type[ImageFile]] = {
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
-    """Returns a window of any image but a PNG; of an animation, of the first frame.
+    """Returns a window of any image; of an animation, of the first frame. Of 16 bits, the upper 8 are kept.
 
     Raises:
         ImageDecodeError: Pillow cannot decode it, or the header has another size.
     """
-    try:
-        decoded = _load(image, header, mode, shrink)
-    except (ImageDecodeError, MemoryError):
-        raise
-    except Exception as error:
-        raise ImageDecodeError(describe_pillow_error(error)) from error
+    with _pillow_errors():
+        file = _load(image, header, shrink)
+        transparent = file.info.pop("transparency", None)  # Pillow warns where a conversion drops it.
+        if transparent is not None and mode == "RGBA":
+            file.info["transparency"] = _transparent(transparent, file, header)
+        if file.mode.startswith("I"):  # A grey PNG of 16 bits. Pillow makes 255 of everything above.
+            decoded = np.array(Image.fromarray((np.asarray(file) >> 8).astype(np.uint8)).convert(mode))
+        else:
+            decoded = np.array(file if file.mode == mode else file.convert(mode))
+        if header.format == ImageFormat.PNG:
+            check_rows(image, decoded)
     pixels = decoded if decoded.ndim == 3 else decoded[..., None]
     if out is None:
         return pixels[window]
@@ -53,16 +63,47 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
     return out
 
 
-def _load(image: bytes, header: Header, mode: str, shrink: int) -> Pixels:
+def decode_grey_16(image: bytes, header: Header) -> NDArray[np.uint16]:
+    """Returns uint16 [h, w, 1] of a grey PNG of 16 bits; an ImageDecodeError where it cannot be decoded."""
+    with _pillow_errors():
+        pixels = np.asarray(_load(image, header)).astype(np.uint16)
+        check_rows(image, pixels)
+    return pixels[..., None]
+
+
+@contextmanager
+def _pillow_errors() -> Iterator[None]:
+    """Lets every error of Pillow's be an ImageDecodeError, but for a lack of memory."""
+    try:
+        yield
+    except (ImageDecodeError, MemoryError):
+        raise
+    except Exception as error:
+        raise ImageDecodeError(describe_pillow_error(error)) from error
+
+
+def _load(image: bytes, header: Header, shrink: int = 1) -> ImageFile:
+    if header.format == ImageFormat.PNG:
+        check_chunks(image)
     file = _FILES[header.format](io.BytesIO(image))
     if file.size != (header.width, header.height):
         raise ImageDecodeError(
             f"Its header has {header.height} x {header.width} pixels, and Pillow finds {file.height} x {file.width}."
         )
+    if header.format == ImageFormat.PNG and file.mode == "P" and file.palette is None:
+        raise ImageDecodeError("The PNG has no palette.")
     if shrink > 1:
         file.draft(None, (header.width // shrink, header.height // shrink))
     file.load()
-    transparent = file.info.pop("transparency", None)  # Pillow warns where a conversion drops it.
-    if transparent is not None and mode == "RGBA":
-        file.info["transparency"] = transparent
-    return np.array(file.convert(mode))
+    return file
+
+
+def _transparent(transparent: object, file: ImageFile, header: Header) -> object:
+    """Returns the transparent colour, grey level, or opacity of each colour of a palette, as Pillow converts it."""
+    if header.format != ImageFormat.PNG:
+        return transparent
+    if header.bit_depth == 16:
+        raise ImageDecodeError("It has a transparent colour of 16 bits, which cannot be decoded as RGBA.")
+    if file.mode == "L" and isinstance(transparent, int):
+        return transparent * (255 // ((1 << header.bit_depth) - 1))  # Pillow scales the pixels, and not this.
+    return transparent

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders.png_strips import check_chunks, decode_grey_16
+from tfds_torch.images.decoders.pillow import decode_grey_16
+from tfds_torch.images.decoders.png import check_chunks
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import Header
 
