@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign_files import OTHER_USER, give_away
+from foreign_folders import OTHER_USER, give_away
 
 from loaders import sources
 from loaders.sources import NUM_ITEMS, Open, Whole, equal, every_kind
@@ -278,8 +278,8 @@ def test_a_source_that_cannot_be_pickled_is_named(method: str, new_children: New
         ({"start_method": "frok"}, r"start_method='frok' must be one of .* Did you mean 'fork'\?"),
         ({"transport": "share"}, r"transport='share' must be one of .* Did you mean 'shared'\?"),
         ({"socket_dir": 3, "transport": "zmq"}, "socket_dir=3 must be the path of a folder"),
-        ({"socket_dir": "/nowhere/at/all"}, "cannot be looked at"),
-        ({"socket_dir": os.devnull}, "is not a folder"),
+        ({"socket_dir": "/nowhere/at/all"}, "cannot be used: No such file"),
+        ({"socket_dir": os.devnull}, "cannot be used: Not a directory"),
         ({"socket_dir": "/tmp", "transport": "shared"}, "socket_dir has no effect with transport='shared'"),
         ({"concurrent": True, "persistent_workers": True}, "exclude each other"),
         ({"source": "photos"}, r"source is 'photos' \(str\), which is not a source of items"),
@@ -296,7 +296,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     for mode in (0o770, 0o777, 0o1777):
         tmp_path.chmod(mode)
         with pytest.raises(
-            ConfigError, match=rf"not this user's own: others can write to it \(mode {mode:o}\)\. Use a"
+            ConfigError, match=rf"not this user's own: others can write to it \(mode {mode:o}\)\. .*chmod go-w"
         ):
             load(sources.numbers, socket_dir=tmp_path)
 

@@ -127,20 +127,26 @@ def test_names_of_ones_own_are_no_part_of_what_is_kept(robots: Robots) -> None:
     check_statistics(other["x"], all_values(robots, "libero_like", "observation/joint"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "other", "foreign"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "other"])
 def test_damaged_statistics_are_computed_again(robots: Robots, own_cache: Path, damage: str) -> None:
     expected = open_parser(robots, "libero_like").statistics(["action"]).as_dict()
     (file,) = (own_cache / "tfds_torch" / "statistics").iterdir()
     content = file.read_bytes()
-    if damage == "foreign":
-        file.chmod(0o666)
-        other = content[16:].replace(b"0", b"1")
-        file.write_bytes(hashlib.blake2b(other, digest_size=16).digest() + other)
-    else:
-        flipped = content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
-        file.write_bytes({"cut": content[:-1], "flipped": flipped, "other": b"no statistics"}[damage])
+    flipped = content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+    file.write_bytes({"cut": content[:-1], "flipped": flipped, "other": b"no statistics"}[damage])
     assert open_parser(robots, "libero_like").statistics(["action"]).as_dict() == expected
     assert file.read_bytes() == content
+
+
+def test_planted_statistics_are_neither_read_nor_replaced(robots: Robots, own_cache: Path) -> None:
+    expected = open_parser(robots, "libero_like").statistics(["action"]).as_dict()
+    (file,) = (own_cache / "tfds_torch" / "statistics").iterdir()
+    other = file.read_bytes()[16:].replace(b"0", b"1")
+    planted = hashlib.blake2b(other, digest_size=16).digest() + other
+    file.write_bytes(planted)
+    file.parent.chmod(0o777)
+    assert open_parser(robots, "libero_like").statistics(["action"]).as_dict() == expected
+    assert file.read_bytes() == planted
 
 
 # The layout of other loaders.

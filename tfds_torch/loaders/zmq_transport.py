@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import shutil
-import stat
 import struct
 import tempfile
 import weakref
@@ -18,7 +17,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.transport import END, Codec, Message, ProtocolError, pack_numbers, unpack_message
 from tfds_torch.loaders.wire import MOST_BUFFERS
 from tfds_torch.loaders.wire_items import MOST_BYTES
-from tfds_torch.runtime.own_files import why_foreign
+from tfds_torch.runtime.own_folder import ForeignFolderError, check_own_folder
 from tfds_torch.runtime.shared_slots import SlotPacking
 
 _KEY_BYTES = _SIGNATURE_BYTES = 32
@@ -43,17 +42,14 @@ def import_zmq() -> Any:
 def check_socket_folder(folder: Path) -> None:
     """Checks that a folder may hold sockets: only this user can put anything into it."""
     try:
-        found = folder.stat()
-    except OSError as error:
-        raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} cannot be looked at: {error.strerror}.") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} is not a folder.")
-    clause = why_foreign(found)
-    if clause is not None:
+        check_own_folder(folder.resolve())
+    except ForeignFolderError as error:
         raise ConfigError(
-            f"MultiLoader: socket_dir={str(folder)!r} is not this user's own: {clause}. Use a folder of your own "
-            f"(chmod 700), or leave out socket_dir: a private one is made."
-        )
+            f"MultiLoader: socket_dir={str(folder)!r} is not this user's own: {error.strerror}. Or leave out "
+            f"socket_dir: a private folder is made."
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"MultiLoader: socket_dir={str(folder)!r} cannot be used: {error.strerror}.") from None
 
 
 class ZmqTransport:

@@ -1,6 +1,7 @@
 """Small files of values that were read from a dataset once, in the user's cache folder: used again, or made again.
 
-Layout: a digest of the content (16 bytes), and the content. What is damaged, or not this user's own, is not used.
+Layout: a digest of the content (16 bytes), and the content. What is damaged, or in a folder where another user may have
+put it, is not used.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ from pathlib import Path
 import platformdirs
 
 from tfds_torch.runtime.atomic_file import write_atomically
-from tfds_torch.runtime.own_files import ForeignFileError, check_own_folder, own_folder, read_own, remove_foreign
+from tfds_torch.runtime.own_folder import ForeignFolderError, check_own_folder, own_folder
 
 _DIGEST_BYTES = 16
 _logger = logging.getLogger(__name__)
@@ -31,9 +32,9 @@ def kept_path(kind: str, identity: object, suffix: str) -> Path:
 def load_kept(file: Path) -> bytes | None:
     """Returns what is kept; None: there is nothing, or it is not whole or not one's own."""
     try:
-        check_own_folder(file.parent, closes=True)
-        content = read_own(file)
-    except (OSError, ValueError):  # ForeignFileError is an OSError.
+        check_own_folder(file.parent)
+        content = file.read_bytes()
+    except (OSError, ValueError):
         return None
     digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     return body if _digest(body) == digest else None
@@ -48,10 +49,9 @@ def store_kept(file: Path, content: bytes, what: str) -> None:
         what: what it is, for messages, such as "Targets".
     """
     try:
-        own_folder(file.parent, closes=True)
-        remove_foreign(file)
+        own_folder(file.parent)
         write_atomically(file, _digest(content) + content, follows_link=False)
-    except ForeignFileError as error:
+    except ForeignFolderError as error:
         _logger.warning("%s are not kept: %s is not this user's own: %s.", what, error.filename, error.strerror)
     except OSError as error:
         _logger.info("%s could not be kept in %s: %s", what, file, error)

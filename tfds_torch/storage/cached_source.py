@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, check_own_folder
+from tfds_torch.runtime.own_folder import ForeignFolderError, check_own_folder
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.network import Network
@@ -124,8 +124,7 @@ def read_rows(file: BetonSource, names: Mapping[str, str], dtypes: Mapping[str, 
 def _check_own(path: Path) -> None:
     try:
         check_own_folder(path.parent)
-        check_own_file(path)
-    except ForeignFileError as error:
+    except ForeignFolderError as error:
         raise ShardError(f"{error.filename} is not this user's own: {error.strerror}.") from None
     except OSError as error:
         raise unreadable(path, error) from error

@@ -20,9 +20,9 @@ from typing import Generic, TypeVar
 
 import google_crc32c
 import platformdirs
-from filelock import BaseFileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
-from tfds_torch.runtime.own_files import ForeignFileError, open_own, own_folder, own_lock
+from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
 
 _HEAD, _TABLE_SIZE = struct.Struct("<8sII"), struct.Struct("<Q")
 _TABLE_START = _HEAD.size + _TABLE_SIZE.size
@@ -77,8 +77,7 @@ class IndexCache(Generic[_Index]):
             is_right: whether an index is that of the shards, where more is known than stamps tell.
         """
         try:
-            # This package makes the folder, so it may close it: that of a user with umask 002 is open to a group.
-            own_folder(self.path.parent, closes=True)
+            own_folder(self.path.parent)
             stored = self._load(warns=True)
             if stored is not None and is_right(stored):
                 return stored
@@ -89,7 +88,7 @@ class IndexCache(Generic[_Index]):
                 "other.",
                 self.dataset,
                 self.path.parent,
-                error.strerror if isinstance(error, ForeignFileError) else error,
+                error.strerror if isinstance(error, ForeignFolderError) else error,
             )
             return self.build()
         try:
@@ -106,11 +105,10 @@ class IndexCache(Generic[_Index]):
             FileNotFoundError: there is none.
             UnusableIndexError: it is about other shards, or these have changed.
             DamagedIndexError: it is damaged, or not an index file of this version.
-            ForeignFileError: it is not this user's own.
             OSError: it cannot be read.
         """
         # Nothing in the file is believed before its checksum, and nothing is allocated by what it says.
-        with open(open_own(self.path), "rb") as file:
+        with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             _check_head(file.read(_HEAD.size))
             if size < _TABLE_START:
@@ -179,8 +177,6 @@ class IndexCache(Generic[_Index]):
             level, problem = logging.WARNING, str(error)
         except UnusableIndexError as error:
             level, problem = logging.INFO, str(error)
-        except ForeignFileError as error:
-            level, problem = logging.WARNING, f"it is not this user's own: {error.strerror}"
         except OSError as error:
             level, problem = logging.WARNING, f"it cannot be read: {error.strerror}"
         if warns:
@@ -188,7 +184,7 @@ class IndexCache(Generic[_Index]):
         return None
 
     def _wait_for_lock(self) -> BaseFileLock:
-        lock = own_lock(self.path.with_name(f"{self.path.name}.lock"))
+        lock = FileLock(self.path.with_name(f"{self.path.name}.lock"), mode=0o600)
         try:
             lock.acquire(timeout=_LONG_WAIT_S)
         except Timeout:

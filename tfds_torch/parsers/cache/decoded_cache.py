@@ -13,12 +13,6 @@ from tfds_torch.storage.beton.format import LARGEST_SIDE
 
 SUFFIX = ".beton"
 
-MAKE_OWN = (
-    "Close it to others (chmod go-w) where it is yours, or name another folder: one that does not exist yet is made "
-    "for you alone."
-)
-"""The advice about a folder that is not this user's own."""
-
 CACHED_MODES = ("RGB", "L")
 """Image modes that come out of three channels exactly as the files have them."""
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from filelock import BaseFileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExportError, ShardError
 from tfds_torch.parsers.cache.building import CacheContent, Estimate, build, estimate, make_pixels, number_fields
-from tfds_torch.parsers.cache.decoded_cache import MAKE_OWN, SUFFIX, DecodedCache, lock_path, status_path
+from tfds_torch.parsers.cache.decoded_cache import SUFFIX, DecodedCache, lock_path, status_path
 from tfds_torch.parsers.cache.progress import CacheProgress
 from tfds_torch.parsers.cache.status import (
     COMPLETE,
@@ -31,7 +31,7 @@ from tfds_torch.parsers.cache.status import (
     read_status,
     write_status,
 )
-from tfds_torch.runtime.own_files import ForeignFileError, check_own_file, own_folder, own_lock, remove_foreign
+from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
 from tfds_torch.storage.source import Source
@@ -85,12 +85,15 @@ def _open_or_build(content: CacheContent, split: str, cache: DecodedCache, file_
     """Returns the cache; None, after a warning, where there is none and it cannot be built."""
     name = f"{content.source.name} ({split})"
     try:
-        path = own_folder(cache.path, closes=cache.folder is None) / file_name
+        path = own_folder(cache.path) / file_name
         return _open(path, content) or _Building(content, split, path).open(name)
     except _NotBuiltError as error:
         reason = str(error)
-    except ForeignFileError as error:
-        reason = f"{error.filename} is not this user's own: {error.strerror}. {MAKE_OWN}"
+    except ForeignFolderError as error:
+        reason = (
+            f"{error.filename} is not this user's own: {error.strerror}. Or name another folder, "
+            f"DecodedCache(folder): one that does not exist yet is made for you alone."
+        )
     except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks.
         reason = f"{cache.path} cannot be written to: {getattr(error, 'strerror', None) or error}."
     _logger.warning(
@@ -100,10 +103,11 @@ def _open_or_build(content: CacheContent, split: str, cache: DecodedCache, file_
 
 
 def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> BetonSource | None:
-    """Returns a complete cache; None where it is absent or damaged, or another user may have written it."""
+    """Returns a complete cache; None where it is absent or damaged."""
     source = content.source
+    if not path.exists():
+        return None
     try:
-        check_own_file(path)
         file = BetonSource(path)
         manifest = file.head.manifest
         if manifest is None or manifest.facts.fingerprint != content.fingerprint or len(file) != len(source):
@@ -112,17 +116,11 @@ def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> Bet
         if status is not None and status.phase == DAMAGED:
             raise CorruptRecordError(status.reason)
         file.check()
-    except FileNotFoundError:
-        return None
-    except ForeignFileError as error:
-        problem = f"is not this user's own, and is built again: {path}: {error.strerror}."
     except (ShardError, ConfigError) as error:
-        problem = f"is damaged, and is built again: {error}"
-    else:
-        return file
-    if should_warn:
-        _logger.warning("The decoded cache of %s %s", source.name, problem)
-    return None
+        if should_warn:
+            _logger.warning("The decoded cache of %s is damaged, and is built again: %s", source.name, error)
+        return None
+    return file
 
 
 @dataclass(frozen=True)
@@ -136,14 +134,12 @@ class _Building:
     def open(self, name: str) -> BetonSource | None:
         """Returns the cache."""
         with CacheProgress(name) as progress:
-            lock = own_lock(lock_path(self.path))
+            lock = FileLock(lock_path(self.path), mode=0o600)
             waited_for = self._take_turn(lock, progress)
             try:
                 file = _open(self.path, self.content, should_warn=False)
                 if file is None:
                     self._check_failure(waited_for)
-                    for path in (self.path, status_path(self.path)):
-                        remove_foreign(path)
                     self._build(progress)
                     file = _open(self.path, self.content)
                 return file

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import get_type_hints
 
-from tfds_torch.runtime.own_files import read_own, write_own
-
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 READING, WRITING, COMPLETE, FAILED, DAMAGED = "reading", "writing", "complete", "failed", "damaged"
 LONGEST_SILENCE_S = 300.0
 """A builder that decodes images and reports nothing for longer is stuck."""
@@ -54,8 +53,8 @@ def write_status(path: Path, status: CacheStatus) -> None:
 
     In place: a process that reads at that moment finds nothing that makes sense, and reads again.
     """
-    with suppress(OSError):
-        write_own(path, json.dumps(asdict(status)).encode())
+    with suppress(OSError), open(os.open(path, _NEW, 0o600), "w", encoding="utf-8") as file:
+        json.dump(asdict(status), file)
 
 
 def note_damage(path: Path, reason: str) -> None:
@@ -64,9 +63,9 @@ def note_damage(path: Path, reason: str) -> None:
 
 
 def read_status(path: Path) -> CacheStatus | None:
-    """Returns what a builder reported; None: nothing that makes sense, or that another user may have written."""
+    """Returns what a builder reported; None: nothing that makes sense."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        values = json.loads(read_own(path))
+        values = json.loads(path.read_bytes())
         if all(isinstance(values[name], kind) for name, kind in get_type_hints(CacheStatus).items()):
             return CacheStatus(**values)
     return None

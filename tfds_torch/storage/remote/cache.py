@@ -17,7 +17,7 @@ from pathlib import Path
 import google_crc32c
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.runtime.own_files import ForeignFileError, check_own_folder, own_folder
+from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
 from tfds_torch.storage.remote.layout import MAGIC, PART, TRAILER, block_name, is_at, object_folder, objects_folder
 from tfds_torch.storage.remote.urls import without_secrets
 
@@ -48,15 +48,12 @@ class Cache:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         try:
-            _refuse_links(Path(folder))
             own_folder(Path(folder))
-            objects = Path(objects_folder(folder))
-            _refuse_links(objects)
-            own_folder(objects)
+            own_folder(Path(objects_folder(folder)))
             self._try_writing()
-        except ForeignFileError as error:
+        except ForeignFolderError as error:
             raise ConfigError(
-                f"The cache folder {error.filename or folder} cannot be used: {error.strerror}. Give another one: "
+                f"The cache folder {error.filename} cannot be used: {error.strerror}. Or give another one: "
                 f"RemoteOptions(cache_dir=...)."
             ) from error
         except OSError as error:
@@ -136,7 +133,6 @@ class Cache:
         with contextlib.suppress(FileExistsError):
             os.makedirs(os.path.dirname(found.folder), 0o700, exist_ok=True)  # A user may remove it at any time.
             os.mkdir(found.folder, 0o700)
-        check_own_folder(Path(found.folder))
         description = {"url": without_secrets(found.url), "size": found.size, "pin": found.pin}
         path = os.path.join(found.folder, "object.json")
         beside = f"{path}.{os.getpid()}.part"
@@ -199,9 +195,3 @@ class Claim:
     def _close(self) -> None:
         with contextlib.suppress(OSError):  # A network file system may say here what it has not written: sums show it.
             os.close(self._descriptor)
-
-
-def _refuse_links(folder: Path) -> None:
-    """Refuses a cache folder that is a symbolic link: what it points to may be exchanged."""
-    if folder.is_symlink():
-        raise ForeignFileError(errno.EPERM, "it is a symbolic link", str(folder))

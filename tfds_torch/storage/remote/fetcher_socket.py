@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from tfds_torch.errors import ConfigError, StallError
-from tfds_torch.runtime.own_files import ForeignFileError, own_folder
+from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
 
 SILENCE_S = 60.0
 _FULL_S = 0.02
@@ -31,9 +31,12 @@ def new_address() -> str:
         if len(os.fsencode(address)) > _LONGEST_ADDRESS:
             continue
         try:
-            own_folder(folder, closes=True)
-        except ForeignFileError as error:
-            raise ConfigError(f"The folder {folder} for sockets cannot be used: {error.strerror}.") from error
+            own_folder(folder)
+        except ForeignFolderError as error:
+            raise ConfigError(
+                f"The folder {folder} for sockets cannot be used: {error.strerror}. Or give another one: export "
+                f"TMPDIR=$(mktemp -d)"
+            ) from error
         except OSError as error:
             raise ConfigError(f"The folder {folder} for sockets cannot be made: {error.strerror}.") from error
         _remove_left_behind(folder)
@@ -45,7 +48,7 @@ def new_address() -> str:
 def start_lock(address: str) -> Iterator[None]:
     """Lets one process at a time start the fetcher of an address."""
     try:
-        own_folder(Path(address).parent, closes=True)
+        own_folder(Path(address).parent)
         descriptor = os.open(f"{address}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfds_torch.runtime.own_files import own_folder
 from tfds_torch.storage.remote.layout import is_at, objects_folder
 from tfds_torch.storage.remote.readers import Needs, Readers
 
@@ -37,7 +36,7 @@ class PublishedReaders:
 
     def __init__(self, cache: str, readers: Readers) -> None:
         self._folder, self._readers = os.path.join(cache, "readers"), readers
-        own_folder(Path(self._folder))
+        os.makedirs(self._folder, 0o700, exist_ok=True)
         self._name = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._lock = _locked_file(self._path(self._name, "lock"))
         self._version = -1

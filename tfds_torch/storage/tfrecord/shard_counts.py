@@ -13,17 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import platformdirs
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
 from tfds_torch.runtime.atomic_file import write_atomically
-from tfds_torch.runtime.own_files import (
-    ForeignFileError,
-    check_own_folder,
-    own_folder,
-    own_lock,
-    read_own,
-    remove_foreign,
-)
+from tfds_torch.runtime.own_folder import ForeignFolderError, check_own_folder, own_folder
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.tfrecord.framing import count_records
@@ -59,11 +52,11 @@ def _cache_file(folder: str) -> Path:
 
 
 def _load(cache: Path) -> _Counts:
-    """Returns the counts that are kept; none where the folder or file is not this user's own, or makes no sense."""
+    """Returns the counts that are kept; none where the folder is not this user's own, or they make no sense."""
     try:
-        check_own_folder(cache.parent, closes=True)
-        counts = json.loads(read_own(cache))
-    except ForeignFileError as error:
+        check_own_folder(cache.parent)
+        counts = json.loads(cache.read_bytes())
+    except ForeignFolderError as error:
         _logger.warning(
             "Shard records are counted again: their counts are kept in %s, which is not this user's own: %s.",
             error.filename,
@@ -82,11 +75,10 @@ def _load(cache: Path) -> _Counts:
 def _store(cache: Path, new: _Counts) -> None:
     """Adds counts to the cache; without a writable cache folder the next process simply scans again."""
     try:
-        own_folder(cache.parent, closes=True)
-        remove_foreign(cache)
-        with own_lock(cache.with_name(f"{cache.name}.lock")).acquire(timeout=_LOCK_TIMEOUT_S):
+        own_folder(cache.parent)
+        with FileLock(cache.with_name(f"{cache.name}.lock"), timeout=_LOCK_TIMEOUT_S, mode=0o600):
             write_atomically(cache, json.dumps(_load(cache) | new).encode(), follows_link=False)
-    except ForeignFileError:
+    except ForeignFolderError:
         pass  # `_load` has warned.
     except (OSError, Timeout) as error:
         _logger.info("The counts of shard records could not be cached in %s: %s", cache, error)
