@@ -37,7 +37,7 @@ NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_
 NOISY = (
     "grain-0",
     "preprocess-3",
-    "remote-files-10",
+    "remote-files-11",
 )  # Grain, and where the worker of a stream or an augment has tensorflow.
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.
 

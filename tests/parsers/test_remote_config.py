@@ -20,7 +20,7 @@ cache_dir = "~/scratch"
 max_bytes = 200_000_000
 connections = 8
 timeout_s = 5
-storage_options = { endpoint_url = "http://127.0.0.1:9000", region = "us-east-1", anon = true }
+storage_options = { endpoint = "http://127.0.0.1:9000", region = "us-east-1", skip_signature = true }
 """
 
 
@@ -32,7 +32,7 @@ def load(folder: Path, content: str) -> Config:
 
 def test_a_recipe_says_where_objects_are_cached_and_how_they_are_asked_for(tmp_path: Path) -> None:
     found = load(tmp_path, RECIPE + REMOTE).remote
-    options = {"endpoint_url": "http://127.0.0.1:9000", "region": "us-east-1", "anon": True}
+    options = {"endpoint": "http://127.0.0.1:9000", "region": "us-east-1", "skip_signature": True}
     assert found == RemoteOptions("~/scratch", 200_000_000, None, None, 8, 5)
     assert found is not None
     assert found.storage_options == options
@@ -49,7 +49,7 @@ def test_a_recipe_says_where_objects_are_cached_and_how_they_are_asked_for(tmp_p
         ("timeout_s = -1", r"\[remote\] RemoteOptions: timeout_s"),
         ("storage_options = 'anon'", r"storage_options must be a mapping"),
         ("storage_options = { regoin = 'eu' }", r"unknown storage option 'regoin'.*region"),
-        ("storage_options = { endpoint_url = 'host:9000' }", r"must be a URL with http"),
+        ("storage_options = { endpoint = 'host:9000' }", r"must be a URL with http"),
     ],
 )
 def test_mistakes_are_named(table: str, message: str, tmp_path: Path) -> None:

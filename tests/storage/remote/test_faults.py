@@ -76,7 +76,7 @@ def test_after_a_reset_only_the_missing_bytes_are_fetched(server, make_store: Ma
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("403", r"the store answered 403 .*Check that the credentials .*'anon': True"),
+        ("403", r"the store answered 403 .*Check that the credentials .*'skip_signature': True"),
         ("401", r"the store answered 401 .*credentials"),
         ("404", r"the store answered 404 .*Check the URL"),
         ("400", r"the store answered 400 .*Check the URL, endpoint and region"),
@@ -175,7 +175,12 @@ def test_a_port_where_nobody_listens_is_an_error_soon(server, make_store: MakeSt
 
 
 def test_a_wrong_bucket_is_named(moto, make_store: MakeStore) -> None:
-    options = {"endpoint_url": moto.endpoint, "key": "a", "secret": "very-secret", "region": "us-east-1"}
+    options = {
+        "endpoint": moto.endpoint,
+        "access_key_id": "a",
+        "secret_access_key": "very-secret",
+        "region": "us-east-1",
+    }
     store = make_store(storage_options=options)
     with pytest.raises(ShardError, match=r"s3://nobodys/a cannot be read: .*404.*The bucket is wrong") as found:
         store.look(["s3://nobodys/a"])
@@ -189,9 +194,11 @@ def test_a_wrong_bucket_is_named(moto, make_store: MakeStore) -> None:
 def test_missing_credentials_are_a_config_error(server, make_store: MakeStore, monkeypatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    options = {"metadata_endpoint": server.root, "endpoint_url": server.root}
+    options = {"metadata_endpoint": server.root, "endpoint": server.root}
     server.faults["latest/api/token"] = ["403"]
-    with pytest.raises(ConfigError, match=r"s3://bucket/a cannot be read: there are no credentials.*'anon': True"):
+    with pytest.raises(
+        ConfigError, match=r"s3://bucket/a cannot be read: there are no credentials.*'skip_signature': True"
+    ):
         make_store(storage_options=options).look(["s3://bucket/a"])
     assert len(server.headers) == 1
-    assert make_store(storage_options=options | {"anon": True}).read_small("s3://bucket/a") is None
+    assert make_store(storage_options=options | {"skip_signature": True}).read_small("s3://bucket/a") is None

@@ -105,7 +105,7 @@ def test_a_forked_process_goes_on_with_the_same_fetcher(server, make_store: Make
 
 def test_a_spawned_process_asks_the_same_fetcher_without_secrets(server, make_store: MakeStore) -> None:
     url = server.put("shard", CONTENT)
-    store = make_store(storage_options={"token": "very-secret-token"})
+    store = make_store(storage_options={"default_headers": {"Authorization": "Bearer very-secret-token"}})
     stamp = store.look([url])[0].stamp
     child = get_context("spawn").Process(target=read_in_copy, args=(pickle.dumps(store), url, stamp))
     child.start()
@@ -143,7 +143,7 @@ def test_a_killed_fetcher_is_replaced_also_for_many_threads(server, make_store: 
 
 def test_a_copy_without_secrets_says_that_it_cannot_start_a_fetcher(server, make_store: MakeStore) -> None:
     url = server.put("shard", CONTENT)
-    store = make_store(storage_options={"token": "very-secret-token"})
+    store = make_store(storage_options={"default_headers": {"Authorization": "Bearer very-secret-token"}})
     store.start()
     copied = pickle.loads(pickle.dumps(store))
     fetchers()[0].kill()

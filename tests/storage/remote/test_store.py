@@ -74,7 +74,7 @@ def test_s3_is_read_and_listed(moto, make_store: MakeStore) -> None:
     url = moto.put("bucket", "tfds/mnist/3.0.1/a.tfrecord", content)
     moto.put("bucket", "tfds/mnist/3.0.1/dataset_info.json", b"{}")
     moto.put("bucket", "tfds/cifar/1.0.0/dataset_info.json", b"{}")
-    options = {"endpoint_url": moto.endpoint, "key": "a", "secret": "b", "region": "us-east-1"}
+    options = {"endpoint": moto.endpoint, "access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
     store = make_store(storage_options=options)
     assert store.folders("s3://bucket/tfds") == ["cifar", "mnist"]
     assert store.folders("s3://bucket/tfds/mnist") == ["3.0.1"]
@@ -108,7 +108,7 @@ print(json.dumps([name for name in sys.modules if name in ("obstore", "torch", "
 
 
 def test_a_pickled_store_asks_the_same_fetcher(server, make_store: MakeStore) -> None:
-    store = make_store(storage_options={"token": "very-secret-token"})
+    store = make_store(storage_options={"default_headers": {"Authorization": "Bearer very-secret-token"}})
     url = server.put("small", b"abc")
     assert store.read_small(url) == b"abc"
     copied = pickle.dumps(store)

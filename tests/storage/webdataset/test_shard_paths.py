@@ -1,10 +1,9 @@
-"""Paths of tars from braces, as a shell and webdataset expand them, and from lists."""
+"""Paths of tars from braces, as a shell expands them, and from lists."""
 
 import errno
 import os
 from pathlib import Path
 
-import braceexpand
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,18 +35,18 @@ def test_braces_are_expanded_as_in_a_shell(pattern: str, names: list[str]) -> No
 
 
 PIECES = st.recursive(
-    st.sampled_from(["a", "", "x-", "{0..3}", "{07..11}", "{5..2}", "{0..8..3}", "{b..e}", "{-2..2}"]),
+    st.sampled_from(["a", "", "x-", "{one}", "{}", "{0..3}", "{07..11}", "{5..2}", "{0..8..3}", "{b..e}", "{-2..2}"]),
     lambda inner: st.lists(inner, min_size=2, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}"),
     max_leaves=4,
 )
 
 
 @given(st.lists(PIECES, max_size=3).map("".join))
-def test_any_braces_are_expanded_as_webdataset_does(pattern: str) -> None:
-    assert list(expand_braces(pattern)) == list(braceexpand.braceexpand(pattern))
+def test_names_are_counted_before_they_are_made(pattern: str) -> None:
+    assert paths._count_names(pattern) == len(list(expand_braces(pattern)))
 
 
-@pytest.mark.parametrize("pattern", ["a-{0..3", "a-0..3}", "{a{b}", "a}{b"])
+@pytest.mark.parametrize("pattern", ["a-{0..3", "a-0..3}", "{a{b}"])
 def test_braces_that_are_not_closed_are_an_error(pattern: str) -> None:
     with pytest.raises(ConfigError, match="a brace is not closed, or not opened"):
         shard_paths(pattern)
@@ -56,8 +55,10 @@ def test_braces_that_are_not_closed_are_an_error(pattern: str) -> None:
 def test_too_many_names_are_an_error_before_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert paths._MOST_PATHS == 1_000_000
     monkeypatch.setattr(paths, "_MOST_PATHS", 1000)
-    with pytest.raises(ConfigError, match="makes more than 1,000 names"):
-        shard_paths("a-{0..999999999999}.tar")
+    many = "{" + 5000 * "9" + "..0}"
+    for pattern in ("a-{0..999999999999}.tar", "{0..40}{0..40}", "{{0..999999}{0..999999},x}", "{a,b}" * 60, many):
+        with pytest.raises(ConfigError, match="makes more than 1,000 names"):
+            shard_paths(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["{a,b}" * 5000, "{a," * 5000 + "}" * 5000, "{x}" * 5000])

@@ -8,8 +8,7 @@ from urllib.parse import unquote
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.limits import usable_cores
-from tfds_torch.storage.remote.aws_profile import Provider, profile_provider
-from tfds_torch.storage.remote.faults import Fault, fault_of
+from tfds_torch.storage.remote.faults import Fault, fault_of, profile_line
 from tfds_torch.storage.remote.layout import pin_of
 from tfds_torch.storage.remote.storage_options import options_of_scheme, secrets_of
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, split, without_secrets
@@ -26,6 +25,16 @@ _ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
 """Environment variables that hold the URL of a store."""
+_OWN_KEYS = frozenset(("access_key_id", "skip_signature", "web_identity_token_file", "container_credentials_full_uri"))
+_VARIABLES_OF_KEYS = frozenset(
+    (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_SKIP_SIGNATURE",
+    )
+)
 
 
 def import_obstore() -> Any:
@@ -62,7 +71,6 @@ class Client:
         self._stall_s = min(_STALL_S, timeout_s)
         self._connections = connections
         self._stores: dict[tuple[str, str], Any] = {}
-        self._profiles: dict[str, tuple[dict[str, Any], Provider]] = {}  # Bucket -> what a profile says of it.
         self._etags: dict[str, str] = {}
         self.reached: set[tuple[str, str]] = set()
         """Stores that have answered: the host's name and port are right."""
@@ -171,13 +179,9 @@ class Client:
 
     def _fault(self, error: Exception, url: str, store: Any) -> Fault:
         fault = fault_of(error, url, self._secrets)
-        scheme, bucket, _ = split(url)
-        if fault.kind == "unknown keys" and scheme == "s3" and bucket in self._profiles:
-            # They were replaced, or are being written: the profile is read again.
-            fault.kind, fault.is_transient = "expired", True
-        is_of_keys = fault.kind in ("expired", "unknown keys", "no credentials")
-        if is_of_keys and self._stores.get((scheme, bucket)) is store:
-            self._stores.pop((scheme, bucket), None)  # The next try opens it anew, which reads a profile's keys again.
+        at = split(url)[:2]
+        if fault.kind in ("expired", "no credentials") and self._stores.get(at) is store:
+            self._stores.pop(at, None)  # The next try opens it anew, which asks for the keys of a role again.
         return fault
 
     def _store(self, url: str) -> tuple[Any, str]:
@@ -189,7 +193,7 @@ class Client:
             if query:
                 raise Fault(
                     "a URL with a query (such as a signed one) cannot be read by ranges here",
-                    "Pass what signs it as a header: storage_options={'headers': ...}, or use the store's own scheme.",
+                    "Pass a header that signs it, storage_options={'default_headers': ...}, or use the store's scheme.",
                     is_config=True,
                 )
         store = self._stores.get((scheme, bucket))
@@ -208,13 +212,8 @@ class Client:
         config, client = options_of_scheme(scheme, self._options)
         for name in _ENDPOINTS.get(scheme, ()):
             _check_endpoint(name)
-        more: dict[str, Any] = {}
         if scheme == "s3":
-            added, provider = self._profiles.get(bucket) or profile_provider(config)
-            config |= added
-            if provider is not None:  # Without one, a profile that is written later is looked for again.
-                self._profiles[bucket] = added, provider
-                more["credential_provider"] = provider
+            _check_profile(config)
         client = {
             "read_timeout": f"{self._stall_s:g}s",
             "connect_timeout": f"{min(5.0, self._stall_s):g}s",
@@ -227,7 +226,7 @@ class Client:
         if scheme in ("https", "http"):
             return stores.HTTPStore(f"{scheme}://{bucket}", client_options=client, retry_config=retry)
         kind = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[scheme]
-        return kind(bucket, config=config, client_options=client, retry_config=retry, **more)
+        return kind(bucket, config=config, client_options=client, retry_config=retry)
 
 
 def pause_s(num_failed: int) -> float:
@@ -273,6 +272,18 @@ def _check_endpoint(name: str) -> None:
             "Write it with http:// or https://, such as https://host:9000.",
             is_config=True,
         )
+
+
+def _check_profile(config: Mapping[str, Any]) -> None:
+    """Raises the fault of a profile that was chosen: obstore does not read the files of `aws configure`."""
+    name = os.environ.get("AWS_PROFILE")
+    if not name or _OWN_KEYS & config.keys() or _VARIABLES_OF_KEYS & os.environ.keys():
+        return
+    raise Fault(
+        f"AWS_PROFILE names the profile {name!r}, and files of profiles are not read",
+        f"Set its keys in the environment: {profile_line(name)}",
+        is_config=True,
+    )
 
 
 def _is_plain_endpoint(config: Mapping[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """Faults of a request: which ones may pass, and what each one says to the user."""
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from tfds_torch.storage.remote.urls import without_secrets
@@ -52,6 +53,11 @@ class Fault(Exception):  # noqa: N818 (a value of this room, which becomes an er
         return f"{without_secrets(url)} cannot be read{asked}: {self.clause}. {self.remedy}"
 
 
+def profile_line(name: str) -> str:
+    """Returns the line of a shell that sets the keys of an AWS profile in the environment."""
+    return f'eval "$(aws configure export-credentials --profile {shlex.quote(name)} --format env)"'
+
+
 def fault_of(error: Exception, url: str, secrets: list[str]) -> Fault:
     """Returns the fault behind an error that obstore raised."""
     text = str(error)
@@ -61,18 +67,15 @@ def fault_of(error: Exception, url: str, secrets: list[str]) -> Fault:
     name = type(error).__name__
     found = _STATUS.search(first)
     if any(server in first for server in _METADATA_SERVERS):
+        of_profile = f" (those of a profile: {profile_line('default')})" if url.startswith("s3://") else ""
         return Fault(
             "there are no credentials",
-            "Set them in the environment or a profile, pass storage_options, or storage_options={'anon': True} for a "
-            "public bucket.",
+            f"Set them in the environment{of_profile}, pass storage_options, or "
+            f"storage_options={{'skip_signature': True}} for a public bucket.",
             is_transient=True,
             kind="no credentials",
             is_config=True,
         )
-    _, of_provider, reason = first.partition("credential provider: ")
-    if of_provider:
-        clause = f"its credentials could not be read: {reason.partition(': ')[2][:_MOST_LETTERS].rstrip('. ')}"
-        return Fault(clause, "Renew them, or correct the profile.", is_transient=True, kind="expired", is_config=True)
     if found:
         return _of_status(int(found[1]), first, details)
     if name == "FileNotFoundError":
@@ -102,14 +105,15 @@ def _of_status(status: int, first: str, details: str) -> Fault:
     if status == 412:
         return Fault(clause, "", kind="changed")
     if any(words in first + details for words in _EXPIRED):
-        return Fault(clause, "The credentials have expired: renew them.", is_transient=True, kind="expired")
+        remedy = "The credentials have expired: renew them, and start again."
+        return Fault(clause, remedy, is_transient=True, kind="expired")
     if any(code in first + details for code in _UNKNOWN_KEYS):
-        remedy = "Correct the credentials (environment, profile, storage_options): the store does not know them."
+        remedy = "Correct the credentials (environment, storage_options): the store does not know them."
         return Fault(clause, remedy, kind="unknown keys")
     if status in (401, 403):
         remedy = (
-            "Check that the credentials (environment, profile, storage_options) may read it; "
-            "storage_options={'anon': True} reads a public bucket without a signature."
+            "Check that the credentials (environment, storage_options) may read it; "
+            "storage_options={'skip_signature': True} reads a public bucket without a signature."
         )
         return Fault(clause, remedy, kind="refused")
     if status in _TRANSIENT:

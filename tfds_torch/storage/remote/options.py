@@ -28,8 +28,8 @@ class RemoteOptions:
         cache_dir: folder of the cache; None: `tfds_torch/remote` in the user's cache folder. It must be the user's own.
         max_bytes: most bytes that the cache may take; None: 0.8 of what is free where it lies (what the cache itself
             takes counts as free).
-        storage_options: obstore's keys (such as `region`, `endpoint`, `skip_signature`), or fsspec's `anon`, `key`,
-            `secret`, `token`, `endpoint_url`; None: credentials come from the environment.
+        storage_options: by obstore's names, such as `region`, `endpoint`, `access_key_id`, `skip_signature`; None:
+            credentials come from the environment, or from the machine's role.
         ahead_bytes: bytes that are fetched ahead of the window that is read; None: 512 MiB, a quarter of `max_bytes`
             at most.
         connections: requests at a time, of which a quarter are for what readers wait for; None: 24.

@@ -1,6 +1,6 @@
-"""Storage options: which keys a store takes, and what fsspec's names for them mean."""
+"""Storage options: which keys a store takes, by obstore's names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tfds_torch.errors import ConfigError
@@ -13,7 +13,7 @@ container_credentials_relative_uri container_credentials_full_uri container_auth
 role_session_name web_identity_token_file sts_endpoint server_side_encryption sse_kms_key_id sse_bucket_key_enabled
 sse_customer_key_base64 disable_tagging"""
 _GS = """service_account service_account_key application_credentials bearer_token base_url bucket skip_signature"""
-_AZ = """account_name account_key client_id client_secret credential_type tenant_id authority_host sas_key token
+_AZ = """account_name account_key client_id client_secret credential_type tenant_id authority_host sas_key bearer_token
 endpoint use_emulator use_fabric_endpoint encryption_key msi_endpoint object_id msi_resource_id federated_token_file
 use_azure_cli skip_signature container_name disable_tagging"""
 _CLIENT = """allow_http allow_invalid_certificates connect_timeout default_headers http1_only http2_only
@@ -24,7 +24,16 @@ KEYS = {"s3": frozenset(_S3.split()), "gs": frozenset(_GS.split()), "az": frozen
 """Of each scheme, as obstore calls them; https:// and http:// have those of the client only."""
 CLIENT_KEYS = frozenset(_CLIENT.split())
 """Of the HTTP client, for every scheme."""
-FSSPEC_KEYS = ("anon", "key", "secret", "token", "endpoint_url", "headers", "requester_pays")
+_OTHER_NAMES = {
+    "anon": "skip_signature",
+    "key": "access_key_id (s3://) or account_key (az://)",
+    "secret": "secret_access_key",
+    "token": "session_token (s3://), bearer_token (gs://, az://) or default_headers (https://)",
+    "endpoint_url": "endpoint (s3://, az://) or base_url (gs://)",
+    "headers": "default_headers",
+    "requester_pays": "request_payer",
+}
+"""What fsspec calls them -> what obstore does."""
 _FLAG_NAMES = """skip_signature request_payer virtual_hosted_style_request unsigned_payload imdsv1_fallback s3_express
 sse_bucket_key_enabled disable_tagging use_emulator use_fabric_endpoint use_azure_cli allow_http
 allow_invalid_certificates http1_only http2_only randomize_addresses"""
@@ -40,10 +49,12 @@ def check_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
     known = _known()
     for key in options:
         name = _plain(key) if isinstance(key, str) else key
+        if name in _OTHER_NAMES:
+            raise ConfigError(f"RemoteOptions: the storage option {quoted(key)} is called {_OTHER_NAMES[name]} here.")
         if name not in known:
             raise ConfigError(
                 f"RemoteOptions: unknown storage option {quoted(key)}: the keys are those of obstore's stores and of "
-                f"its client, and of fsspec {', '.join(FSSPEC_KEYS)}.{did_you_mean(name, known)}"
+                f"its client.{did_you_mean(name, known)}"
             )
         _check_value(key, name, options[key])
     return dict(options)
@@ -52,10 +63,7 @@ def check_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _check_value(key: str, name: str, value: Any) -> None:
     """Raises ConfigError for a value that no store understands; the message does not show it."""
     found = f"RemoteOptions: storage option {quoted(key)}"
-    if name in ("anon", "requester_pays"):
-        if not isinstance(value, bool):
-            raise ConfigError(f"{found} must be True or False, not a {type(value).__name__}.")
-    elif name in ("headers", "default_headers"):
+    if name == "default_headers":
         if not isinstance(value, Mapping) or not all(isinstance(one, str) for pair in value.items() for one in pair):
             raise ConfigError(
                 f"{found} must be a mapping of names to texts, such as {{'Authorization': 'Bearer ...'}}."
@@ -67,7 +75,7 @@ def _check_value(key: str, name: str, value: Any) -> None:
     elif not isinstance(value, str | bytes):
         without = " Leave it out where there is none." if value is None else ""
         raise ConfigError(f"{found} must be a text, not a {type(value).__name__}.{without}")
-    elif name in ("endpoint", "endpoint_url", "base_url"):
+    elif name in ("endpoint", "base_url"):
         if not str(value).startswith(("http://", "https://")):
             raise ConfigError(f"{found} must be a URL with http:// or https://, such as https://host:9000.")
     elif name in ("root_certificate", "proxy_ca_certificate") and not _is_pem(value):
@@ -89,11 +97,11 @@ def options_of_scheme(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str
     store: dict[str, Any] = {}
     client: dict[str, Any] = {}
     for key, value in options.items():
-        for name, translated in _translated(scheme, _plain(key), value):
-            if name in CLIENT_KEYS:
-                client[name] = str(translated) if name in _COUNTS else translated
-            elif name in KEYS.get(scheme, ()):
-                store[name] = translated
+        name = _plain(key)
+        if name in CLIENT_KEYS:
+            client[name] = str(value) if name in _COUNTS else value
+        elif name in KEYS.get(scheme, ()):
+            store[name] = value
     return store, client
 
 
@@ -109,48 +117,15 @@ def secrets_of(options: Mapping[str, Any] | None) -> list[str]:
     return [one for one in found if len(one) > 3]
 
 
-def _translated(scheme: str, key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields a key and its value in obstore's names."""
-    if key == "anon":
-        yield "skip_signature", bool(value)
-    elif key == "requester_pays":
-        yield "request_payer", bool(value)
-    elif key == "headers" or key == "default_headers":
-        yield "default_headers", dict(value)
-    elif key in ("endpoint_url", "endpoint"):
-        yield {"gs": "base_url"}.get(scheme, "endpoint"), value
-        if str(value).startswith("http://"):
-            yield "allow_http", True
-    elif key == "token" and scheme in ("https", "http"):
-        yield "default_headers", {"Authorization": f"Bearer {value}"}
-    elif key == "token" and scheme == "s3":
-        yield "session_token", value
-    elif key == "token" and scheme == "gs":
-        yield _google_token(value)
-    elif key == "key":
-        yield {"az": "account_key"}.get(scheme, "access_key_id"), value
-    elif key == "secret":
-        yield "secret_access_key", value
-    else:
-        yield key, value
-
-
-def _google_token(value: Any) -> tuple[str, Any]:
-    """Returns what gcsfs's `token` means: no signature, a file of a service account, or a token of OAuth."""
-    if value == "anon":
-        return "skip_signature", True
-    return ("service_account" if str(value).endswith(".json") else "bearer_token"), value
-
-
 def _plain(key: str) -> str:
     """Returns a key without the prefix that obstore allows, in lower case."""
     name = key.lower()
     known = _known()
     for prefix in _PREFIXES:
-        if name.startswith(prefix) and name[len(prefix) :] in known:
+        if name.startswith(prefix) and name[len(prefix) :] in known | _OTHER_NAMES.keys():
             return name[len(prefix) :]
     return name
 
 
 def _known() -> set[str]:
-    return set().union(*KEYS.values(), CLIENT_KEYS, FSSPEC_KEYS)
+    return set().union(*KEYS.values(), CLIENT_KEYS)

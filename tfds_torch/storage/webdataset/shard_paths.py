@@ -1,9 +1,11 @@
 """The paths of tars, from one text with braces or from a list, and whether they are there."""
 
-import itertools
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+
+import braceexpand
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
@@ -15,9 +17,10 @@ from tfds_torch.storage.shard_errors import shard_status, unreadable
 from tfds_torch.storage.webdataset.tar_members import TAR_REMEDY
 
 _MOST_PATHS = 1_000_000
-_MOST_BRACES = 100  # Each takes a few of Python's stack frames.
+_MOST_BRACES = 100  # Each that lies in another one takes a few of Python's stack frames.
 _SHOWN = 200
-_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.-?(\d{1,18}))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d{1,18}))?")
+_MOST_DIGITS = 18
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?")
 _MISTYPED_RANGE = re.compile(r"\s*(-?\w+)\s*(?:\.+|-|:)\s*(-?\w+)\s*")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -78,67 +81,45 @@ def expand_braces(pattern: str) -> Iterator[str]:
             f"urls={pattern[:_SHOWN]!r}... has {pattern.count('{')} braces, and {_MOST_BRACES} are expanded at most. "
             f"Give a list of paths."
         )
-    names = _expand(pattern, pattern)
-    for count, name in enumerate(names):
-        if count == _MOST_PATHS:
-            raise ConfigError(f"urls={quoted(pattern)} makes more than {_MOST_PATHS:,} names.")
-        yield name
+    if _count_names(pattern) > _MOST_PATHS:
+        raise ConfigError(f"urls={quoted(pattern)} makes more than {_MOST_PATHS:,} names.")
+    try:
+        return iter(braceexpand.braceexpand(pattern, escape=False))
+    except ValueError:
+        raise ConfigError(
+            f"urls={quoted(pattern)}: a brace is not closed, or not opened. Write train-{{000..099}}.tar; for a file "
+            f"with braces in its name, give a list of paths."
+        ) from None
 
 
-def _expand(text: str, pattern: str) -> Iterator[str]:
-    opened = text.find("{")
-    if opened < 0:
-        if "}" in text:
-            raise _unbalanced(pattern)
-        yield text
-        return
-    if "}" in text[:opened]:
-        raise _unbalanced(pattern)
-    closed, commas = _find_end(text, opened, pattern)
-    before, inner, after = text[:opened], text[opened + 1 : closed], text[closed + 1 :]
-    if commas:
-        edges = [opened, *commas, closed]
-        parts: Iterator[str] = (
-            name for start, stop in itertools.pairwise(edges) for name in _expand(text[start + 1 : stop], pattern)
-        )
-    elif match := _RANGE.fullmatch(inner):
-        parts = _range(match)
-    else:
-        parts = (f"{{{name}}}" for name in _expand(inner, pattern))
-    for middle in parts:
-        for rest in _expand(after, pattern):
-            yield before + middle + rest
+def _count_names(pattern: str) -> int:
+    """Returns how many names braces make, from the innermost ones outwards: none of the names is made."""
+    counts: list[int] = []
+
+    def product(text: str) -> int:
+        return math.prod(counts[int(number)] for number in re.findall("\0(\\d+)\0", text))
+
+    def count(braces: "re.Match[str]") -> str:
+        choices = braces[1].split(",")
+        counts.append(_range_length(braces[1]) or sum(map(product, choices)))
+        return f"\0{len(counts) - 1}\0"
+
+    text, num_replaced = pattern.replace("\0", ""), 1
+    while num_replaced:
+        text, num_replaced = _BRACES.subn(count, text)
+    return product(text)
 
 
-def _find_end(text: str, opened: int, pattern: str) -> tuple[int, list[int]]:
-    """Returns where an opened brace is closed, and the commas between that are inside of no other one."""
-    depth = 0
-    commas: list[int] = []
-    for at in range(opened, len(text)):
-        if text[at] == "{":
-            depth += 1
-        elif text[at] == "}":
-            depth -= 1
-            if not depth:
-                return at, commas
-        elif text[at] == "," and depth == 1:
-            commas.append(at)
-    raise _unbalanced(pattern)
-
-
-def _range(match: "re.Match[str]") -> Iterator[str]:
-    first, last, step, first_letter, last_letter, letter_step = match.groups()
-    if first is None:
-        start, stop, by = ord(first_letter), ord(last_letter), int(letter_step or 1) or 1
-        numbers = range(start, stop + 1, by) if start <= stop else range(start, stop - 1, -by)
-        return (chr(number) for number in numbers if chr(number).isalpha())
-    start, stop, by = int(first), int(last), int(step or 1) or 1
-    is_padded = any(one.lstrip("-").startswith("0") and len(one.lstrip("-")) > 1 for one in (first, last))
-    width = max(len(first), len(last)) if is_padded else 0
-    return (
-        f"{number:0{width}d}"
-        for number in (range(start, stop + 1, by) if start <= stop else range(start, stop - 1, -by))
-    )
+def _range_length(text: str) -> int:
+    """Returns how many numbers or letters a range has; 0: it is not one."""
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        return 0
+    first, last, step, first_letter, last_letter, letter_step = found.groups()
+    if max(map(len, (first or "", last or "", step or letter_step or ""))) > _MOST_DIGITS:
+        return _MOST_PATHS + 1
+    ends = (int(first), int(last)) if first else (ord(first_letter), ord(last_letter))
+    return abs(ends[1] - ends[0]) // (int(step or letter_step or 1) or 1) + 1
 
 
 def _local(url: str) -> str:
@@ -178,13 +159,6 @@ def _remedy(path: str) -> str:
         return did_you_mean(name, sorted(os.listdir(folder)))
     except OSError:  # One may enter the folder, and not list it.
         return ""
-
-
-def _unbalanced(pattern: str) -> ConfigError:
-    return ConfigError(
-        f"urls={quoted(pattern)}: a brace is not closed, or not opened. Write train-{{000..099}}.tar; for a file with "
-        f"braces in its name, give a list of paths."
-    )
 
 
 def _text(url: object, urls: object) -> str:
