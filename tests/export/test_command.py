@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from conftest import ROOT
 from tfds_torch.export import command
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.storage.beton import verify as verifying
 
 DEADLINE_S = 120
@@ -326,30 +324,3 @@ def test_shards_that_are_interrupted_stay_and_the_message_says_so(
 
     monkeypatch.setattr(command, "export_dataset", interrupt)
     assert run("photos", "out", "--format", "tfrecord") == (130, "", f"Interrupted: out {state}\n")
-
-
-@pytest.mark.parametrize(
-    ("is_put", "state"),
-    [
-        (
-            False,
-            r"is as it was; the new shards that were complete stay in .*\.out\.new: the same command goes on with ",
-        ),
-        (True, "is written, and what it replaces is not yet removed: the next export to it does that"),
-    ],
-)
-def test_an_export_that_is_interrupted_while_it_replaces_another_one_says_which_one_is_there(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, is_put: bool, state: str
-) -> None:
-    def interrupt(parser: Any, out: Path, **options: Any) -> Any:
-        out.mkdir()
-        whole = AtomicFolder(out)
-        whole.begin("train")
-        if is_put:
-            whole.put()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "export_dataset", interrupt)
-    code, output, errors = run("photos", "out", "--format", "tfrecord", "--overwrite")
-    assert (code, output) == (130, "")
-    assert re.match(f"Interrupted: out {state}", errors)

@@ -18,7 +18,7 @@ SHARD = {"number": 0, "num_bytes": 1, "crc32c": 2, "content_bytes": 1}
 
 
 @pytest.mark.parametrize("name", ["dataset", "split"])
-def test_an_export_that_replaces_another_leaves_files_outside_its_folder(tmp_path: Path, name: str) -> None:
+def test_a_manifest_names_no_files_outside_its_folder(tmp_path: Path, name: str) -> None:
     out, precious = tmp_path / "out", tmp_path / "precious-all-000000.tar"
     export_dataset([{"label": 1}], out, format="webdataset", num_workers=1)
     precious.write_bytes(b"precious")
@@ -27,7 +27,7 @@ def test_an_export_that_replaces_another_leaves_files_outside_its_folder(tmp_pat
     values["plan"][name] = {"dataset": "../precious", "split": "x/../../precious-all"}[name]
     manifest.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match=f"is not a {name}'s name of letters, digits and _"):
-        export_dataset([{"label": 2}], out, format="webdataset", num_workers=1, overwrite=True)
+        export_dataset([{"label": 2}], out, format="webdataset", num_workers=1)
     assert precious.read_bytes() == b"precious"
 
 

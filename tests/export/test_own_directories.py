@@ -19,7 +19,7 @@ from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 
 
 def export(source: Any, out: Path, file_format: str) -> Any:
-    return export_dataset(source, out, format=file_format, overwrite=True, num_workers=1)
+    return export_dataset(source, out, format=file_format, overwrite=file_format == "beton", num_workers=1)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def photos(exported_root: Path) -> ParserTfds:
         ({"format": "tfrecord"}, 'format is "tfrecord", not "webdataset"'),
     ],
 )
-def test_other_options_are_refused_and_named_and_overwrite_replaces(
+def test_other_options_are_refused_and_named(
     photos: ParserTfds, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     out = tmp_path / "out"
@@ -54,9 +54,6 @@ def test_other_options_are_refused_and_named_and_overwrite_replaces(
     with pytest.raises(ConfigError, match=message):
         export(photos, out, **options)
     assert contents(out) == before
-    export(photos, out, overwrite=True, **options)
-    export(photos, tmp_path / "new", **options)
-    assert contents(out) == contents(tmp_path / "new")
 
 
 def test_a_source_whose_files_have_changed_is_another_one(exported_root: Path, tmp_path: Path) -> None:
@@ -131,13 +128,12 @@ def test_a_log_that_a_full_disk_has_cut_loses_no_other_line(tmp_path: Path) -> N
 
 def test_a_folder_with_other_files_is_never_written_to(photos: ParserTfds, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    for overwrite in (False, True):
-        with pytest.raises(ConfigError, match=r"holds files that are not of an export, such as 'mine\.txt'"):
-            export(photos, tmp_path, overwrite=overwrite)
-        with pytest.raises(ConfigError, match="is a file: the shards of an export need a folder"):
-            export(photos, tmp_path / "mine.txt", overwrite=overwrite)
-        with pytest.raises(ConfigError, match="is the source of this export: nothing there is written to"):
-            export(photos, Path(photos.data_dir), overwrite=overwrite)
+    with pytest.raises(ConfigError, match=r"holds files that are not of an export, such as 'mine\.txt'"):
+        export(photos, tmp_path)
+    with pytest.raises(ConfigError, match="is a file: the shards of an export need a folder"):
+        export(photos, tmp_path / "mine.txt")
+    with pytest.raises(ConfigError, match="is the source of this export: nothing there is written to"):
+        export(photos, Path(photos.data_dir))
     assert contents(tmp_path) == {"mine.txt": b"mine"}
 
 
@@ -159,7 +155,7 @@ def test_a_damaged_manifest_is_refused(photos: ParserTfds, tmp_path: Path) -> No
     for content in (b"", b"{}", b"[]", b'{"plan": {"bounds": [0]}, "shards": null}', manifest.read_bytes()[:-50]):
         manifest.write_bytes(content)
         with pytest.raises(ConfigError, match="cannot be read as the manifest of an export"):
-            export(photos, tmp_path / "out", overwrite=True)
+            export(photos, tmp_path / "out")
 
 
 def test_two_exports_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +288,7 @@ def test_a_shard_that_is_larger_than_a_file_may_be_is_reported_with_what_to_do(
 ) -> None:
     done = run_python("-c", LIMITED, str(exported_root), str(tmp_path / "out"), file_format, env=PATHS)
     assert "failed: File too large. No file of that size is allowed there" in done.stdout, done.stderr
-    assert "smaller shards (--max-count, with --overwrite)" in done.stdout
+    assert "smaller shards (--max-count) to another folder" in done.stdout
     assert sorted(os.listdir(tmp_path / "out")) == ["export-train.json"]
 
 
@@ -318,22 +314,19 @@ def test_what_is_not_a_folder_is_named(tmp_path: Path, name: str) -> None:
         verify_shards(tmp_path / name)
 
 
-def export_labels(labels: list[int], out: Path, overwrite: bool = False) -> int:
+def export_labels(labels: list[int], out: Path) -> int:
     """Exports a dataset without a fingerprint, and returns how many of its shards were kept."""
     samples = [{"label": label} for label in labels]
-    return int(export(samples, out, num_shards=None, max_count=2, overwrite=overwrite).num_kept)
+    return int(export(samples, out, num_shards=None, max_count=2).num_kept)
 
 
-def test_other_samples_are_refused_and_overwrite_replaces_all_shards(tmp_path: Path) -> None:
+def test_other_samples_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_labels([0, 1, 2, 3, 4], out)
     (out / "list-all-000000.tar").write_bytes(b"damaged")
     for changed in ([100, 101, 102, 103, 104], [9, 1, 2, 3, 4], [0, 1, 9, 3, 4], [0, 1, 2, 3, 9]):
         with pytest.raises(ConfigError, match="which stays: source samples is"):
             export_labels(changed, out)
-    assert export_labels(changed, out, overwrite=True) == 0
-    export_labels(changed, tmp_path / "new")
-    assert contents(out) == contents(tmp_path / "new")
 
 
 def test_the_same_samples_keep_their_shards(tmp_path: Path) -> None:

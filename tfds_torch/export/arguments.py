@@ -43,7 +43,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--workers", type=int, default=0, metavar="W", help="processes (all cores)")
     how.add_argument("--beam-runner", metavar="NAME", help="an Apache Beam runner that writes the shards")
     how.add_argument("--beam-options", metavar="'NAME=VALUE ...'", help="of its pipeline, in quotes")
-    output.add_argument("--overwrite", action="store_true", help="replace a file or an export that is there")
+    output.add_argument("--overwrite", action="store_true", help="of beton: replace a file that is there")
     output.add_argument("--verify", action="store_true", help="read all that was written again afterwards")
     output.add_argument("--json", action="store_true", help="print one report, for machines")
     output.add_argument("out", metavar="OUT", help="path of the file, or of the folder of shards")

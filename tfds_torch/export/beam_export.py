@@ -28,7 +28,7 @@ from typing import Any
 from tfds_torch import __version__
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.shard_file import write_for_good
-from tfds_torch.export.shard_folder import ShardFolder, has_size
+from tfds_torch.export.shard_folder import KEPT, ShardFolder, has_size
 from tfds_torch.export.workers import Progress
 from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.plan.arguments import did_you_mean
@@ -101,7 +101,7 @@ class BeamRunner:
                 done.append((shard, noted is None))
         if missing:
             raise ExportError(
-                f"The export to {folder.target} failed: {self.name} has ended, and {len(missing)} of {plan.num_shards} "
+                f"The export to {folder.path} failed: {self.name} has ended, and {len(missing)} of {plan.num_shards} "
                 f"shards are not here, such as {missing[0]}. Is the same file system mounted there on every worker? "
                 f"The same command goes on with the missing ones."
             )
@@ -109,9 +109,7 @@ class BeamRunner:
 
     def _failure(self, error: Exception, folder: ShardFolder) -> ExportError:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return ExportError(
-            f"The export to {folder.target} failed on {self.name}: {lines[-1]}\n{folder.describe_kept()}"
-        )
+        return ExportError(f"The export to {folder.path} failed on {self.name}: {lines[-1]}\n{KEPT}")
 
 
 class _WriteShard:

@@ -26,7 +26,6 @@ from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.runtime.atomic_folder import AtomicFolder
 from tfds_torch.runtime.printable import printable, quoted
 from tfds_torch.runtime.terminal import PatientConsole, ProgressBar, prepare_output
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
@@ -96,14 +95,6 @@ def _unwritten(flags: argparse.Namespace) -> str:
     """Returns the end of a sentence: what an interrupted export has left."""
     if flags.format not in SHARDED or _identity(flags.out) is None:
         return "is as it was"
-    whole = AtomicFolder(Path(flags.out))
-    if whole.is_put():
-        return "is written, and what it replaces is not yet removed: the next export to it does that"
-    if flags.overwrite and whole.note_of(whole.new):
-        return (
-            f"is as it was; the new shards that were complete stay in {whole.new}: the same command goes on with the "
-            f"others"
-        )
     return "has the shards that were complete, which stay: the same command goes on with the others"
 
 

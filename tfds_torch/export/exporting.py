@@ -91,14 +91,14 @@ def export_dataset(
             instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
             file systems that are mounted there.
         beam_options: flags of its pipeline, such as ["parallelism=8"].
-        overwrite: whether a file, or another export of the same split, may be replaced: when the new one is complete.
-            Other files of the folder stay.
+        overwrite: of "beton": whether a file may be replaced, in one step, when the new one is complete. A folder of
+            shards is never overwritten.
         progress: called in this thread, now and then, with the samples that are done and their number.
 
     Raises:
         ConfigError: an argument that cannot work, or values that cannot be stored.
-        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file or another export
-            that was there before is as it was; complete shards stay.
+        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file that was there
+            before is as it was; complete shards stay.
     """
     check_format(format)
     check_flag("overwrite", overwrite)
@@ -118,13 +118,18 @@ def export_dataset(
         for name, is_given in (("chunk_size", chunk_size != DEFAULT_CHUNK), ("page_size", page_size != DEFAULT_PAGE)):
             if is_given:
                 raise ConfigError(f"{name} is of format='beton', and has no effect on {format}: leave it out.")
+        if overwrite:
+            raise ConfigError(
+                f"overwrite (--overwrite) replaces a .beton file, and {format} is a folder of shards, which is never "
+                f"overwritten: leave it out."
+            )
         request = ShardRequest(
             format, sizes, key, _skipped(fields, format), check_choices(None, names)[1], indices, shuffle_seed
         )
         beam = None if beam_runner is None else BeamRunner(beam_runner, beam_options)
         samples = _numbered(source, format)
         _check_is_not_read(samples, Path(path), is_folder=True)
-        return ShardedExport(samples, path, num_workers, beam).run(request, overwrite, progress)
+        return ShardedExport(samples, path, num_workers, beam).run(request, progress)
     if beam_runner is not None:
         raise ConfigError(
             f"beam_runner={quoted(beam_runner)} (--beam-runner) writes folders of shards, and {format} is one file: "

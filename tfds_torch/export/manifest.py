@@ -145,12 +145,7 @@ class OwnFiles:
         return frozenset(name[:MOST_LETTERS] for name in names)
 
 
-def own_files_of(manifest: Path) -> OwnFiles:
-    """Returns the files of the export of a manifest; a ConfigError where that cannot be read."""
-    content = read_manifest(manifest)
-    return OwnFiles(content.plan, content.metadata)
-
-
 def own_files_in(folder: Path) -> list[OwnFiles]:
     """Returns the files of each export in a folder; a ConfigError: a manifest cannot be read."""
-    return [own_files_of(manifest) for manifest in manifests_in(folder)]
+    found = map(read_manifest, manifests_in(folder))
+    return [OwnFiles(content.plan, content.metadata) for content in found]

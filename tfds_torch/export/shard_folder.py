@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +31,6 @@ from tfds_torch.export.manifest import (
 )
 from tfds_torch.export.plan import ExportPlan, split_label
 from tfds_torch.export.shard_file import read_file, refusals_named, write_for_good
-from tfds_torch.runtime.atomic_folder import AtomicFolder, settle_folder
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 
@@ -47,46 +47,26 @@ class ShardFolder:
         path: of the folder.
         split: in the plan's form.
         is_shared: whether several machines write to it.
-
-    Attributes:
-        target: where the shards will be, for messages: another path than `path` while they replace others.
     """
 
     def __init__(self, path: Path, split: str, is_shared: bool = False) -> None:
-        self.path = self.target = path = path.absolute() if is_shared else path
+        self.path = path = path.absolute() if is_shared else path
         self.manifest = path / manifest_name(split)
         self._log = path / f".{PREFIX}{split}.log"
         self._split, self._is_shared = split, is_shared
 
-    def beside(self, new: Path) -> "ShardFolder":
-        """Returns a folder whose shards will replace those of this one."""
-        folder = ShardFolder(new, self._split, self._is_shared)
-        folder.target = self.path
-        return folder
-
-    def describe_kept(self) -> str:
-        """Returns the sentences on what stays when an export fails, and how to go on."""
-        if self.target == self.path:
-            return KEPT
-        return (
-            f"What was there before is as it was. New shards that are complete stay in {self.path}: the same command "
-            f"goes on with the others."
-        )
-
-    def check(self, plan: ExportPlan, overwrite: bool, metadata: Sequence[str] = ()) -> None:
+    def check(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> None:
         """Raises ConfigError where the plan's shards and TFDS's metadata cannot be written there; changes nothing."""
         try:
-            self._check(plan, overwrite)
+            self._check(plan)
             if self.path.exists():
-                self.check_names(plan, metadata)
-                if self.holds_another(plan):
-                    AtomicFolder(self.path).check()
+                self._check_names(plan, metadata)
         except OSError as error:
             raise ConfigError(
                 f"{self.path} cannot be looked into: {error.strerror}. Choose another folder, or allow it."
             ) from None
 
-    def _check(self, plan: ExportPlan, overwrite: bool) -> None:
+    def _check(self, plan: ExportPlan) -> None:
         if not self.path.exists():
             if self.path.is_symlink():
                 raise ConfigError(
@@ -110,11 +90,13 @@ class ShardFolder:
         for manifest in there:
             other = read_manifest(manifest).plan
             if manifest == self.manifest:
-                if (unequal := plan.differences(other)) and not overwrite:
+                if unequal := plan.differences(other):
+                    here, there_now = shlex.quote(str(self.path)), shlex.quote(f"{self.path}.old")
                     raise ConfigError(
                         f"{self.path} holds an export with other options, which stays: {'; '.join(unequal)}. Give the "
-                        f"same options to go on with it, use overwrite=True (--overwrite) to replace it, or choose "
-                        f"another folder."
+                        f"same options to go on with it, or choose another folder. To replace it, move the folder "
+                        f"away (mv {here} {there_now}), give this command again, and then remove it (rm -r "
+                        f"{there_now})."
                     )
             elif (other.format, other.dataset, other.source.get("name")) != (
                 plan.format,
@@ -126,7 +108,7 @@ class ShardFolder:
                     f"{plan.source.get('name')} as {plan.format}."
                 )
 
-    def check_names(self, plan: ExportPlan, metadata: Sequence[str]) -> None:
+    def _check_names(self, plan: ExportPlan, metadata: Sequence[str]) -> None:
         """Raises ConfigError where the plan would write over a file that is not of an export; changes nothing."""
         names = os.listdir(self.path)
         if found := OwnFiles(plan, metadata).conflicts(names, own_files_in(self.path)):
@@ -134,10 +116,6 @@ class ShardFolder:
                 f"{self.path / found[0]} is not of an export, and this one would write over it. Move it, or choose "
                 f"another folder. Nothing was written."
             )
-
-    def holds_another(self, plan: ExportPlan) -> bool:
-        """Whether there is an export of the same split by another plan; it is replaced, not changed in its place."""
-        return self.manifest.exists() and bool(plan.differences(read_manifest(self.manifest).plan))
 
     def begin(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> dict[int, Shard]:
         """Makes the folder the plan's, and returns the shards that were noted to be complete.
@@ -242,7 +220,6 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None) -> Non
         ExportError: a shard is missing or damaged, or an export is not complete.
         ConfigError: the folder has no such export, or a damaged manifest.
     """
-    settle_folder(path)
     try:
         there = manifests_in(Path(path))
     except (OSError, ValueError) as error:
@@ -275,12 +252,11 @@ def has_size(path: Path, num_bytes: int) -> bool:
 def _lock(path: Path) -> int | None:
     """Returns a descriptor that holds the folder's lock; None: another process has it."""
     try:
-        AtomicFolder(path).settle()
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ExportError(f"The folder {path} cannot be made: {error.strerror}.") from error
-    if _take(descriptor) and _is_at(descriptor, path):  # It may have been replaced before it was locked.
+    if _take(descriptor):
         return descriptor
     os.close(descriptor)
     return None
@@ -294,13 +270,6 @@ def _take(descriptor: int) -> bool:
     except OSError:  # Some file systems have no locks.
         return True
     return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -16,7 +16,6 @@ from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
-from tfds_torch.export.replacement import Replacement
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import ExampleNames, ParserSamples, SampleSource, count_samples
@@ -39,7 +38,6 @@ from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.array_record import writer as array_record
@@ -77,9 +75,9 @@ class ShardedExport:
         self._samples, self._path, self._num_workers, self._beam = samples, Path(path), num_workers, beam
         self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
         self._parser = self._any_parser if isinstance(self._any_parser, ParserTfds) else None
-        self._context, self._kept = f"The export to {path} failed.", KEPT
+        self._context = f"The export to {path} failed."
 
-    def run(self, request: ShardRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
+    def run(self, request: ShardRequest, progress: Progress | None) -> ExportReport:
         """Writes all shards that are not there yet, and their metadata; after an ExportError, complete shards stay."""
         began_s = time.monotonic()
         parser = self._any_parser
@@ -96,11 +94,10 @@ class ShardedExport:
         is_tar = isinstance(content, TarContent)
         metadata = [] if is_tar or self._parser is None else metadata_names(metadata_folder(self._parser))
         folder = ShardFolder(self._path, plan.split, is_shared=self._beam is not None)
-        settle_folder(self._path)
-        folder.check(plan, overwrite, metadata)
+        folder.check(plan, metadata)
         try:
             with folder.locked():
-                folder.check(plan, overwrite, metadata)  # Another export may have ended just now.
+                folder.check(plan, metadata)  # Another export may have ended just now.
                 done, num_workers = self._write_all(plan, content, folder, metadata, progress)
         except OSError as error:
             raise self._refusal(error, plan, []) from error
@@ -240,27 +237,22 @@ class ShardedExport:
         self,
         plan: ExportPlan,
         content: ShardContent,
-        target: ShardFolder,
+        folder: ShardFolder,
         metadata: Sequence[str],
         progress: Progress | None,
     ) -> tuple[list[DoneShard], int]:
         """Writes the shards and what belongs to them; returns the same as `_write`."""
-        replacement = Replacement(target, plan, metadata)
-        with replacement.written() as folder:
-            self._kept = folder.describe_kept()
-            complete = folder.begin(plan, metadata)
-            try:
-                done, num_workers = self._write(plan, content, folder, complete, progress)
-            finally:
-                folder.remove_unfinished(plan, metadata)
-            shards = [shard for shard, _ in done]
-            replacement.carry_over(folder)
-            if metadata and self._parser is not None:
-                lengths = [len(plan.places(shard.number)) for shard in shards]
-                num_bytes = sum(shard.content_bytes for shard in shards)
-                write_metadata(metadata_folder(self._parser), folder.path, plan, lengths, num_bytes)
-            folder.complete(plan, shards, metadata)
-            replacement.put(folder)
+        complete = folder.begin(plan, metadata)
+        try:
+            done, num_workers = self._write(plan, content, folder, complete, progress)
+        finally:
+            folder.remove_unfinished(plan, metadata)
+        shards = [shard for shard, _ in done]
+        if metadata and self._parser is not None:
+            lengths = [len(plan.places(shard.number)) for shard in shards]
+            num_bytes = sum(shard.content_bytes for shard in shards)
+            write_metadata(metadata_folder(self._parser), folder.path, plan, lengths, num_bytes)
+        folder.complete(plan, shards, metadata)
         return done, num_workers
 
     def _write(
@@ -294,11 +286,11 @@ class ShardedExport:
         if error.errno == errno.EFBIG:
             return ExportError(
                 f"{what} No file of that size is allowed there, by a limit (ulimit -f) or the file system: raise the "
-                f"limit and give the same command again, or write elsewhere, or smaller shards (--max-count, with "
-                f"--overwrite)."
+                f"limit and give the same command again, or write elsewhere, or smaller shards (--max-count) to "
+                f"another folder."
             )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return ExportError(f"{what} {self._kept}")
+            return ExportError(f"{what} {KEPT}")
         num_done = sum(len(plan.places(shard.number)) for shard in done)
         num_left = plan.num_examples - num_done
         mean = 0 if self._any_parser is None else self._any_parser.mean_example_bytes
@@ -307,14 +299,14 @@ class ShardedExport:
         needed = f"About {mean * num_left:,} bytes are needed" if mean else "Room is needed"
         return ExportError(
             f"{what} {needed} for {num_left:,} of {plan.num_examples:,} examples, and {_free_bytes(self._path)} are "
-            f"free: make room, or write elsewhere. {self._kept}"
+            f"free: make room, or write elsewhere. {KEPT}"
         )
 
     def _workers(self, num_workers: int, job: Job) -> Workers:
         return Workers(num_workers, job, self._names(), self._context)
 
     def _names(self) -> ExampleNames:
-        return ExampleNames(self._samples.name, self._kept, self._samples.describe)
+        return ExampleNames(self._samples.name, KEPT, self._samples.describe)
 
 
 def _free_bytes(path: Path) -> str:

@@ -27,7 +27,6 @@ from tfds_torch.parsers.tfds.remote_metadata import (
 )
 from tfds_torch.parsers.tfds.targets import check_class_names
 from tfds_torch.runtime import subprocess_call
-from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import QUOTED, quoted, shortened
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.remote.store import ObjectStore
@@ -228,5 +227,4 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def _is_version_directory(path: str | os.PathLike[str]) -> bool:
-    settle_folder(path)  # An export may have been killed while it replaced the folder.
     return os.path.isfile(os.path.join(path, "dataset_info.json"))  # Unlike Path's, quiet where one may not look.

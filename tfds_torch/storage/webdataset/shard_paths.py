@@ -9,7 +9,6 @@ import braceexpand
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.plan.arguments import did_you_mean
-from tfds_torch.runtime.atomic_folder import settle_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.remote.urls import SCHEMES, is_object_url
@@ -58,8 +57,6 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
     """Returns size and modification time of each tar."""
     for path in paths:
         try:
-            if not os.path.lexists(path):
-                settle_folder(os.path.dirname(path))  # An export may have been killed while it replaced the folder.
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             raise ShardError(f"There is no file {quoted(path)}.{_remedy(path)}") from None

@@ -1,0 +1,152 @@
+"""What is there already stays: another export of the split, and files that are not of an export."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.exports import contents, export
+from export.made_sources import Numbered, fail
+from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.plan import ShardSizes
+from tfds_torch.export.samples import NumberedSamples
+from tfds_torch.export.shard_folder import verify_shards
+from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
+from tfds_torch.export.write_shards import WriteShards
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.runtime.metrics import StageMetrics
+
+OLD, NEW = 4, 5
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The folder of a complete export, with a foreign file; nothing else is in the folder above."""
+    folder = tmp_path / "place" / "out"
+    export(Numbered(), folder, num_shards=OLD)
+    (folder / "notes.txt").write_text("notes")
+    return folder
+
+
+def test_another_export_is_refused_and_the_commands_that_replace_it_work(out: Path, tmp_path: Path) -> None:
+    before = contents(out)
+    with pytest.raises(ConfigError) as caught:
+        export(Numbered(at=25, act=fail), out, num_shards=NEW)
+    assert str(caught.value) == (
+        f"{out} holds an export with other options, which stays: num_shards is 5, not 4. Give the same options to go "
+        f"on with it, or choose another folder. To replace it, move the folder away (mv {out} {out}.old), give this "
+        f"command again, and then remove it (rm -r {out}.old)."
+    )
+    assert contents(out) == before
+    out.rename(f"{out}.old")
+    export(Numbered(), out, num_shards=NEW)
+    shutil.rmtree(f"{out}.old")
+    export(Numbered(), tmp_path / "new", num_shards=NEW)
+    assert contents(out) == contents(tmp_path / "new")
+
+
+def test_an_unfinished_export_by_another_plan_is_refused_too(out: Path) -> None:
+    shutil.rmtree(out)
+    with pytest.raises(ExportError, match="the lost key"):
+        export(Numbered(at=25, act=fail), out)
+    before = contents(out)
+    with pytest.raises(ConfigError, match=r"which stays: num_shards is 6, not 5\. .*To replace it, move the"):
+        export(Numbered(), out, num_shards=6)
+    assert contents(out) == before
+    export(Numbered(), out)
+    verify_shards(out)
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", "tfrecord"])
+def test_a_folder_of_shards_takes_no_overwrite(exported_root: Path, tmp_path: Path, file_format: str) -> None:
+    message = rf"overwrite \(--overwrite\) replaces a \.beton file, and {file_format} is a folder of shards"
+    with pytest.raises(ConfigError, match=message):
+        export(ParserTfds(exported_root, "digits"), tmp_path / "out", format=file_format, overwrite=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_splits_of_the_folder_stay_and_open(exported_root: Path, tmp_path: Path) -> None:
+    train, test = (ParserTfds(exported_root, "digits", split) for split in ("train", "test"))
+    for file_format in ("tfrecord", "webdataset"):
+        export(train, tmp_path / file_format, format=file_format, num_shards=OLD)
+        (tmp_path / file_format / "mine.labels.txt").write_text("mine")
+        before = contents(tmp_path / file_format)
+        export(test, tmp_path / file_format, format=file_format, num_shards=2)
+        unchanged = {name: content for name, content in before.items() if name != "dataset_info.json"}
+        assert unchanged.items() <= contents(tmp_path / file_format).items()
+        verify_shards(tmp_path / file_format)
+    for parser in (train, test):
+        again = ParserTfds(tmp_path / "tfrecord", "digits", parser.split)
+        assert [again[n].label for n in (0, 50)] == [parser[n].label for n in (0, 50)]
+
+
+def test_a_manifest_of_an_older_version_names_no_metadata_and_its_export_goes_on(
+    exported_root: Path, tmp_path: Path
+) -> None:
+    parser, out = ParserTfds(exported_root, "digits"), tmp_path / "out"
+    export(parser, out, format="tfrecord", num_shards=OLD)
+    before, manifest = contents(out), out / "export-train.json"
+    values = json.loads(manifest.read_text())
+    del values["metadata"]
+    manifest.write_text(json.dumps(values))
+    assert export(parser, out, format="tfrecord", num_shards=OLD).num_kept == OLD
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("metadata", [7, [1], {"a": 1}])
+def test_a_manifest_with_other_metadata_than_names_is_refused(out: Path, metadata: Any) -> None:
+    manifest = out / "export-all.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"metadata": metadata}))
+    with pytest.raises(ConfigError, match=r"cannot be read as the manifest .*metadata is not a list of names"):
+        export(Numbered(), out, num_shards=OLD)
+
+
+def test_a_foreign_file_that_would_be_written_over_is_named_before_any_work(
+    exported_root: Path, tmp_path: Path
+) -> None:
+    train, test = (ParserTfds(exported_root, "digits", split) for split in ("train", "test"))
+    out = tmp_path / "out"
+    export(test, out, num_shards=2)
+    name = "digits-train-000004.tar"
+    (out / name).write_text("foreign")
+    before = contents(out)
+    with pytest.raises(ConfigError, match=rf"{name} is not of an export, and this one would write over it\. Move it"):
+        export(train, out)
+    assert contents(out) == before
+
+
+def test_foreign_metadata_is_not_written_over(exported_root: Path, tmp_path: Path) -> None:
+    train, test = (ParserTfds(exported_root, "digits", split) for split in ("train", "test"))
+    out = tmp_path / "out"
+    export(train, out, format="tfrecord")
+    values = json.loads((out / "export-train.json").read_text())
+    (out / "export-train.json").write_text(json.dumps(values | {"metadata": []}))
+    (out / "dataset_info.json").write_text("foreign")
+    with pytest.raises(ConfigError, match=r"dataset_info\.json is not of an export, and this one would write over it"):
+        export(test, out, format="tfrecord")
+    assert (out / "dataset_info.json").read_text() == "foreign"
+
+
+class OneByOne:
+    """In the place of Beam: shards are written in this process, and noted as many machines note them."""
+
+    name = "one by one"
+
+    def write(self, job: WriteShards, progress: Any) -> list[Any]:
+        done: list[Any] = [job(number, StageMetrics(0)) for number in range(job.plan.num_shards)]
+        assert [(job.folder.noted(number), False) for number in range(job.plan.num_shards)] == done
+        return done
+
+
+def test_an_export_of_many_machines_writes_what_this_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner: Any = OneByOne()
+    ShardedExport(NumberedSamples(Numbered()), "out", 1, runner).run(
+        ShardRequest("webdataset", ShardSizes(num_shards=NEW)), None
+    )
+    export(Numbered(), tmp_path / "new")
+    assert contents(tmp_path / "out") == contents(tmp_path / "new")
+    assert sorted(os.listdir(tmp_path)) == ["new", "out"]
