@@ -627,16 +627,6 @@ def test_a_line_is_logged_every_n_batches(caplog: pytest.LogCaptureFixture) -> N
     assert "waiting" in lines[0]
 
 
-def test_a_mistyped_argument_of_create_loader_is_named_with_the_right_one() -> None:
-    dataset = TensorDataset(torch.arange(4))
-    with pytest.raises(
-        TypeError, match=r"^create_loader\(\) has no argument 'num_worker'. Did you mean 'num_workers'\?$"
-    ):
-        create_loader(dataset, num_worker=2)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"no argument 'epoch_size'. A parser has it: .*dataset, epoch_size=\.\.\.\)\)"):
-        create_loader(dataset, batch_size=2, epoch_size=2)  # type: ignore[call-arg]
-
-
 def test_create_loader_has_the_designed_parameters() -> None:
     parameters = inspect.signature(create_loader).parameters.values()
     positional = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -96,7 +96,10 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
     ids = ids_of(parser)
     if mode == "index":
         return Expectation(
-            *(plan, mode, ids, num_epochs),
+            plan,
+            mode,
+            ids,
+            num_epochs,
             lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
             *_members_of(parser, plan),
         )
@@ -107,7 +110,11 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
         num_unread = max(num_unread, sum(number for number in excess if number > 0))
         num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
     return Expectation(
-        *(plan, mode, ids, num_epochs, lambda rank, epoch: _share_of_rank(parser, plan, rank, epoch)),
+        plan,
+        mode,
+        ids,
+        num_epochs,
+        lambda rank, epoch: _share_of_rank(parser, plan, rank, epoch),
         num_unread=num_unread,
         num_repeated=num_repeated,
     )

@@ -134,14 +134,9 @@ def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: 
     window = image.crop((left, top, left + width, top + height))
     shrink = int(crop.shrinks[0])
     # Of an image whose centre is cut out, more lies in the window than the result shows.
-    box = (
-        0.0,
-        0.0,
-        *(
-            min(limit, count * step * shrink)
-            for limit, count, step in ((width, resized[1], steps[1]), (height, resized[0], steps[0]))
-        ),
-    )
+    right = min(width, resized[1] * steps[1] * shrink)
+    bottom = min(height, resized[0] * steps[0] * shrink)
+    box = (0.0, 0.0, right, bottom)
     kind = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
     if (width, height) != (resized[1], resized[0]) or steps != [1.0, 1.0]:
         window = window.resize((resized[1], resized[0]), kind, box)

@@ -77,5 +77,11 @@ class Replacement:
         _logger.warning(
             "%s The place of example %d (id %s) is taken by example %d (id %s): %d of at most %d are replaced.",
             # Its text: an error keeps frames, and these the memory of batches.
-            *(str(error), damaged, damaged_id, taken, taken_id, self._num_replaced[at], most),
+            str(error),
+            damaged,
+            damaged_id,
+            taken,
+            taken_id,
+            self._num_replaced[at],
+            most,
         )

@@ -130,7 +130,11 @@ class PoolSetup:
         _logger.log(
             options.log_level,
             "%s: %d workers, pids %s, transport %r. %s",
-            *(self.source.name, options.num_workers, pool.pids, transport.name, reason),
+            self.source.name,
+            options.num_workers,
+            pool.pids,
+            transport.name,
+            reason,
         )
         names = ErrorContext(self.source.name, start_argument="start_method")
         if parser is not None:

@@ -89,8 +89,18 @@ class ParserBeton(ParserBase):
         remote: RemoteOptions | None = None,
     ) -> None:
         options = ParserOptions(
-            *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size, decode),
+            shuffle=shuffle,
+            is_training=is_training,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            preprocess=preprocess,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            epoch_size=epoch_size,
+            decode=decode,
         )
         (shown,), files = open_files([os.fspath(path)], remote, read)
         file = source_type("beton")(shown, handlers, verify_checksums=read.verify_checksums, files=files)

@@ -107,8 +107,18 @@ class ParserMapStyle(ParserBase):
         decode: Mapping[str, bool] | None = None,
     ) -> None:
         options = ParserOptions(
-            *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size, decode),
+            shuffle=shuffle,
+            is_training=is_training,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            preprocess=preprocess,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            epoch_size=epoch_size,
+            decode=decode,
         )
         if version is not None and (not isinstance(version, str) or not version):
             raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")

@@ -109,8 +109,18 @@ class ParserWebDataset(ParserBase):
         remote: RemoteOptions | None = None,
     ) -> None:
         options = ParserOptions(
-            *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(preprocess, image_mode, class_map, read, epoch_size, decode),
+            shuffle=shuffle,
+            is_training=is_training,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            preprocess=preprocess,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            epoch_size=epoch_size,
+            decode=decode,
         )
         self._names = check_class_names(class_names)
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS

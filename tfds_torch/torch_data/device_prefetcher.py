@@ -92,8 +92,10 @@ class DevicePrefetcher(Iterable[Any]):
         return self._begin(batches, is_tagged=True)
 
     def _begin(self, batches: Iterator[Any], *, is_tagged: bool) -> "_Iteration":
-        common = (self.device, self._normalization, self._metrics)
-        copy = CudaCopy(*common, self.prefetch_batches) if self.device.type == "cuda" else DeviceCopy(*common)
+        if self.device.type == "cuda":
+            copy: DeviceCopy = CudaCopy(self.device, self._normalization, self._metrics, self.prefetch_batches)
+        else:
+            copy = DeviceCopy(self.device, self._normalization, self._metrics)
         iteration = _Iteration(copy, batches, self._normalization.arrange, is_tagged)
         self._running.add(iteration)
         return iteration

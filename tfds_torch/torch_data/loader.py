@@ -1,15 +1,15 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, Reader
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.error_context import name_of
-from tfds_torch.parsers.parser_map_style import ParserMapStyle
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
@@ -25,37 +25,94 @@ from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
-_Arguments = ParamSpec("_Arguments")
-
 _RANKS_TIMEOUT_S = 60.0
 
 
-def _with_arguments_of(
-    options: Callable[_Arguments, LoaderOptions],
-) -> Callable[[Callable[..., "Loader"]], Callable[_Arguments, "Loader"]]:
-    """Gives a function the signature and the documentation of its arguments that LoaderOptions has."""
+def create_loader(
+    dataset: Any,
+    num_workers: int | str = 0,
+    device: str | torch.device | None = None,
+    mean: Iterable[float] | None = None,
+    std: Iterable[float] | None = None,
+    dtype: torch.dtype | str | None = None,
+    prefetch_batches: int = 2,
+    timeout_s: float | None = 300.0,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    sampler: Any = None,
+    batch_sampler: Any = None,
+    drop_last: bool = False,
+    collate_fn: Callable[[Any], Any] | Literal["list"] | None = None,
+    worker_init_fn: Callable[[int], None] | None = None,
+    persistent_workers: bool = True,
+    multiprocessing_context: Any = None,
+    seed: int | None = None,
+    check_ranks: bool = True,
+    log_every: int | None = None,
+    channels_last: bool = True,
+) -> "Loader":
+    """Returns a Loader over an ImageDataset, or over any other dataset.
 
-    def give(function: Callable[..., "Loader"]) -> Callable[_Arguments, "Loader"]:
-        signature = inspect.signature(options).replace(return_annotation="Loader")
-        _, separator, arguments = (options.__doc__ or "").partition("\n\n")
-        function.__doc__ = f"{function.__doc__}{separator}{arguments}"
-        vars(function)["__signature__"] = signature
-        return function
+    Args:
+        dataset: an ImageDataset; a map-style dataset, or a dictionary of columns, which is read in the order of a plan
+            where it gets a batch_size and no sampler, batch_sampler or collate_fn; an IterableDataset; or any iterable
+            that can be read anew in every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
+        num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
+        device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
+        mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
+        std: likewise.
+        dtype: of the images, as in `DevicePrefetcher`.
+        prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
+        timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever. Without
+            workers, and outside of the main thread, what waits in native code is logged and goes on.
+        batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
+        shuffle: whether a map-style dataset is shuffled anew in every epoch, by `seed`; an ImageDataset's parser plans
+            its order.
+        sampler: as in torch's DataLoader, for a map-style dataset.
+        batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
+        drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
+        collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
+            gets what the dataset yields. "list" makes a list of the values of each field, as they are.
+        worker_init_fn: called in each worker with its number, before it reads.
+        persistent_workers: whether workers live from epoch to epoch, until `close`.
+        multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
+        seed: of `random`, `numpy.random` and torch in the workers, and of `shuffle`; None: an ImageDataset's own seed,
+            42 where a map-style dataset is planned, else torch's generator. Workers of a plan are seeded anew in every
+            epoch by (seed, epoch, first batch, rank, worker), others when they start. The training process's generators
+            are left alone.
+        check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
+        log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
+        channels_last: whether normalised or moved images lie in channels_last memory.
 
-    return give
-
-
-@_with_arguments_of(LoaderOptions)
-def create_loader(*args: Any, **kwargs: Any) -> "Loader":
-    """Returns a Loader over an ImageDataset, or over any other dataset; it takes LoaderOptions' arguments."""
-    unknown = kwargs.keys() - (names := inspect.signature(LoaderOptions).parameters).keys()
-    if unknown:
-        name = min(unknown)
-        is_of_parser = name in inspect.signature(ParserMapStyle).parameters
-        of_parser = f" A parser has it: create_loader(ImageDataset(ParserMapStyle(dataset, {name}=...)), ...)."
-        hint = of_parser if is_of_parser else did_you_mean(name, names)
-        raise TypeError(f"create_loader() has no argument {name!r}.{hint}")
-    return Loader(LoaderOptions(*args, **kwargs))
+    Raises:
+        ConfigError: an argument that cannot work, alone or with the dataset.
+    """
+    return Loader(
+        LoaderOptions(
+            dataset,
+            num_workers=num_workers,
+            device=device,
+            mean=mean,
+            std=std,
+            dtype=dtype,
+            prefetch_batches=prefetch_batches,
+            timeout_s=timeout_s,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            drop_last=drop_last,
+            collate_fn=collate_fn,
+            worker_init_fn=worker_init_fn,
+            persistent_workers=persistent_workers,
+            multiprocessing_context=multiprocessing_context,
+            seed=seed,
+            check_ranks=check_ranks,
+            log_every=log_every,
+            channels_last=channels_last,
+        )
+    )
 
 
 class Loader(BaseLoader[Reader]):

@@ -30,42 +30,7 @@ _OWN_ORDER = (
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """What a loader reads, and how: the arguments of `create_loader`, checked.
-
-    Args:
-        dataset: an ImageDataset; a map-style dataset, or a dictionary of columns, which is read in the order of a plan
-            where it gets a batch_size and no sampler, batch_sampler or collate_fn; an IterableDataset; or any iterable
-            that can be read anew in every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
-        num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
-        device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
-        mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
-        std: likewise.
-        dtype: of the images, as in `DevicePrefetcher`.
-        prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
-        timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever. Without
-            workers, and outside of the main thread, what waits in native code is logged and goes on.
-        batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
-        shuffle: whether a map-style dataset is shuffled anew in every epoch, by `seed`; an ImageDataset's parser plans
-            its order.
-        sampler: as in torch's DataLoader, for a map-style dataset.
-        batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
-        drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
-        collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
-            gets what the dataset yields. "list" makes a list of the values of each field, as they are.
-        worker_init_fn: called in each worker with its number, before it reads.
-        persistent_workers: whether workers live from epoch to epoch, until `close`.
-        multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
-        seed: of `random`, `numpy.random` and torch in the workers, and of `shuffle`; None: an ImageDataset's own seed,
-            42 where a map-style dataset is planned, else torch's generator. Workers of a plan are seeded anew in every
-            epoch by (seed, epoch, first batch, rank, worker), others when they start. The training process's generators
-            are left alone.
-        check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
-        log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
-        channels_last: whether normalised or moved images lie in channels_last memory.
-
-    Raises:
-        ConfigError: an argument that cannot work, alone or with the dataset.
-    """
+    """What a loader reads, and how: the arguments of `create_loader`, which documents them, checked."""
 
     dataset: Any
     num_workers: int | str = 0

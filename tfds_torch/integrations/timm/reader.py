@@ -28,10 +28,17 @@ _OURS = {
     "target_key": "target_key",
 }
 """timm's name of an argument -> that of ParserTfds."""
-_OTHERS = (
-    *("batch_size", "shuffle_size", "max_threadpool_size", "prefetch_size"),
-    *("num_samples", "max_steps", "target_format", "target_img_mode", "additional_features"),
-)
+_OTHERS = [
+    "batch_size",
+    "shuffle_size",
+    "max_threadpool_size",
+    "prefetch_size",
+    "num_samples",
+    "max_steps",
+    "target_format",
+    "target_img_mode",
+    "additional_features",
+]
 
 
 class TfdsReader:
@@ -132,7 +139,11 @@ class TfdsReader:
             _logger.warning(
                 "filenames() of %s, split %r, was called before its loader was made, and named the examples in the "
                 "order of %d worker(s): reading with %d instead of %d, so that results belong to their names.",
-                *(self.parser.dataset_name, self.parser.split, self._order_given, self._order_given, num_workers),
+                self.parser.dataset_name,
+                self.parser.split,
+                self._order_given,
+                self._order_given,
+                num_workers,
             )
             num_workers = self._order_given
         self.set_loader_cfg(num_workers)

@@ -26,10 +26,23 @@ MOST_CLASSES = 2**22
 _DEEPEST = 200  # JSON objects and lists; protobuf itself takes 100 messages.
 _LONGEST_TYPE = 32  # Characters.
 _TYPES_OF_TFDS = frozenset(
-    (
-        *("string", "bfloat16", "half", "double", "resource", "variant", "int4", "uint4"),
-        *("qint8", "quint8", "qint16", "quint16", "qint32", "float8_e5m2", "float8_e4m3fn"),
-    )
+    [
+        "string",
+        "bfloat16",
+        "half",
+        "double",
+        "resource",
+        "variant",
+        "int4",
+        "uint4",
+        "qint8",
+        "quint8",
+        "qint16",
+        "quint16",
+        "qint32",
+        "float8_e5m2",
+        "float8_e4m3fn",
+    ]
 )
 """Types that numpy alone does not know; for most of them TFDS imports tensorflow."""
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one in files of TFDS before 4.3.

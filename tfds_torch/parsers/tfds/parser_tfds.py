@@ -137,8 +137,18 @@ class ParserTfds(ParserBase):
     ) -> None:
         of_image, cameras = divide_preprocess(preprocess, has_windows=windows is not None)
         options = ParserOptions(
-            *(shuffle, is_training, batch_size, repeats, seed, remainder),
-            *(of_image, image_mode, class_map, read, epoch_size, decode),
+            shuffle=shuffle,
+            is_training=is_training,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            preprocess=of_image,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            epoch_size=epoch_size,
+            decode=decode,
         )
         store = open_dataset_store(root, name, remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.

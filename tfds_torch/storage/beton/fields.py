@@ -28,10 +28,19 @@ from tfds_torch.storage.beton.format import (
 _ARGUMENTS = np.dtype([("shape", "<u8", 32), ("type_length", "<u8")])
 _ARGUMENT_BYTES = 1024
 _MOST_DIMENSIONS = 32
-_TENSOR_TYPES = (
-    *("bool", "uint8", "int8", "int16", "int32", "int64"),
-    *("float16", "float32", "float64", "complex64", "complex128"),
-)
+_TENSOR_TYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 
 
 class Encoded(NamedTuple):

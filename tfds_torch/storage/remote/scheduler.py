@@ -158,7 +158,8 @@ class Scheduler:
                 break
             if not self._is_claimed(job, is_urgent=is_urgent):
                 continue
-            segment = Segment(*(job.urgent if is_urgent else job.pending).pop(0), is_awaited=is_urgent)
+            start, stop = (job.urgent if is_urgent else job.pending).pop(0)
+            segment = Segment(start, stop, is_awaited=is_urgent)
             job.active.append(segment)
             self._active[segment] = asyncio.get_running_loop().create_task(self._fetch(job, segment))
             self._queue(job)
@@ -199,7 +200,9 @@ class Scheduler:
 
         Readers that outrun what is fetched ahead would go on by small requests otherwise.
         """
-        job.make_urgent(*((job.start, job.stop) if self.is_followed(job.key) else (first, last)))
+        if self.is_followed(job.key):
+            first, last = job.start, job.stop
+        job.make_urgent(first, last)
 
     def _queue(self, job: BlockJob) -> None:
         """Has a job looked at when its turn comes."""

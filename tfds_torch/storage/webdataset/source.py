@@ -325,7 +325,9 @@ class WebDatasetSource(ReadByNumber):
             )
         _logger.warning(
             "%s: files that belong to no sample are skipped: %d, such as %s. Names are <key>.<extension>.",
-            *(self.name, self.num_skipped, shown),
+            self.name,
+            self.num_skipped,
+            shown,
         )
 
     def _checked(self, index: Int64Array) -> Int64Array:
