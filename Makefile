@@ -6,6 +6,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_BEAM := $(VENV)/.installed-beam
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALLED_MOTO := $(VENV)/.installed-moto
+INSTALLED_SLOW := $(VENV)/.installed-slow
 INSTALLED_SLIM := $(VENV)/.installed-slim
 # What keeps the promises of read mode `index`; allowed_skips.txt names the tests among them that need tensorflow.
 SLIM_TESTS ?= tests/demo/test_preparation.py tests/parsers/test_index_mode.py tests/plan/test_resume.py \
@@ -59,6 +60,10 @@ $(INSTALLED_MOTO): $(INSTALLED) requirements/moto.txt
 		|| { rm -rf $(VENV)/moto; echo "moto cannot be installed: its tests are skipped (to try again: rm $@)"; }
 	@touch $@
 
+$(INSTALLED_SLOW): $(INSTALLED) requirements/slow.txt
+	@$(INSTALL) -r requirements/slow.txt
+	@touch $@
+
 demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every promise
 	@$(BIN)/python -m tfds_torch.check
 
@@ -77,7 +82,7 @@ test-slow: beam azurite slow test-slim ## the rest of the tests, with all that t
 
 # Those of some folders: SLOW_TESTS="tests/plan tests/parsers". A folder may have none: 5 is pytest's word for that.
 SLOW_TESTS ?= tests
-slow: $(INSTALLED_MOTO)
+slow: $(INSTALLED_MOTO) $(INSTALLED_SLOW)
 	@$(BIN)/python -m pytest -m "slow and not campaign" $(IN_TWO) $(SLOW_TESTS) || [ $$? -eq 5 ]
 
 # What they read is built with tensorflow, by the other environment.
