@@ -36,10 +36,10 @@ from parsers.cached_pictures import (
 )
 from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
-from tfds_torch.parsers.cache import building, opening, progress
+from tfds_torch.parsers.cache import building, opening
 from tfds_torch.parsers.cache.building import CacheContent, build, estimate
 from tfds_torch.parsers.cache.decoded_cache import lock_path, status_path
-from tfds_torch.parsers.cache.progress import CacheProgress
+from tfds_torch.parsers.cache.opening import CacheProgress
 from tfds_torch.parsers.cache.status import COMPLETE, FAILED, READING, CacheStatus, read_status, write_status
 from tfds_torch.storage.beton.verify import verify
 
@@ -480,7 +480,7 @@ def test_a_builder_that_goes_on_is_waited_for_and_shown(
 
     monkeypatch.setattr(opening, "read_status", look)
     monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(progress, "_LINE_AFTER_S", 0.1)
+    monkeypatch.setattr(opening, "_LINE_AFTER_S", 0.1)
     parser = open_parser(small, cache)
     assert parser.source.file is not None
     (line,) = lines_of(caplog)
@@ -495,7 +495,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_shows_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(opening, "_BAR_AFTER_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with CacheProgress("cats:1.0.0 (train)") as shown_progress:

@@ -1,16 +1,47 @@
 """Subset: some examples of a split by their numbers, as a value."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.array_value import ArrayValue
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+
+
+class ArrayValue:
+    """An array that is a value: equal where all numbers are, in the same order.
+
+    Args:
+        values: [n]; it must not be changed afterwards.
+    """
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrayValue) and type(other) is type(self) and np.array_equal(self.values, other.values)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex digest of the numbers and their order."""
+        little = self.values.astype(self.values.dtype.newbyteorder("<"))
+        return hashlib.blake2b(little.tobytes(), digest_size=16).hexdigest()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"values": self.values}  # What was derived from them is made anew.
+
 
 _NUM_SHOWN = 8
 

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.mapped_object import MappedObject
-from tfds_torch.storage.open_files import ProcessLock, Stamp
+from tfds_torch.storage.open_files import FileState, ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, is_object_url, join, split
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN
-from tfds_torch.storage.shard_files import Cuts, RangeReader
+from tfds_torch.storage.shard_files import Cuts, RangeReader, discard_range
 
 _BLOCK_BYTES = 8 << 20
 _HEAD_BYTES = 64 << 10  # Less costs as much: a request takes its time.
@@ -114,7 +114,7 @@ class ObjectFiles:
         """Opens an object of which little is read; nothing of it is cached."""
         return ObjectHead(self.store, path, stamp)
 
-    def map(self, path: str, stamp: Stamp, cuts: Cuts | None = None) -> MappedObject:
+    def map(self, path: str, stamp: Stamp, cuts: Cuts | None = None) -> "MappedObject":
         """Returns an object of which parts are read as if it were mapped."""
         return MappedObject(self.open([path], [stamp], cuts), stamp)
 
@@ -287,3 +287,59 @@ def _stamps(store: ObjectStore, urls: Sequence[str], sharers: str, found: dict[i
     stamps = ObjectStamps(store, urls, sharers)
     stamps._found.update(found)
     return stamps
+
+
+class MappedObject:
+    """An object that is read as if it were mapped; parts that were asked for stay in memory. See MappedFile."""
+
+    def __init__(self, reader: RangeReader, stamp: Stamp) -> None:
+        self._reader, self._stamp = reader, stamp
+        self._parts: dict[tuple[int, int], NDArray[np.uint8]] = {}
+
+    def check(self) -> FileState:
+        """Returns the object's only state: when it changes, its blocks cannot be fetched any more."""
+        return self._stamp
+
+    def part(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Returns bytes start..stop-1."""
+        found = self._parts.get((start, stop))
+        if found is None:
+            self.advise(np.array([start], np.int64), np.array([stop - start], np.int64))  # All its blocks at once.
+            found = self._parts[start, stop] = np.frombuffer(self.read(start, stop - start), np.uint8)
+        return found
+
+    def gathered(self, starts: Int64Array, num_bytes: int) -> tuple[NDArray[np.uint8], Int64Array]:
+        """Returns a copy of pieces of one size, one behind the other, and where each begins."""
+        spans = [(0, start, num_bytes) for start in starts.tolist()]
+        pieces = b"".join(self._reader.read_all(spans)) or bytes(num_bytes)
+        return np.frombuffer(pieces, np.uint8), np.arange(len(starts), dtype=np.int64) * num_bytes
+
+    def read(self, start: int, size: int) -> bytes:
+        """Returns bytes of the object, fewer where it ends."""
+        return self._reader.read(0, start, size)
+
+    def advise(self, starts: Int64Array, sizes: Int64Array) -> None:
+        """Has the blocks of pieces fetched ahead; of the first ones, the pieces themselves first."""
+        order = np.argsort(starts, kind="stable")
+        first, last = starts[order], starts[order] + sizes[order]
+        self._reader.advise_ranges(lambda: ReadRanges(np.zeros(len(first), np.int64), first, last))
+
+    def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
+        """Has the blocks of an order's next windows fetched ahead; see RangeReader."""
+        self._reader.follow(schedule)
+
+    def discard(self, start: int, stop: int) -> bool:
+        """Has the blocks of damaged bytes fetched again, once."""
+        self._parts.clear()
+        return discard_range(self._reader, 0, start, stop)
+
+    def find(self, content: bytes, start: int, stop: int) -> int:
+        """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
+        for (first, last), part in self._parts.items():
+            if first <= start and stop <= last:
+                place = part.tobytes().find(content, start - first, stop - first)
+                return place if place < 0 else first + place
+        return self.read(start, stop - start).find(content) + start if start < stop else -1
+
+    def give_back(self) -> None:
+        """Does nothing: what was asked for as a part is used again."""
