@@ -391,7 +391,7 @@ SPLITS = (
     ("root", "train+test"),
     ("root", "train[:50%]+test[:50%]"),
     ("root", "train[10:37]"),
-    ("root", "train[5:7shard]"),
+    ("root", "train[5shard:7shard]"),
     ("gaps", "train"),
     ("gaps", "train+test"),
 )

@@ -75,7 +75,7 @@ NUM_FILES = {("root", "train"): 7, ("root", "train+test"): 8, ("gaps", "train"):
 
 STREAMS = ("files", "examples")
 MODES = ("index", *STREAMS)
-FEW_SPLITS = (("root", "train"), ("root", "train[5:7shard]"), ("gaps", "train+test"))
+FEW_SPLITS = (("root", "train"), ("root", "train[5shard:7shard]"), ("gaps", "train+test"))
 OTHER_SPLITS = (("root", "train+test"), ("root", "train[:50%]+test[:50%]"), ("root", "train[10:37]"))
 
 EVALUATION = [
@@ -108,7 +108,7 @@ TRAINING = [
     Case(("root", "train"), 2, 2, mode="index", is_training=True, shuffle=False),
     *(Case(("gaps", "train+test"), 2, 2, mode=mode, is_training=True) for mode in STREAMS),
     Case(("root", "train[10:37]"), 2, 2, mode="examples", is_training=True, repeats=3),
-    Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True, repeats=3),
+    Case(("root", "train[5shard:7shard]"), 1, 2, mode="files", is_training=True, repeats=3),
     Case(("root", "train[10:37]"), 1, 2, mode="examples", batch_size=32, is_training=True),  # G > N.
     Case(("root", "train"), 2, 2, mode="examples", is_training=True, remainder="drop"),
     Case(("root", "train"), 2, 2, mode="examples", is_training=True, remainder="pad"),
@@ -120,7 +120,7 @@ TRAINING = [
 ]
 SLOW_TRAINING = [
     *(Case(place, 2, 2, mode=mode, is_training=True) for place in OTHER_SPLITS for mode in ("index", "examples")),
-    Case(("root", "train[5:7shard]"), 1, 2, mode="files", is_training=True),
+    Case(("root", "train[5shard:7shard]"), 1, 2, mode="files", is_training=True),
     *(Case(place, 2, 2, mode="examples", is_training=True) for place in FEW_SPLITS[:2]),
     Case(("root", "train"), 2, 2, mode="files", is_training=True),
     Case(("root", "train+test"), 2, 2, mode="files", is_training=True),

@@ -15,7 +15,7 @@ WORLDS = ((1, 1), (1, 3), (2, 2))
 MORE_WORLDS = (*WORLDS, (4, 1), (6, 2))
 KINDS: dict[str, dict[str, Any]] = {
     "training": {"is_training": True},
-    "training on a sum of slices": {"is_training": True, "split": "train[:50%]+test[:50%]+train[5:7shard]"},
+    "training on a sum of slices": {"is_training": True, "split": "train[:50%]+test[:50%]+train[5shard:7shard]"},
     "training in order": {"is_training": True, "shuffle": False},
     "training in blocks": {"is_training": True, "read": with_read("index", block_records=7, shuffle_buffer=30)},
     "training in groups": {

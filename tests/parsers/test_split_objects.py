@@ -102,6 +102,58 @@ def test_a_state_travels_between_objects_of_the_same_examples(datasets: Datasets
         loader.load_state_dict(state)
 
 
+ONE_UNIT = r"has a unit at one end only, and TFDS takes both as %s. Write '%s', or two numbers of its %d examples\."
+CUTS: dict[str, tuple[Any, str]] = {
+    "the rest of nothing": (
+        "test[-1%:]",
+        r"-1 % of the 37 .* to the start .*'test\[:-1\]' and 'test\[-1:\]'",
+    ),
+    "nothing, from the end": ("test[:-1%]", "-1 % of the 37 examples of 'test' are -0.37, .* to the start"),
+    "everything but nothing": (
+        "train+test[1%:]",
+        r"1 % of the 37 .* start .*'test\[:1\]' and 'test\[1:\]'",
+    ),
+    "nothing": ("test[:1%]", "1 % of the 37 examples"),
+    "nearly all": (
+        "test[:99%]",
+        r"99 % of the 37 .* are 36.6, which TFDS rounds to all of them\. .*\[-1:\]",
+    ),
+    "a part of even splits": (tfds.even_splits("test[-1%:]", 2)[0], "-1 % of the 37 examples"),
+    "an object": (ReadInstruction("train", from_=1) + ReadInstruction("test", from_=-1, unit="%"), "-1 % of the 37"),
+    "no shard": ("train[:0shard]", r"ends at shard 0 of the 7 of 'train', .* takes as all of them\. .*'train\[:0\]'"),
+    "less than none": ("train[:-8shard]", "ends at shard -8 of the 7 of 'train', which TFDS takes as the first 6"),
+    "unit of the end": ("train[10:50%]", ONE_UNIT % ("%", r"train\[10%:50%\]", 211)),
+    "unit of the start": ("train[1shard:20]", ONE_UNIT % ("shard", r"train\[1shard:20shard\]", 211)),
+}
+"""Cuts that TFDS takes as others, and what is said."""
+
+
+@pytest.mark.parametrize("case", CUTS)
+def test_a_cut_that_tfds_takes_as_another_one_is_refused(case: str, datasets: Datasets) -> None:
+    split, said = CUTS[case]
+    with pytest.raises(ConfigError, match=said):
+        ParserTfds(datasets.root, "shapes", split)
+
+
+WHOLE = (
+    "[0%:100%]",
+    "[-100%:]",
+    "[:100%]",
+    "[2%:98%]",
+    "[0:50%]",
+    "[-1shard]",
+    "[:1shard]",
+    "[1shard:-1shard]",
+    "[:0]",
+)
+
+
+@pytest.mark.parametrize("cut", WHOLE)
+def test_other_cuts_are_those_of_tfds(cut: str, datasets: Datasets) -> None:
+    theirs = tfds.builder_from_directory(str(datasets.shapes)).info.splits[f"train{cut}"]
+    assert ParserTfds(datasets.root, "shapes", f"train{cut}").num_examples == theirs.num_examples
+
+
 def send_ids(told: Any, parser: ParserTfds) -> None:
     told.send((parser.split, ids_of(parser)))
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow_datasets as tfds
-
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.shard_names import BadTemplateError
+from tfds_torch.parsers.tfds.splits import check_slices
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted, shortened
 from tfds_torch.storage.remote.urls import join
@@ -87,7 +86,7 @@ class TfdsDataset:
             raise ConfigError(
                 f"{self.name}: split {quoted(split)}: {shortened(reason)}. The splits are: {listed}.{hint}"
             ) from None
-        names = self._check_slices(split)
+        names = check_slices(split, self.splits, self.name)
         instructions: list[FileInstruction] = []
         first_index = 0
         for item in found:
@@ -104,21 +103,6 @@ class TfdsDataset:
         """Returns the path or URL of a shard."""
         return path if self.mirror is None else join(self.directory, path[len(self.mirror) :])
 
-    def _check_slices(self, split: str) -> list[str]:
-        """Returns the names of the splits of an expression.
-
-        A slice such as [10:5] would make TFDS read a negative number of examples, and [10:9] all of them.
-        """
-        names = []
-        for part in tfds.core.ReadInstruction.from_spec(split).to_absolute(self.splits):
-            names.append(part.splitname)
-            if part.from_ is not None and part.to is not None and part.from_ > part.to:
-                raise ConfigError(
-                    f"{self.name}: split {quoted(split)} has a slice of {quoted(part.splitname)} that begins at "
-                    f"example {part.from_} and ends before it, at {part.to}."
-                )
-        return names
-
     def _empty_files(self, split_names: Sequence[str]) -> list[str]:
         """Returns the shards that dataset_info.json promises to be empty."""
         if self.listing is not None:
@@ -130,45 +114,3 @@ class TfdsDataset:
             for path, length in zip(info.filepaths, info.shard_lengths, strict=True)
             if not length
         ]
-
-
-def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> str:
-    """Returns a split as a TFDS split expression: a text as it is, a split object by the examples that it stands for.
-
-    Objects that stand for the same examples give one expression: neighbouring slices are joined, empty ones left out.
-
-    Raises:
-        ConfigError: it is something else, or names examples that the dataset does not have.
-    """
-    if isinstance(split, str):
-        return str(split)  # `tfds.Split.TRAIN` is a text of a type of its own.
-    if not isinstance(split, tfds.core.splits.AbstractSplit):
-        raise ConfigError(
-            f"split={quoted(split)} must be a TFDS split expression, such as 'train' or 'train[:10%]', one of those "
-            f"that tfds.even_splits lists, a tfds.core.ReadInstruction, or a sum of these."
-        )
-    there = ", ".join(f"{name} ({info.num_examples} examples)" for name, info in splits.items())
-    try:
-        parts = [(str(part.splitname), part.from_, part.to) for part in split.to_absolute(splits)]
-    except Exception as error:  # TFDS takes any value into a split object, and looks at it here.
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ConfigError(f"{dataset}: split {quoted(split)}: {reason}. The splits are: {there}.") from None
-    slices: list[tuple[str, int, int]] = []
-    for name, from_, to in parts:
-        start, stop = from_ or 0, splits[name].num_examples if to is None else to
-        if not (start == int(start) and stop == int(stop) and 0 <= start <= stop <= splits[name].num_examples):
-            raise ConfigError(
-                f"{dataset}: split {quoted(split)} asks for the examples {start} to {stop} of {quoted(name)}, which "
-                f"is not a slice of it. The splits are: {there}."
-            )
-        if slices and slices[-1][0] == name and slices[-1][2] == start:
-            start = slices.pop()[1]
-        slices.append((name, int(start), int(stop)))
-    kept = [one for one in slices if one[1] < one[2]] or slices[:1]
-    return "+".join(_expression(name, start, stop, splits[name].num_examples) for name, start, stop in kept)
-
-
-def _expression(name: str, start: int, stop: int, num_examples: int) -> str:
-    if (start, stop) == (0, num_examples):
-        return name
-    return f"{name}[{start or ''}:{'' if stop == num_examples else stop}]"

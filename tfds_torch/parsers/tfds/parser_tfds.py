@@ -60,9 +60,9 @@ class ParserTfds(ParserBase):
             `<label>/<image>.jpg`, which is the split `train`.
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
             `image_folder`, read as `tfds.ImageFolder` reads it.
-        split: any TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5:7shard]`; or an object of TFDS:
-            one of `tfds.even_splits(...)`, a `tfds.core.ReadInstruction`, or a sum of these, which becomes an
-            expression: `parser.split`.
+        split: a TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5shard:7shard]`; or an object of
+            TFDS: one of `tfds.even_splits(...)`, a `tfds.core.ReadInstruction`, or a sum of these, which becomes an
+            expression: `parser.split`. Cuts that TFDS rounds to the start or the end of a split are refused.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
@@ -152,8 +152,8 @@ class ParserTfds(ParserBase):
         )
         store = open_dataset_store(root, name, remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.
-        from tfds_torch.parsers.tfds.dataset import split_expression
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+        from tfds_torch.parsers.tfds.splits import split_expression
 
         dataset = open_dataset(root, name, download=download, store=store)
         split = split_expression(split, dataset.splits, dataset.name)
