@@ -15,6 +15,7 @@ import torch
 import torchvision_build
 from PIL import Image
 from tfds_fixtures import Datasets
+from torch.utils.data import Dataset
 from zygote import tensorflow_zygote, torch_zygote
 
 from parsers.look_alikes import Frame, HubDataset, HubImage, HubLabel, Series
@@ -61,6 +62,11 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "ragged": ([np.zeros(1), np.zeros(2)], [np.zeros(1), np.zeros(2)]),
     "lists": ([[1, 2], [3]], [[1, 2], [3]]),
     "none": ([None, 3], [None, 3]),
+    "none behind a number": ([0.5, None], [0.5, None]),
+    "none behind a text": (["a", None], ["a", None]),
+    "none behind an array": ([np.zeros(2), None], [np.zeros(2), None]),
+    "another byte order": ([np.array([1, 2], ">f4")] * 2, np.array([[1, 2], [1, 2]], "=f4")),
+    "complex": ([np.complex64(1j)] * 2, np.array([1j, 1j], np.complex64)),
 }
 
 
@@ -95,6 +101,86 @@ def test_whole_batches_of_any_fields_come_without_images() -> None:
             seen += index.tolist()
     assert len(seen) == 12
     assert set(seen) == set(range(10))
+
+
+def test_arrays_of_another_byte_order_and_complex_ones_become_tensors() -> None:
+    columns = {"big": np.arange(4, dtype=">f4"), "wave": np.full(4, 1j, np.complex64)}
+    for fields in (("big",), ("wave",)):
+        (batch,) = create_loader(ImageDataset(ParserMapStyle(columns, batch_size=4), fields=fields, batched=True))
+        assert torch.equal(batch[0], torch.tensor(columns[fields[0]].tolist(), dtype=batch[0].dtype))
+        assert batch[0].dtype == {"big": torch.float32, "wave": torch.complex64}[fields[0]]
+
+
+@pytest.mark.parametrize("odd", [None, "3", np.int64(2**53 + 1), np.datetime64("2020-01-01"), [1.0], 3])
+def test_what_is_not_a_number_of_the_fields_type_is_not_made_one(odd: Any) -> None:
+    rows = [1.0, 2.0, odd, odd]
+    parser = ParserMapStyle(rows, batch_size=2)
+    batches = parser.batches(fields=("item",))
+    assert next(batches).features["item"].tolist() == [1, 2]
+    if odd is None:
+        assert next(batches).features["item"] == [None, None]
+        return
+    with pytest.raises(
+        CorruptRecordError, match=r"item 2 cannot be used\. Its 'item' is .*, and that of item 0 is float64"
+    ):
+        next(batches)
+
+
+def test_a_type_that_tensors_do_not_have_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"'x' of item 0 is \w+ \[\], a type that tensors do not have"):
+        only_batch({"x": np.zeros(3, np.longdouble)}, ["x"])
+
+
+def nullable_columns(library: str) -> Any:
+    """Returns four rows of the columns `x`, `name` and `y`, as a library holds them."""
+    columns = {"x": [1.5, 2.5, None, 4.5], "name": ["a", None, "c", "d"], "y": [0, None, 2, 1]}
+    if library == "pandas":
+        import pandas
+
+        return pandas.DataFrame(columns).astype({"x": "Float32", "y": "Int64"})
+    if library == "datasets":
+        import datasets
+
+        return datasets.Dataset.from_dict(columns)
+    return columns
+
+
+@pytest.mark.parametrize("library", ["pandas", "datasets", "lists"])
+def test_a_column_with_none_is_a_list_in_every_batch_and_no_label(library: str) -> None:
+    parser = ParserMapStyle(nullable_columns(library), batch_size=2, target_key="y")
+    first, last = parser.batches(fields=("x", "name"))
+    assert (first.features, last.features) == (
+        {"x": [1.5, 2.5], "name": ["a", None]},
+        {"x": [None, 4.5], "name": ["c", "d"]},
+    )
+    with pytest.raises(ConfigError, match=r"the label 'y' is None in 1 of 4 rows, such as 1\. Leave these rows out"):
+        next(parser.batches(fields=("label",)))
+    assert [batch.label.tolist() for batch in parser.subset([0, 2, 3]).batches(fields=("label",))] == [[0, 2], [1]]
+    items = ParserMapStyle([{"y": 0}, {"y": None}], batch_size=2, target_key="y")
+    with pytest.raises(CorruptRecordError, match=r"Its label 'y' is None: leave such items out"):
+        next(items.batches(fields=("label",)))
+
+
+class Chunked(Dataset[Any]):
+    """Gives items by `__getitems__` alone, as torch's StackDataset may; `short` of them are missing."""
+
+    def __init__(self, short: int = 0) -> None:
+        self.short = short
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitems__(self, numbers: list[int]) -> list[float]:
+        return [number + 0.5 for number in numbers][self.short :]
+
+
+def test_items_are_asked_for_as_torch_asks_for_them() -> None:
+    for rows in (ImageDataset(ParserMapStyle(Chunked(), batch_size=2), fields=("item",), batched=True), Chunked()):
+        size: dict[str, Any] = {} if isinstance(rows, ImageDataset) else {"batch_size": 2}
+        batches = [batch[0] if isinstance(batch, tuple | list) else batch for batch in create_loader(rows, **size)]
+        assert [batch.tolist() for batch in batches] == [[0.5, 1.5], [2.5, 3.5], [4.5]]
+    with pytest.raises(ConfigError, match=r"Chunked.__getitems__ was asked for \d items .* and returned"):
+        only_batch(Chunked(1), ["item"])
 
 
 def test_tensors_that_numpy_does_not_have_stay_tensors() -> None:
@@ -487,7 +573,6 @@ ODD: dict[str, tuple[Any, str]] = {
     "dtype": ({"x": np.zeros(2, np.float32), "y": 1}, r"Its 'x' is float32 \[2\], and that of item 0 is float64 \[2\]"),
     "axes": ({"x": np.zeros((2, 2)), "y": 1}, r"Its 'x' is float64 \[2, 2\], and that of item 0 is float64 \[2\]"),
     "type": ({"x": np.zeros(2), "y": "one"}, r"Its 'y' is a text, and that of item 0 is int64 \[\]"),
-    "none": ({"x": np.zeros(2), "y": None}, r"Its 'y' is None, and that of item 0 is int64 \[\]"),
     "huge": ({"x": np.zeros(2), "y": 2**70}, r"Its 'y' is of type int, and that of item 0 is int64 \[\]"),
 }
 

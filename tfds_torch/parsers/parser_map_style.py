@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -145,9 +145,7 @@ class ParserMapStyle(ParserBase):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value, as the first item has them."""
         fields = {
-            field_name(name): _IMAGE_SPEC
-            if name == self.image_key and kind.is_image
-            else FieldSpec(kind.shape, kind.dtype)
+            field_name(name): _IMAGE_SPEC if name == self.image_key and kind.is_image else kind.spec
             for name, kind in sorted(self._kinds.items())
         }
         return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
@@ -180,8 +178,22 @@ class ParserMapStyle(ParserBase):
             if not self._kinds[key].is_image:
                 raise ConfigError(self._not_an_image(name, key))
             return ImageField(encoded_image_key(key), self.image_mode)
+        if name != "label":
+            return StoredField(key)
+        self._check_labels(key)
         is_named = self._names is not None and key == self.target_key
-        return ClassLabelField(StoredField(key), len(self._names or ())) if is_named else StoredField(key)
+        return ClassLabelField(_LabelField(key), len(self._names or ())) if is_named else _LabelField(key)
+
+    def _check_labels(self, key: str) -> None:
+        """Refuses a column in which some of the examples have no label."""
+        empty = self._rows.empty(key)
+        empty = empty[np.isin(empty, self.indices)]
+        if len(empty):
+            raise ConfigError(
+                f"{self.dataset_name}: the label {quoted(key)} is None in {len(empty)} of {len(self.indices)} rows, "
+                f"such as {', '.join(map(str, empty[:5].tolist()))}. Leave these rows out of the dataset, or of the "
+                f"parser (parser.subset), or fill them; or read {quoted(key)} as another field, with target_key=None."
+            )
 
     def _key(self, name: str) -> str | None:
         """Returns the field of an item that is behind a field; None: image_key or target_key is None."""
@@ -215,11 +227,11 @@ class ParserMapStyle(ParserBase):
         if isinstance(decoder, ImageField):
             return EncodedField(StoredField(decoder.key), "image", _IMAGE_SPEC)
         kind = self._kinds.get(self._key(name) or "")
-        if kind is None or kind.kind == "object":
+        if kind is None or kind.kind == "object" or kind.is_nullable:
             return EncodedField(decoder, "value", None)
         if kind.kind == "text":
             return EncodedField(_TextField(decoder.keys[0]), "text", FieldSpec((), object))
-        return EncodedField(decoder, "value", FieldSpec(kind.shape, kind.dtype))
+        return EncodedField(decoder, "value", kind.spec)
 
     def _as_read(self, request: ReadRequest) -> ReadRequest:
         return replace(super()._as_read(request), is_lazy=request.content.image is None)
@@ -275,6 +287,20 @@ class ParserMapStyle(ParserBase):
             f"image, the bytes of an image file, or uint8 [h, w], [h, w, C] or [C, h, w]. {use}, or give the field "
             f"another name: all other fields come as they are."
         )
+
+
+@dataclass(frozen=True)
+class _LabelField(StoredField):
+    """A field of labels, of which none may be None."""
+
+    def decode(self, columns: Columns) -> Any:
+        values = super().decode(columns)
+        if isinstance(values, list) and any(value is None for value in values):
+            raise ValueError(
+                f"Its label {self.key!r} is None: leave such items out (parser.subset), or fill them; or read "
+                f"{self.key!r} as another field, with target_key=None."
+            )
+        return values
 
 
 class _TextField(OneKeyField):

@@ -17,6 +17,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import native
 from tfds_torch.storage.source import Columns, FieldSpec
 
 Kind = Literal["image", "label", "text", "json", "array", "bytes", "own"]
@@ -189,7 +190,7 @@ def decode_array(stored: bytes) -> NDArray[Any]:
     if needed != there:  # Before memory is taken for what the header says.
         raise ValueError(f"It is an .npy file of {dtype} {list(shape)}, which takes {needed} bytes and has {there}.")
     values = np.frombuffer(stored, dtype, math.prod(shape), file.tell()).copy()
-    return values.reshape(shape, order="F" if is_fortran else "C")
+    return native(values).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _shown(stored: bytes) -> str:

@@ -1,6 +1,8 @@
-"""Tensors of torch, which is not imported here: a tensor's maker did so."""
+"""Tensors of torch, which is not imported here, a tensor's maker did so; and arrays as torch has them."""
 
 from typing import Any
+
+from numpy.typing import NDArray
 
 
 def is_tensor(kind: type) -> bool:
@@ -20,3 +22,8 @@ def array_of_tensor(tensor: Any) -> Any:
         return tensor.detach().resolve_conj().resolve_neg().numpy()
     except TypeError:  # Such as bfloat16.
         return None
+
+
+def native(array: NDArray[Any]) -> NDArray[Any]:
+    """Returns an array in this machine's byte order, which is the only one that torch has; the same one where it is."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

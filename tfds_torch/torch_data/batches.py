@@ -24,6 +24,7 @@ from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import native
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.profiling import stage
@@ -268,17 +269,18 @@ def _feature(values: Any, is_image: bool) -> Any:
     if isinstance(values, Tensor):  # Images of windows, in the memory of their batch.
         return values
     if isinstance(values, np.ndarray):
-        if values.dtype.kind not in "biuf":
+        if values.dtype.kind not in "biufc":
             return values.tolist()
+        values = native(values)
         if values.flags.writeable and not values.flags.c_contiguous:
             return torch.from_numpy(values)  # Images of windows, whose channels come last: decoded for this batch.
         return torch.from_numpy(np.array(values))
     if values and all(isinstance(value, Tensor) for value in values):  # Of a dtype that numpy does not have.
         return torch.stack(values) if len({(value.shape, value.dtype) for value in values}) == 1 else values
-    is_alike = all(isinstance(value, np.ndarray) and value.dtype.kind in "biuf" for value in values)
+    is_alike = all(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values)
     if not is_alike or len({(value.shape, value.dtype) for value in values}) != 1:
         return values
-    stacked = torch.from_numpy(np.stack(values))
+    stacked = torch.from_numpy(native(np.stack(values)))
     return stacked.permute(0, 3, 1, 2) if is_image and stacked.ndim == 4 else stacked
 
 

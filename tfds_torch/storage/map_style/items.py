@@ -1,7 +1,7 @@
 """Items of a dataset as columns: which fields they have, and that they are alike."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -10,14 +10,16 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
 from tfds_torch.storage.map_style.pixels import is_image
+from tfds_torch.storage.source import FieldSpec
 
 IMAGE, LABEL, ITEM = "image", "label", "item"
 
 _OF_IMAGE_AND_TARGET = (IMAGE, LABEL)
 _PLAIN = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
 _NUMBERS = "biufc"
+_LARGEST = {"c": 16}  # Bytes of a number that a tensor can hold; of others 8.
 
 
 class UnlikeItemError(Exception):
@@ -38,6 +40,7 @@ class ValueKind:
         shape: of an array; its sizes may vary from item to item, their number may not.
         is_image: whether it can stand for an image.
         type_name: of an object, as messages name it.
+        is_nullable: whether some items are known to have None, so that the values of every batch are a list.
     """
 
     kind: Literal["array", "text", "bytes", "object"]
@@ -45,6 +48,12 @@ class ValueKind:
     shape: tuple[int, ...] = ()
     is_image: bool = False
     type_name: str = ""
+    is_nullable: bool = False
+
+    @property
+    def spec(self) -> FieldSpec:
+        """Shape and dtype of a value."""
+        return FieldSpec((), object) if self.is_nullable else FieldSpec(self.shape, self.dtype)
 
     def __str__(self) -> str:
         if self.kind == "array":
@@ -86,14 +95,30 @@ class Layout:
         return {name: place for place, name in enumerate(self.kinds)}
 
     @classmethod
-    def of(cls, item: Any, names: Sequence[str] | None, number: int = 0) -> "Layout":
+    def of(
+        cls,
+        item: Any,
+        names: Sequence[str] | None,
+        number: int = 0,
+        has_empty: Callable[[str], bool] = lambda name: False,
+    ) -> "Layout":
         """Returns the layout of an item; its fields are called `names`, where it is not a dictionary of names.
+
+        Fields for which `has_empty` is true hold None in other items, and so are lists in every batch.
 
         Raises:
             ConfigError: it has other fields than there are names, or keys that are not texts.
         """
         form, values = _take_apart(item, names)
         kinds = {name: ValueKind.of(value) for name, value in values.items()}
+        for name, kind in kinds.items():
+            if kind.kind == "array" and kind.dtype.itemsize > _LARGEST.get(kind.dtype.kind, 8):
+                raise ConfigError(
+                    f"ParserMapStyle: {quoted(name)} of item {number} is {kind}, a type that tensors do not have: give "
+                    f"it as float64 or complex128."
+                )
+            if not kind.is_image and has_empty(name):
+                kinds[name] = replace(kind, is_nullable=True)
         return cls(form, kinds, num_bytes(item), number)
 
     def column(self, items: Sequence[Any], name: str) -> list[Any]:
@@ -160,33 +185,38 @@ def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
     """Returns the values of a field as one array [n, ...], where they are numbers of one size; else as a list.
 
     Numbers of Python become int64, float64 or bool; tensors become arrays, where an array is equal; all else stays.
+    Where one of the values is None, they stay as they are.
 
     Raises:
         UnlikeItemError: a value is of another kind, dtype or number of axes than that of the first item.
     """
     kind = layout.kinds[name]
     if not len(values):
-        return np.empty((0, *kind.shape), kind.dtype) if kind.kind == "array" else []
+        return np.empty((0, *kind.shape), kind.dtype) if kind.kind == "array" and not kind.is_nullable else []
     if kind.kind == "object":
         return list(values)
     if kind.kind != "array":
         wanted = str if kind.kind == "text" else bytes
         for position, value in enumerate(values):
-            if not isinstance(value, wanted):
+            if not isinstance(value, wanted) and value is not None:
                 raise _unlike_value(position, value, name, layout)
         return list(values)
     (first_type, *others) = {type(value) for value in values}
-    if not others and _PLAIN.get(first_type) == kind.dtype and not kind.shape:
+    plain = None if others else _PLAIN.get(first_type)
+    if plain is not None and plain == kind.dtype and not kind.shape and not kind.is_nullable:
         try:
             return np.array(values, kind.dtype)
         except OverflowError:
             pass  # Found below.
-    arrays = []
+    arrays: list[Any] = []
     for position, value in enumerate(values):
-        array = _as_array(value)
-        if array is None or array.dtype != kind.dtype or array.ndim != len(kind.shape):
+        array = None if value is None else _as_array(value)
+        is_alike = array is not None and array.dtype == kind.dtype and array.ndim == len(kind.shape)
+        if not is_alike and value is not None:
             raise _unlike_value(position, value, name, layout)
         arrays.append(array)
+    if kind.is_nullable or any(array is None for array in arrays):
+        return list(values)
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
 
@@ -244,7 +274,7 @@ def _as_array(value: Any) -> Any:
         value = array_of_tensor(value)
     if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in _NUMBERS:
         return None
-    return np.asarray(value)
+    return native(np.asarray(value))
 
 
 def _unlike_value(position: int, value: Any, name: str, layout: Layout) -> UnlikeItemError:

@@ -1,15 +1,18 @@
 """Rows: how any dataset with a length is read by number, whatever its library; nothing of these is imported."""
 
+import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
 
+_logger = logging.getLogger(__name__)
 _FOLDER = "torchvision.datasets.folder"
 _READABLE = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
@@ -46,6 +49,9 @@ class Rows(Protocol):
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:
         """Returns field -> n values, where they lie in columns; None: they lie in items."""
+
+    def empty(self, field: str) -> Int64Array:
+        """Returns the numbers of the items that have None in a field, int64 [n], as far as that is known unread."""
 
 
 def rows_of(dataset: Any) -> Rows:
@@ -112,6 +118,9 @@ class ItemRows:
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:  # noqa: D102
         return None
 
+    def empty(self, field: str) -> Int64Array:  # noqa: D102
+        return np.empty(0, np.int64)
+
 
 class HuggingFaceRows(ItemRows):
     """A `datasets.Dataset`: only the columns that are asked for are read, and images are left encoded.
@@ -138,6 +147,13 @@ class HuggingFaceRows(ItemRows):
                     part = part.cast_column(name, type(feature)(decode=False))
             self._parts[wanted] = part
         return read_items(part, numbers)
+
+    def empty(self, field: str) -> Int64Array:  # noqa: D102
+        table = getattr(self.dataset, "data", None)
+        if table is None or field not in table.column_names or not table.column(field).null_count:
+            return super().empty(field)
+        column = self.dataset.with_format("arrow").select_columns([field])[:]
+        return np.flatnonzero(column[field].is_null().to_numpy()).astype(np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_parts": {}}
@@ -205,26 +221,54 @@ class ColumnRows:
                 found[name] = column[index]
         return found
 
+    def empty(self, field: str) -> Int64Array:  # noqa: D102
+        column = self._columns[field]
+        if isinstance(column, np.ndarray) and column.dtype.kind != "O":
+            return np.empty(0, np.int64)
+        return np.array([number for number, value in enumerate(column) if value is None], np.int64)
+
 
 def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
-    """Returns items of a dataset; those that it gives several of at once are asked for together."""
+    """Returns items of a dataset: by its `__getitems__`, as torch asks for them, or one by one.
+
+    Raises:
+        ConfigError: `__getitems__` returns more or fewer items than it was asked for.
+        UnreadableItemError: the dataset raised an exception for an item.
+        TfdsTorchError: likewise, where it is one of our own.
+    """
     fetch = getattr(dataset, "__getitems__", None)
-    if callable(fetch) and len(numbers) > 1:
+    if not callable(fetch):
+        fetch = _one_by_one(dataset)
+    elif len(numbers) > 1:
         try:
-            found = list(fetch(list(numbers)))
+            return _fetch(dataset, fetch, numbers)
+        except (TfdsTorchError, MemoryError):
+            raise
         except Exception:  # One by one, they show which of them it was.
-            found = []
-        if len(found) == len(numbers):
-            return found
-    found = []
+            _logger.debug("%s.__getitems__ failed for %d items.", type(dataset).__name__, len(numbers), exc_info=True)
+    found: list[Any] = []
     try:
         for number in numbers:
-            found.append(dataset[number])
+            found += _fetch(dataset, fetch, [number])
     except (TfdsTorchError, MemoryError):
         raise
     except Exception as error:
         raise UnreadableItemError(numbers[len(found)]) from error
     return found
+
+
+def _fetch(dataset: Any, fetch: Callable[[list[int]], Any], numbers: Sequence[int]) -> list[Any]:
+    found = list(fetch(list(numbers)))
+    if len(found) != len(numbers):
+        raise ConfigError(
+            f"{type(dataset).__name__}.__getitems__ was asked for {len(numbers)} items ({quoted(list(numbers))}), and "
+            f"returned {len(found)}: it must return one for each number, in the order asked."
+        )
+    return found
+
+
+def _one_by_one(dataset: Any) -> Callable[[list[int]], list[Any]]:
+    return lambda numbers: [dataset[number] for number in numbers]
 
 
 def _is_hugging_face(dataset: Any) -> bool:
@@ -257,10 +301,16 @@ def _check_column_names(frame: Any) -> list[str]:
 
 def _as_column(name: str, column: Any) -> Any:
     if is_pandas(column):
-        return column.to_numpy()
+        dtype = getattr(column, "dtype", None)
+        is_plain = dtype is None or (isinstance(dtype, np.dtype) and dtype.kind != "O")
+        if is_plain or not column.isna().any():
+            return native(column.to_numpy())
+        return column.to_numpy(dtype=object, na_value=None)  # Of NaN and pandas.NA.
     values = array_of_tensor(column) if is_tensor(type(column)) else None
     if values is not None:
         return values
+    if isinstance(column, np.ndarray) and column.ndim:
+        return native(column)
     if _is_hugging_face(column):
         raise ConfigError(
             f"ParserMapStyle: this is a dictionary of datasets: give one of them, such as dataset[{quoted(name)}]."

@@ -108,7 +108,7 @@ class MapStyleSource(ReadByNumber):
         """The fields of the items."""
         if not self._size:
             return {}
-        return MappingProxyType({name: FieldSpec(one.shape, one.dtype) for name, one in self.layout.kinds.items()})
+        return MappingProxyType({name: one.spec for name, one in self.layout.kinds.items()})
 
     @property
     def instructions(self) -> Sequence[FileInstruction]:
@@ -169,6 +169,13 @@ class MapStyleSource(ReadByNumber):
         found = {name: _packed(columns[name], name, layout) for name in values}
         return found | {encoded_image_key(name): _encoded_images(columns[name], name) for name in images}
 
+    def empty(self, field: str) -> Int64Array:
+        """Returns the numbers of the items that have None in a field, int64 [n], as far as that is known unread."""
+        return self._rows.empty(field)
+
+    def _has_empty(self, field: str) -> bool:
+        return len(self._rows.empty(field)) > 0
+
     def announce(self, index: Int64Array) -> None:
         """Does nothing: a dataset is not asked for what is not needed yet."""
 
@@ -209,7 +216,8 @@ class MapStyleSource(ReadByNumber):
                 first = first or self._unreadable(error)
                 first.__cause__ = first.__cause__ or error.__cause__
                 continue
-            return Layout.of(item, self._names, number)
+            has_empty = self._has_empty if self._rows.has_schema else lambda name: False
+            return Layout.of(item, self._names, number, has_empty)
         assert first is not None  # noqa: S101 (a dataset with items has a first one)
         raise first
 
