@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parsers.boxed_pictures import write_boxed
+from parsers.boxed_pictures import record, write_boxed
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, MultiLoader, ParserTfds, TrainPreprocess, create_loader
+from tfds_torch import ImageDataset, MultiLoader, ParserMixture, ParserTfds, TrainPreprocess, create_loader
 from tfds_torch.engines.padding import Padded
 from tfds_torch.errors import ConfigError
 
@@ -67,6 +67,22 @@ def test_other_fields_stay_lists(root: Path) -> None:
     (boxes, _, labels), *_ = ImageDataset(parser, fields=FIELDS, pad={"label": -1})
     assert isinstance(boxes, list)
     assert isinstance(labels, Padded)
+
+
+def test_fields_that_vary_are_lists_in_every_batch(tmp_path: Path) -> None:
+    """Of ten examples the first five have two boxes each, the others one to three."""
+    boxes = [np.tile(np.array([0.1, 0.1, 0.9, 0.9], np.float32), (2 if n < 5 else n % 3 + 1, 1)) for n in range(10)]
+    root = write_boxed(tmp_path, [record(n, boxes=one) for n, one in enumerate(boxes)])
+    parser = open_parser(root, is_training=False, preprocess=None)
+    fields = ("objects/bbox", "label", "codes")
+    mixture = ParserMixture({"a": parser, "b": parser}, weights={"a": 1, "b": 1}, batch_size=5, is_training=True)
+    for one in (parser, mixture):
+        with MultiLoader(one, 1, fields=fields) as loader:
+            batches = list(loader)
+        assert {type(batch.features[name]) for batch in batches for name in fields} == {list}
+        dataset = ImageDataset(one, fields=fields, batched=True)
+        with create_loader(dataset, 1) as torch_loader:
+            assert {type(values) for batch in torch_loader for values in batch} == {list}
 
 
 def test_batches_of_numpy_pad_by_themselves(root: Path) -> None:

@@ -106,6 +106,20 @@ class StoredField(OneKeyField):
 
 
 @dataclass(frozen=True)
+class ListField:
+    """A field whose values have a side that varies: a list in every batch, also where they are of one size there."""
+
+    values: FieldDecoder
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return self.values.keys
+
+    def decode(self, columns: Columns) -> list[Any]:  # noqa: D102
+        return list(self.values.decode(columns))
+
+
+@dataclass(frozen=True)
 class DecodedField(OneKeyField):
     """Values that `decode_one` makes of the stored bytes, one by one; it raises ValueError."""
 

@@ -166,6 +166,30 @@ def has_windows(parser: Parser) -> bool:
     return bool(getattr(parser, "has_windows", False))
 
 
+def varying_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
+    """Returns the fields of which a value has a side that varies, as it is declared: lists in every batch.
+
+    The image, and what goes through its crop, have the size of the preprocess.
+    """
+    sized = {"image", *METADATA_SPECS, *(() if parser.preprocess is None else parser.preprocess.also)}
+    return frozenset(name for name in fields if name not in sized and None in _declared_shape(parser, name))
+
+
+def _declared_shape(parser: Any, name: str) -> tuple[int | None, ...]:
+    """Returns the shape of a value of a field, or of a part of one (`objects/bbox`); empty where there is no shape."""
+    found: Any = parser.element_spec.fields
+    if name == "label" and name not in found:
+        members: Mapping[str, Any] = getattr(parser, "members", {})
+        key = getattr(next(iter(members.values()), parser), "target_key", None)
+        name = key if isinstance(key, str) else name
+    if name not in found:
+        for part in name.split("/"):
+            found = found.get(part) if isinstance(found, Mapping) else None
+    else:
+        found = found[name]
+    return found.shape if isinstance(found, FieldSpec) else ()
+
+
 def cameras_of(parser: Parser) -> Mapping[str, Preprocess]:
     """Returns field -> what is done to its images while they are decoded, of windows of episodes; else nothing."""
     cameras: Mapping[str, Preprocess] = getattr(parser, "cameras", {})

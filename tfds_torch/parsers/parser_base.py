@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import Content, ImageField
+from tfds_torch.engines.fields import Content, ImageField, ListField
 from tfds_torch.engines.read_mode import find_read_mode
 from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.examples import check_are_in, decode_examples, find_examples, find_place
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name, varying_fields
 from tfds_torch.parsers.parser_options import check_has_image, check_single_examples
 from tfds_torch.parsers.selection import Selection
 from tfds_torch.plan.arguments import check_integer
@@ -108,6 +108,9 @@ class ParserBase(Selection):
         for name, decoder in decoders.items():
             if isinstance(decoder, ImageField | WindowImageField):
                 decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
+        for name in varying_fields(self, list(decoders)):
+            if not isinstance(decoders[name], ImageField | WindowImageField):
+                decoders[name] = ListField(decoders[name])
         cameras = {name: one for name, one in decoders.items() if has_cameras and isinstance(one, WindowImageField)}
         decoders = {name: one for name, one in decoders.items() if name not in cameras}
         has_label = "label" in decoders and self._has_integer_target and not self.is_undecoded("label")

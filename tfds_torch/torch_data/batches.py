@@ -175,16 +175,21 @@ def make_items(
     transforms: Transforms | None,
     fills: Mapping[str, float] = MappingProxyType({}),
     images: Collection[str] = (),
+    lists: Collection[str] = (),
 ) -> Iterator[Any]:
     """Yields the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
 
     The images of whole batches are a TensorBuffer's. The fields of `fills` are padded by its values; of `images`, see
-    `image_fields`, values [H, W, C] become [C, H, W].
+    `image_fields`, values [H, W, C] become [C, H, W]. Those of `lists` stay lists.
     """
     for batch in batches:
         if transforms is None:
             yield tuple(
-                _padded(batch, name, fills[name]) if name in fills else _field(batch, name, name in images)
+                _padded(batch, name, fills[name])
+                if name in fills
+                else list(batch.features[name])
+                if name in lists
+                else _field(batch, name, name in images)
                 for name in fields
             )
         else:

@@ -11,7 +11,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, is_undecoded, state_at
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, is_undecoded, state_at, varying_fields
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
@@ -328,7 +328,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def _items(self, batches: Iterable[Batch], transforms: Transforms) -> Iterator[Any]:
         if not self.is_batched:
             return make_items(batches, self.fields, transforms)
-        return make_items(batches, self.fields, None, self.pad, image_fields(self.parser, self.fields))
+        images, lists = image_fields(self.parser, self.fields), varying_fields(self.parser, self.fields)
+        return make_items(batches, self.fields, None, self.pad, images, lists)
 
     def _batches(
         self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
