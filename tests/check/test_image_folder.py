@@ -66,7 +66,7 @@ def test_a_damaged_image_is_broken_by_name(checker: Checker, tmp_path: Path) -> 
 def test_what_is_no_image_folder_is_wrong_usage(checker: Checker, folder: Path) -> None:
     checked = checker.check_line(f"--name image_folder --root {folder / 'notes'}")
     assert checked.code == 2
-    assert "is not an image folder: there is no folder in it, but 1 files." in checked.errors
+    assert "is not an image folder: no image lies two folders below it." in checked.errors
     checked = checker.check_line("--name image_folder")
     assert checked.code == 2
     assert "image_folder needs root" in checked.errors

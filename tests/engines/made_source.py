@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class MadeSource:
     name: str = "made:1.0.0"
     identity: str = "made"
     obstacle: str | None = None
-    streams: Literal["records", "numbers"] | None = "numbers"
+    can_stream: bool = True
     has_shards: bool = False
     is_one_threaded: bool = False
     networks: Any = ()

@@ -71,18 +71,15 @@ def test_as_much_is_announced_as_the_size_of_the_examples_allows(mean_example_by
 
 def test_the_order_is_worked_out_once_and_many_positions_at_a_time() -> None:
     request = request_of(MadeSource(10_000, 10**5), batch_size=16)
-    order = WorkerOrder(request.plan, 0)
     asked: list[tuple[int, int]] = []
 
-    class WatchedOrder:
-        def __len__(self) -> int:
-            return len(order)
-
+    class WatchedOrder(WorkerOrder):
         def sample_keys(self, start: int, stop: int) -> NDArray[np.int64]:
             asked.append((start, stop))
-            return order.sample_keys(start, stop)
+            return super().sample_keys(start, stop)
 
-    assert sum(map(len, _ChunkReader(request, WatchedOrder()).chunks())) == len(order)
+    order = WatchedOrder(request.plan, 0)
+    assert sum(map(len, _ChunkReader(request, order).chunks())) == len(order)
     assert [start for start, _ in asked] == [0, *(stop for _, stop in asked[:-1])]
     assert asked[-1][1] == len(order)
     assert len(asked) <= 6

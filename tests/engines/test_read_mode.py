@@ -39,7 +39,7 @@ def test_an_option_without_an_effect_is_refused_where_its_mode_was_asked_for(mod
 @pytest.mark.parametrize("option", [{"cycle_length": 4}, {"shuffle_buffer": 100}, {"verify_checksums": False}])
 def test_auto_takes_options_of_both_engines(option: dict[str, Any]) -> None:
     assert mode_of(ReadOptions(**option)) == "index"
-    assert mode_of(ReadOptions(**option), obstacle="gs://x is remote") == "examples"
+    assert mode_of(ReadOptions(**option), obstacle="gs://x is remote") == "files"
 
 
 def test_a_block_order_uses_the_shuffle_buffer_in_mode_index() -> None:

@@ -37,7 +37,7 @@ BALANCED = ("own dataset, balanced subset", "balanced subset", "own dataset, wei
 """Trained on only."""
 
 IN_STORES = ("objects in a store", "objects in a bucket")
-BY_NUMBER = ("own dataset", "subset", "windows", "groups of blocks", *IN_STORES, *BALANCED)
+BY_NUMBER = ("image folder", "own dataset", "subset", "windows", "groups of blocks", *IN_STORES, *BALANCED)
 """Never read as streams."""
 
 _SECONDS = {FORK: 0.2, FORKSERVER: 0.4, SPAWN: 5.0, FORK_AFTER_TENSORFLOW: 0.2, NO_WORKERS: 0.2}

@@ -193,5 +193,3 @@ def test_images_of_a_folder_are_pillows_in_every_way(mode: str, folder: Path) ->
         context = ReadContext(make_buffer=find_make_buffer(make_buffer))
         alone = parser.with_batch_size(1)
         assert_pillows(numbers, [to_arrays(batch.image)[0] for batch in alone.batches(context=context)], mode)
-    streamed = parser.with_read(ReadOptions(mode="examples"))
-    assert_pillows(numbers, [image for batch in streamed.batches() for image in batch.image], mode)

@@ -1,6 +1,5 @@
 """ImageFolderSource: the encoded images of a folder, by number."""
 
-import hashlib
 import os
 import pickle
 import shutil
@@ -15,8 +14,7 @@ from conftest import RunPython
 from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN, folder, own_folder
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.storage.image_folder.listing import list_image_folder
-from tfds_torch.storage.image_folder.source import ImageFolderSource
+from tfds_torch.storage.map_style.image_folder import ImageFolderSource, list_image_folder
 from tfds_torch.storage.source import FieldSpec, FileInstruction
 
 __all__ = ["folder", "own_folder"]
@@ -31,8 +29,8 @@ def open_source(root: str | os.PathLike[str], *parts: tuple[str, int, int]) -> I
     for split, skip, take in parts or (("train", 0, NUM_TRAIN), ("test", 0, NUM_TEST)):
         first = sum(item.take for item in instructions)
         path = os.path.join(root, split)
-        instructions.append(FileInstruction(path, skip, take, first, len(listing.splits[split])))
-    return ImageFolderSource(NAME, instructions, listing)
+        instructions.append(FileInstruction(path, skip, take, first, listing.splits[split].num_examples))
+    return ImageFolderSource(NAME, instructions, listing, 1000)
 
 
 def everything(source: ImageFolderSource) -> np.ndarray:
@@ -54,9 +52,8 @@ def test_every_image_comes_with_its_label_and_its_path(folder: Path) -> None:
 
 def test_what_it_says_of_itself(folder: Path) -> None:
     source = open_source(folder)
-    sizes = [path.stat().st_size for path in folder.rglob("a *")]
-    assert (source.name, len(source), source.mean_example_bytes) == (NAME, 72, sum(sizes) // len(sizes))
-    assert (source.has_shards, source.streams, source.obstacle) == (False, "numbers", None)
+    assert (source.name, len(source), source.mean_example_bytes) == (NAME, 72, 1000)
+    assert (source.has_shards, source.can_stream, source.obstacle) == (False, False, None)
     encoded, label = FieldSpec((), object), FieldSpec((), np.int64)
     assert source.specs == {"image": encoded, "label": label, "image/filename": encoded}
 
@@ -102,13 +99,14 @@ def test_images_that_are_announced_are_asked_for_and_nothing_is_said_of_damage(
     first, second = (own_folder / name for name in source.ids(np.array([4, 5])))
     second.unlink()
     advised: list[str] = []
-    monkeypatch.setattr(
-        os, "posix_fadvise", lambda descriptor, *_: advised.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    )
-    source.announce(np.array([4, 5]))
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            os, "posix_fadvise", lambda descriptor, *_: advised.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        )
+        source.announce(np.array([4, 5]))
+    assert advised == [str(first)]
     os.mkfifo(second)
     source.announce(np.array([5]))
-    assert advised == [str(first)]
     monkeypatch.delattr(os, "posix_fadvise")
     source.announce(np.array([4]))
 
@@ -148,8 +146,7 @@ def test_images_whose_names_lie_in_each_other_are_told_apart(tmp_path: Path) -> 
         ("train/circle/nothing.jpg", "ids are paths below {root}, with '/', such as 'train/"),
         ("a 0.png", "ids are paths below"),
         ("train", "ids are paths below"),
-        ("trian/circle/a 0.png", "Did you mean 'train'?"),
-        ("train/circel/a 0.png", "Did you mean 'circle'?"),
+        ("train/circle/a 0.png\0", "ids are paths below"),
         ("test/circle/a 0.png", "the image is there, but outside the split."),
         (None, "the image is there, but outside the split."),
     ],
@@ -167,17 +164,6 @@ def test_an_empty_split_has_no_ids(folder: Path) -> None:
     assert len(source) == 0
     with pytest.raises(ExampleNotFoundError, match=r"with '/'\.$"):
         source.find("x")
-
-
-# Identity.
-
-
-def test_a_fingerprint_of_an_earlier_version_stays_what_it_was(folder: Path) -> None:
-    source = open_source(folder, ("train", 3, 5), ("test", 0, 14))
-    digests = [source.listing.splits[split].digest for split in ("train", "test")]
-    text = f"('image_folder:1.0.0', 'x', [('train', 3, 5, '{digests[0]}'), ('test', 0, 14, '{digests[1]}')])"
-    assert repr((NAME, "x", source.identity)) == text
-    assert len(hashlib.blake2b(text.encode(), digest_size=16).hexdigest()) == 32
 
 
 # Damage.

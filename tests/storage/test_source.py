@@ -8,7 +8,7 @@ import pytest
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.array_record.source import ArrayRecordSource
 from tfds_torch.storage.beton.source import BetonSource
-from tfds_torch.storage.image_folder.source import ImageFolderSource
+from tfds_torch.storage.map_style.image_folder import ImageFolderSource
 from tfds_torch.storage.source import Int64Array, LazyIds, source_type
 from tfds_torch.storage.tfrecord.source import TfrecordSource
 from tfds_torch.storage.webdataset.source import WebDatasetSource

@@ -107,7 +107,7 @@ def test_what_it_says_of_itself(made: Made) -> None:
     assert source.specs == SPECS
     assert source.instructions == tuple(made.instructions)
     assert source.obstacle is None
-    assert source.streams == ("records" if made.file_format == "tfrecord" else None)
+    assert source.can_stream == (made.file_format == "tfrecord")
 
 
 def test_records_read_elsewhere_are_parsed_alike(made: Made) -> None:

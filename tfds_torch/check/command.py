@@ -241,8 +241,7 @@ def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_
         split=parser.split,
         plan=expected.plan,
         mode=expected.mode,
-        # Of an image folder only paths are shuffled.
-        read=parser.read if parser.source.has_shards else replace(parser.read, shuffle_buffer=1),
+        read=parser.read,
         is_built_here=is_built_here,
         num_files=parser.num_shards,
         # What is read by index has a cache on this machine.

@@ -12,7 +12,7 @@ from tfds_torch.engines.batch import Batch, BatchAssembler, make_batch
 from tfds_torch.engines.chunks import BatchImages, ChunkDecoder, DecodedChunk, EncodedChunk, RowsByField, WrittenImages
 from tfds_torch.engines.fields import Content, Decoded
 from tfds_torch.engines.replacing import Replacement
-from tfds_torch.engines.request import ReadContext, ReadRequest, SampleOrder
+from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.block_windows import block_windows
@@ -31,15 +31,10 @@ _ORDER_SLICE = 8192  # Examples whose order is computed at a time; in slices of 
 def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
     """Yields the batches of a pipeline in read mode `index`."""
     order = WorkerOrder(request.plan, request.epoch, request.start_batch)
-    return read_in_order(request, order, order.num_valid)
-
-
-def read_in_order(request: ReadRequest, order: SampleOrder, num_valid: int) -> Iterator[Batch]:
-    """Yields the batches of examples that are read by number, in any order; the first `num_valid` are not padding."""
     if not len(order):
         return
     request.source.check()
-    batches = _read_batches(request, order, num_valid)
+    batches = _read_batches(request, order)
     if request.source.block_records is None:
         yield from batches
         return
@@ -62,21 +57,21 @@ def _find_windows(request: ReadRequest) -> Iterator[ExampleRanges]:
         yield window.start, window.stop
 
 
-def _read_batches(request: ReadRequest, order: SampleOrder, num_valid: int) -> Iterator[Batch]:
-    """Yields the batches of `read_in_order`, of files that were checked."""
+def _read_batches(request: ReadRequest, order: WorkerOrder) -> Iterator[Batch]:
+    """Yields the batches of `read_in_index_mode`, of files that were checked."""
     decoder = ChunkDecoder(request.source, request.content, request.plan.seed, request.context.metrics)
     may_replace = any(part.most for part in request.replacement_ranges)
     replace = Replacement(request, order, decoder) if may_replace else None
     reader = _ChunkReader(request, order)
     stop = 0  # The end of the gathered examples.
     if _are_only_copied(request, order, decoder):
-        stop = yield from _gather_batches(request, reader, decoder, replace, num_valid)
+        stop = yield from _gather_batches(request, reader, decoder, replace, order.num_valid)
     if stop < len(order):
-        assembly = BatchAssembler(request, len(order), num_valid, decoder, replace)
+        assembly = BatchAssembler(request, len(order), order.num_valid, decoder, replace)
         yield from assembly.batches(reader.chunks(stop))
 
 
-def _are_only_copied(request: ReadRequest, order: SampleOrder, decoder: ChunkDecoder) -> bool:
+def _are_only_copied(request: ReadRequest, order: WorkerOrder, decoder: ChunkDecoder) -> bool:
     """Whether examples are stored as they are delivered, judged by their number and the first batch."""
     try:
         columns = request.source.read(np.empty(0, np.int64), request.content.keys)
@@ -141,7 +136,7 @@ class _BatchRows:
 class _ChunkReader:
     """Reads one chunk after the other, and announces the following ones. One thread at a time."""
 
-    def __init__(self, request: ReadRequest, order: SampleOrder) -> None:
+    def __init__(self, request: ReadRequest, order: WorkerOrder) -> None:
         self._request = request
         self._order, self.num_examples = order, len(order)  # Counting them is arithmetic, too.
         self._keys = request.content.keys

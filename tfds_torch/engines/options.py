@@ -38,8 +38,7 @@ class ReadOptions:
         cycle_length: files that a shuffling worker reads by turns.
         read_buffer_bytes: read-ahead per open file, bytes.
         shuffle_buffer: encoded examples of a rank among which a stream draws the next one; its workers share the
-            number. An image folder has none: the paths of a whole share are shuffled, a pass at a time. Mode `index`
-            has none either, unless `block_records` is set.
+            number. Mode `index` has none, unless `block_records` is set.
         prefetch_batches: batches that are decoded ahead of the one that is asked for. In a loader's worker 1 means just
             as much as keeps its threads busy; what torch's loader holds ready (its prefetch_factor) comes on top.
         ram_budget_bytes: memory of a worker's shuffle buffer, bytes; a buffer that would be larger (by the dataset's

@@ -22,7 +22,7 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
         mode = "index" if obstacle is None else "files" if _can_deal_files(source, split, plan) else "examples"
     if mode == "index":
         if obstacle is not None:
-            working = "'files' (training) and 'examples'" if source.streams else "none: copy it to this machine"
+            working = "'files' (training) and 'examples'" if source.can_stream else "none: copy it to this machine"
             raise ConfigError(
                 f"read mode 'index' fetches single records, and {obstacle}. The modes that can read "
                 f"{source.name} are {working}."
@@ -40,12 +40,12 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
         what = "a subset" if plan.subset is not None else f"epoch_size={plan.epoch_size}"
         why = f"{obstacle}. Copy it to this machine" if obstacle else f"mode={mode!r}. Use mode 'index' or 'auto'"
         raise ConfigError(f"{what} needs every example by its number, and {source.name} is read as a stream: {why}.")
-    if source.streams is None and obstacle is None and not is_local(source.instructions[0].path):
-        url = source.instructions[0].path
+    url = next((part.path for part in source.instructions if not is_local(part.path)), None)
+    if not source.can_stream and obstacle is None and url is not None:
         raise ConfigError(
             f"read mode {mode!r} streams files by tensorflow, which does not open {url}. Use mode 'index' or 'auto'."
         )
-    if source.streams is None:
+    if not source.can_stream:
         where = "" if obstacle is None else f", and {obstacle}: copy it to this machine"
         raise ConfigError(
             f"read mode {mode!r} streams TFRecord files, and {source.name} is stored in a format that is "
@@ -113,11 +113,6 @@ def _check_files_can_be_dealt(source: Source, split: str, plan: EpochPlan) -> No
     others = "'index', 'examples'" if source.obstacle is None else "'examples'"
     if not plan.is_training:
         raise ConfigError(f"read mode 'files' yields some examples twice: evaluation takes {others} or 'auto'.")
-    if not source.has_shards:
-        raise ConfigError(
-            f"read mode 'files' deals shards to the pipelines, and {source.name} has none: its images "
-            f"are files of their own. Use mode {others} or 'auto'."
-        )
     if plan.remainder is Remainder.PAD:
         raise ConfigError(f"read mode 'files' does not pad: use remainder='wrap' or 'drop', or mode {others}.")
     if len(source.instructions) < world.num_pipelines:

@@ -6,8 +6,9 @@ from bisect import bisect_right
 import numpy as np
 
 from tfds_torch.engines.chunks import ChunkDecoder, DecodedChunk, EncodedChunk, RowsOf, join
-from tfds_torch.engines.request import ReadRequest, SampleOrder
+from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import CorruptRecordError
+from tfds_torch.plan.epoch import WorkerOrder
 from tfds_torch.plan.order import Int64Array, examples_of
 
 _logger = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ _logger = logging.getLogger(__name__)
 class Replacement:
     """Reads a chunk with a damaged example once more, one example at a time. For one iteration, in one thread."""
 
-    def __init__(self, request: ReadRequest, order: SampleOrder, decoder: ChunkDecoder) -> None:
+    def __init__(self, request: ReadRequest, order: WorkerOrder, decoder: ChunkDecoder) -> None:
         self._request = request
         self._order = order
         self._decoder = decoder

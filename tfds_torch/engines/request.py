@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from tfds_torch.engines.fields import Content
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Source
@@ -144,13 +142,3 @@ def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: boo
     if batch_size > most:
         return -(-batch_size // -(-batch_size // most))
     return batch_size * max(1, min(most, _LARGEST_MERGED_CHUNK) // batch_size)
-
-
-class SampleOrder(Protocol):
-    """Which examples are read, in order."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-
-    def sample_keys(self, start: int, stop: int) -> Int64Array:
-        """Returns the sample keys at positions start..stop-1, int64 [stop - start]."""

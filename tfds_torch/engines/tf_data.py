@@ -6,13 +6,12 @@ engine reads by number.
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tfds_torch.engines.batch import Batch, BatchAssembler
 from tfds_torch.engines.chunks import ChunkDecoder, EncodedChunk
-from tfds_torch.engines.direct import read_in_order
 from tfds_torch.engines.read_mode import assign
 from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_elsewhere, stream_records
 from tfds_torch.engines.request import ReadRequest
@@ -20,30 +19,12 @@ from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.assignment import Assignment, ShardRange
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.order import Int64Array, epoch_order, examples_of
+from tfds_torch.plan.order import examples_of
 from tfds_torch.storage.source import FileInstruction
 
 
-@dataclass(frozen=True, eq=False)
-class ListedOrder:
-    """Examples in an order that is known beforehand."""
-
-    keys: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def sample_keys(self, start: int, stop: int) -> Int64Array:
-        """Returns the sample keys at positions start..stop-1."""
-        return self.keys[start:stop]
-
-
 def read_in_stream_mode(request: ReadRequest, mode: str) -> Iterator[Batch]:
-    """Yields the batches of a pipeline in read mode `files` or `examples`.
-
-    A source that is only streamed by number (an image folder) goes through the direct engine, in the order of the mode:
-    nothing of it needs tf.data.
-    """
+    """Yields the batches of a pipeline in read mode `files` or `examples`."""
     plan, world = request.plan, request.plan.world
     # The worker whose turn is batch start_batch continues the stream of the worker that batch belonged to.
     number = (world.worker + request.start_batch) % world.num_workers
@@ -56,10 +37,6 @@ def read_in_stream_mode(request: ReadRequest, mode: str) -> Iterator[Batch]:
     )
     seed = int(seed >> np.uint64(1))  # tf.data takes int64.
     num_valid = assignment.num_valid + (0 if plan.remainder is Remainder.PAD else assignment.num_fill) - num_skipped
-    if request.source.streams == "numbers":
-        keys = _listed_keys(request, assignment, seed if plan.shuffle else None)
-        yield from read_in_order(request, ListedOrder(keys[num_skipped:]), num_valid)
-        return
     stream = _record_stream(request, assignment, num_skipped, seed)
     if len(stream) <= num_skipped:
         return
@@ -93,23 +70,6 @@ def _record_range(instructions: Sequence[FileInstruction], part: ShardRange, num
     file = instructions[part.file]
     first_key = part.pass_number * num_examples + file.first_index + part.start
     return RecordRange(file.path, file.skip + part.start, len(part), first_key, file.num_in_shard)
-
-
-def _listed_keys(request: ReadRequest, assignment: Assignment, seed: int | None) -> Int64Array:
-    """Returns the sample keys of an assignment, int64 [n]; the valid ones shuffled by a seed."""
-    num_examples, instructions = request.plan.num_examples, request.source.instructions
-
-    def keys_of(parts: Sequence[ShardRange]) -> Int64Array:
-        ranges = [_record_range(instructions, part, num_examples) for part in parts]
-        listed = [np.arange(part.first_key, part.first_key + part.take) for part in ranges]
-        return np.concatenate([np.empty(0, np.int64), *listed])
-
-    own = keys_of(assignment.valid)
-    if seed is not None:  # A pass (at most) at a time: an epoch of several passes keeps them apart.
-        for number, start in enumerate(range(0, len(own), max(1, num_examples))):
-            part = own[start : start + num_examples]
-            own[start : start + num_examples] = part[epoch_order(len(part), seed, number)]
-    return np.concatenate([own, keys_of(assignment.fill)])
 
 
 def _encoded_chunks(request: ReadRequest, stream: RecordStream) -> Generator[EncodedChunk, None, None]:

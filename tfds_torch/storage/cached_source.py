@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -150,7 +150,7 @@ class CachedSource:
         note_damage: lets a damaged cache be built again.
     """
 
-    streams: Literal["records", "numbers"] | None = None
+    can_stream = False
     is_one_threaded = False
     block_records: int | None = None
     networks: Collection[Network] = ()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +129,7 @@ class RecordSource(ABC):
 
     has_shards = True
     is_one_threaded = False
-    streams: Literal["records", "numbers"] | None = None
+    can_stream = False
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def _check_streamed(self, num_in_file: Mapping[str, int], streamed: Collection[str]) -> None:
-        """Compares the files that will be streamed with their numbers of records; where `streams` is "records"."""
+        """Compares the files that will be streamed with their numbers of records; where it `can_stream`."""
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns encoded values of examples in the order asked; see `Source`."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,8 +145,8 @@ class Source(Protocol):
         """Why examples cannot be read by number, as a clause; None: they can."""
 
     @property
-    def streams(self) -> Literal["records", "numbers"] | None:
-        """What tf.data can stream: the records of the files, or numbers that are then read; None: nothing."""
+    def can_stream(self) -> bool:
+        """Whether tf.data can stream the records of the files."""
 
     @property
     def has_shards(self) -> bool:
@@ -182,8 +182,8 @@ class Source(Protocol):
         """Compares local files with what the dataset promises; those that were checked before only by their stamps.
 
         Args:
-            streamed: paths of `instructions` whose records will be streamed, where `streams` is "records"; None: any
-                example will be read by number.
+            streamed: paths of `instructions` whose records will be streamed, where it `can_stream`; None: any example
+                will be read by number.
 
         Raises:
             ShardError: a file is missing, is not a regular file, or holds another number of examples than promised.
@@ -204,7 +204,7 @@ class Source(Protocol):
         """
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns the same of records that were read elsewhere; where `streams` is "records".
+        """Returns the same of records that were read elsewhere; where it `can_stream`.
 
         Args:
             records: n of them.
@@ -255,7 +255,7 @@ class ReadByNumber:
 
     has_shards = True
     is_one_threaded = False
-    streams: Literal["records", "numbers"] | None = None
+    can_stream = False
     obstacle: str | None = None
     block_records: int | None = None
     networks: Collection[Network] = ()
@@ -275,7 +275,7 @@ class ReadByNumber:
 _FORMATS = {
     "tfrecord": "tfds_torch.storage.tfrecord.source:TfrecordSource",
     "array_record": "tfds_torch.storage.array_record.source:ArrayRecordSource",
-    "image_folder": "tfds_torch.storage.image_folder.source:ImageFolderSource",
+    "image_folder": "tfds_torch.storage.map_style.image_folder:ImageFolderSource",
     "beton": "tfds_torch.storage.beton.source:BetonSource",
     "webdataset": "tfds_torch.storage.webdataset.source:WebDatasetSource",
     "map_style": "tfds_torch.storage.map_style.source:MapStyleSource",

@@ -105,7 +105,7 @@ def test_what_a_source_tells(source: WebDatasetSource, tars: list[Path]) -> None
         (str(path), 10, 10 * number) for number, path in enumerate(tars)
     ]
     assert source.mean_example_bytes == sum(path.stat().st_size for path in tars) // NUM_SAMPLES
-    assert (source.streams, source.obstacle, source.has_shards) == (None, None, True)
+    assert (source.can_stream, source.obstacle, source.has_shards) == (False, None, True)
 
 
 def test_ids_are_keys_and_are_found(source: WebDatasetSource) -> None:

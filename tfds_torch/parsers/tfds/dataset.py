@@ -61,7 +61,7 @@ class TfdsDataset:
             raise ConfigError(f"{self.name}: {error}") from None
         make: Any = source_type(self.file_format)
         if self.listing is not None:
-            return make(self.name, instructions, self.listing)  # type: ignore[no-any-return]
+            return make(self.name, instructions, self.listing, self.mean_example_bytes)  # type: ignore[no-any-return]
         self.files.look_ahead(item.path for item in instructions)
         return make(  # type: ignore[no-any-return]
             self.name,

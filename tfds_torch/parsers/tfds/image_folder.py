@@ -15,7 +15,7 @@ from tfds_torch.parsers.tfds.connectors import plain_features
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
 from tfds_torch.parsers.tfds.shard_names import NamedSplit
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.image_folder.listing import LAYOUT, list_image_folder
+from tfds_torch.storage.map_style.image_folder import FILENAME, IMAGE, LABEL, LAYOUT, list_image_folder
 from tfds_torch.storage.source import is_local
 
 NAME, VERSION = "image_folder", "1.0.0"
@@ -42,9 +42,9 @@ def open_image_folder(root: str | None, arguments: Mapping[str, Any], *, downloa
     listing = list_image_folder(root)
     features = tfds.features.FeaturesDict(
         {
-            "image": tfds.features.Image(),
-            "label": tfds.features.ClassLabel(names=list(listing.class_names)),
-            "image/filename": tfds.features.Text(),
+            IMAGE: tfds.features.Image(),
+            LABEL: tfds.features.ClassLabel(names=list(listing.class_names)),
+            FILENAME: tfds.features.Text(),
         }
     )
     # TFDS's own arithmetic of split expressions: a split is one shard, its folder, and an image is one record.
@@ -52,7 +52,7 @@ def open_image_folder(root: str | None, arguments: Mapping[str, Any], *, downloa
         data_dir=root, template="{SPLIT}", dataset_name=NAME, filetype_suffix="tfrecord"
     )
     splits = tfds.core.SplitDict(
-        NamedSplit(name=name, shard_lengths=[len(split)], num_bytes=split.num_bytes, filename_template=template)
+        NamedSplit(name=name, shard_lengths=[split.num_examples], num_bytes=split.num_bytes, filename_template=template)
         for name, split in listing.splits.items()
     )
     return TfdsDataset(f"{NAME}:{VERSION}", root, plain_features(features), {}, splits, NAME, listing)

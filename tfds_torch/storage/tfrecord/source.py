@@ -4,7 +4,6 @@ One read for each range of neighbours; every record is compared with its checksu
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +37,9 @@ class TfrecordSource(RecordSource):
     """Examples of TFRecord files. Opening them builds their index, once for all processes of the machine."""
 
     @property
-    def streams(self) -> Literal["records", "numbers"] | None:  # type: ignore[override]
-        """What tf.data can stream: the records of files that tensorflow opens."""
-        return "records" if self.files.are_streamed(self.table.files) else None
+    def can_stream(self) -> bool:  # type: ignore[override]
+        """Whether tf.data can stream the records: of files that tensorflow opens."""
+        return self.files.are_streamed(self.table.files)
 
     def _open(self) -> RecordReader:
         index: TfrecordIndex

@@ -1,1 +1,0 @@
-"""Folders of image files, one example each."""
