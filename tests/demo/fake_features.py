@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from tfds_torch.demo.builder import make_fake_builder
-from tfds_torch.demo.fake.example import ExampleMaker
+from tfds_torch.demo.fake import ExampleMaker
 from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError
 

@@ -15,10 +15,14 @@ from tensorflow_datasets.core import file_adapters
 from tensorflow_datasets.core.utils import shard_utils
 
 from tfds_torch.demo.embedded import EMBEDDED
-from tfds_torch.demo.fake.content import make_fake, open_real_builder
+from tfds_torch.demo.fake import make_fake
 from tfds_torch.demo.metadata import DemoMetadata, tfds_version
 from tfds_torch.demo.spec import EPISODE_CONFIGS, Content, DemoSpec, Example
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.storage.tfrecord.framing import TfrecordWriter
+
+_MAX_LISTED = 20
 
 
 class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -74,13 +78,62 @@ def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None
             nothing can be made up.
     """
     if spec.is_fake:
-        return make_fake_builder(open_real_builder(spec, data_dir), spec, data_dir=data_dir, on_example=on_example)
+        return make_fake_builder(_open_real_builder(spec, data_dir), spec, data_dir=data_dir, on_example=on_example)
     configs: dict[str, Any] = {}
     if spec.config is not None:
         all_configs = [tfds.core.BuilderConfig(name=name) for name in EPISODE_CONFIGS]
         configs = {"BUILDER_CONFIGS": all_configs, "DEFAULT_BUILDER_CONFIG_NAME": EPISODE_CONFIGS[0]}
     derived = _derive(EMBEDDED[spec.name](spec), DemoMetadata(spec), **configs)
     return derived(data_dir=data_dir, config=spec.config, on_example=on_example)
+
+
+def _open_real_builder(spec: DemoSpec, data_dir: str) -> Any:
+    """Return TFDS's own builder of a dataset.
+
+    Raises:
+        DatasetNotFoundError: only the calling process has registered the dataset.
+        ConfigError: an unknown config or version, or the builder does not start here.
+    """
+    if spec.name not in tfds.list_builders(with_community_datasets=False):
+        raise DatasetNotFoundError(
+            f"'{spec.name}' is not among the datasets that TFDS itself has. Fakes are built in another process, "
+            f"which does not know the builders that yours has registered."
+        )
+    builder_class = _run_real(spec, lambda: tfds.builder_cls(spec.name))
+    configs = list(dict.fromkeys(config.name for config in builder_class.BUILDER_CONFIGS))
+    if spec.config is not None and spec.config not in configs:
+        there = f"The configs are: {_list(configs)}." if configs else "It has no configs."
+        raise ConfigError(f"'{spec.name}' has no config {spec.config!r}.{did_you_mean(spec.config, configs)} {there}")
+    builder = _run_real(spec, lambda: builder_class(data_dir=data_dir, config=spec.config))
+    versions = list(dict.fromkeys(str(version) for version in builder.versions))
+    if spec.version not in (None, *versions):
+        raise ConfigError(
+            f"'{spec.name}' has no version {spec.version!r} in TFDS {tfds_version()}. "
+            f"The versions are: {_list(versions)}."
+        )
+    if spec.version not in (None, str(builder.version)):
+        builder = _run_real(spec, lambda: builder_class(data_dir=data_dir, config=spec.config, version=spec.version))
+    if builder.info.features is None:
+        raise ConfigError(f"TFDS does not declare the features of {spec.full_name}, so it cannot be faked.")
+    return builder
+
+
+def _run_real(spec: DemoSpec, start: Callable[[], Any]) -> Any:
+    """Run code of a dataset of TFDS, which may need anything."""
+    try:
+        return start()
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"TFDS's own builder of '{spec.full_name}', which knows its features, does not start here, without a "
+            f"network ({type(error).__name__}: {reason[:500]}). Install the package that it asks for, or choose "
+            f"another dataset."
+        ) from error
+
+
+def _list(names: list[str]) -> str:
+    listed = ", ".join(names[:_MAX_LISTED])
+    return listed if len(names) <= _MAX_LISTED else f"{listed}, and {len(names) - _MAX_LISTED} more"
 
 
 def make_fake_builder(real: Any, spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None]) -> DemoBuilder:
