@@ -12,11 +12,9 @@ from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.parsers.tfds.dataset_opening import open_dataset
 from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.window_layout import step_layouts
-from tfds_torch.storage.array_record.remote_index import ChunkIndex
 from tfds_torch.storage.array_record.source import ArrayRecordSource
 from tfds_torch.storage.episodes.step_index import kind_of, open_step_index, scan_steps, steps_beside
 from tfds_torch.storage.object_files import ObjectFiles
-from tfds_torch.storage.object_index import ObjectIndex
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.remote.options import RemoteOptions
@@ -27,8 +25,6 @@ from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
 from tfds_torch.storage.tfrecord.source import TfrecordSource
 from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.tar_index import index_beside, open_index, scan_tar
-
-_KINDS: dict[type[object], type[ObjectIndex]] = {TfrecordSource: RemoteRecordIndex, ArrayRecordSource: ChunkIndex}
 
 
 @dataclass(frozen=True)
@@ -75,33 +71,38 @@ def index_shards(url: str, remote: RemoteOptions | None = None) -> IndexedShards
 def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
     dataset = open_dataset(None, url, download=False, store=open_dataset_store(None, url, remote))
     source = dataset.source("+".join(dataset.splits))
-    kind = _KINDS.get(type(source))
-    if kind is None or not isinstance(source, RecordSource) or not isinstance(source.files, ObjectFiles):
+    if not isinstance(source, TfrecordSource | ArrayRecordSource) or not isinstance(source.files, ObjectFiles):
         raise ConfigError(f"{dataset.name}: only TFRecord and ArrayRecord files have an index of this kind.")
-    index = kind(source.table, source.files, source.fetched_records)
-    stamps, layouts = list(index.stamps), step_layouts(dataset.features, dataset.name)
+    layouts = step_layouts(dataset.features, dataset.name)
+    index: RemoteRecordIndex | None = None
+    if isinstance(source, TfrecordSource):
+        index = RemoteRecordIndex(source.table, source.files, source.fetched_records)
+    elif not layouts:
+        raise ConfigError(f"{dataset.name} needs no index: its ArrayRecord files hold where their records lie.")
+    shards, stamps = source.table.files, list(source.files.stamps(source.table.files))
     writer = _Writer(source.files)
 
     def scan(file: int, advance: Advance) -> None:
-        shard, stamp, count = index.files[file], stamps[file], source.table.num_in_file[file]
+        shard, stamp, count = shards[file], stamps[file], source.table.num_in_file[file]
         for layout in layouts:  # First: the index of records divides what was fetched for this one.
             beside = steps_beside(layout, dataset.name, shard, stamp, count)
             steps = read_beside(writer.files, shard, beside, kind_of(layout))
             if steps is None:
                 steps = scan_steps(layout, dataset.name, shard, stamp, count, source.scan, advance)
             writer.write(shard, beside.to_bytes(steps), kind_of(layout))
-        index.look_at_one(file, advance)
-        writer.write(shard, index.to_bytes(file))
+        if index is not None:
+            index.look_at_one(file, advance)
+            writer.write(shard, index.to_bytes(file))
 
     scan_shards(scan, [size for size, _ in stamps], dataset.name, source.files.networks)
     if writer.refusal is not None:  # This machine keeps them, as parsers of the splits look for them.
         for own in map(dataset.source, dataset.splits):
             if isinstance(own, RecordSource) and own.table.files:
                 table = own.table
-                shards = table.files, list(source.files.stamps(table.files)), table.num_in_file
+                own_shards = table.files, list(source.files.stamps(table.files)), table.num_in_file
                 for layout in layouts:
-                    open_step_index(layout, own.name, *shards, own.scan, source.files)
-    return writer.report(dataset.name, len(index.files), len(index), [layout.sequence for layout in layouts])
+                    open_step_index(layout, own.name, *own_shards, own.scan, source.files)
+    return writer.report(dataset.name, len(shards), len(source), [layout.sequence for layout in layouts])
 
 
 def _index_tars(url: str, remote: RemoteOptions | None) -> IndexedShards:

@@ -5,7 +5,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, overload
 
 import numpy as np
@@ -15,6 +15,7 @@ from tfds_torch.errors import ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.storage.open_files import FileState, ProcessLock, ReadRanges, Stamp
 from tfds_torch.storage.remote.files import RemoteFiles
+from tfds_torch.storage.remote.plain_files import PlainFiles
 from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, is_object_url, join, split
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN
@@ -74,11 +75,19 @@ class ObjectFiles:
         """Returns a reader of objects, which are fetched in blocks; see ShardFiles."""
         return RemoteFiles(self.store, paths, stamps, cuts, verifies=not has_checksums)
 
+    def open_plain(self, paths: Sequence[str], stamps: Sequence[Stamp]) -> PlainFiles:
+        """Returns objects that are fetched as wholes, as files for a package that opens paths."""
+        return PlainFiles(self.store, paths, stamps)
+
+    def turn(self, size: int) -> AbstractContextManager[None]:
+        """Waits until half of the cache has room for an object that is read to its end within the `with` statement."""
+        return self._scans.begin(size)
+
     @contextmanager
     def scan(self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN) -> Iterator["ObjectFile"]:
         """Opens an object; all of it is fetched, as one block, which `cut` divides."""
         (size, version) = stamp if stamp is not None else self.stamps([path])[0]
-        with self._scans.begin(size):
+        with self.turn(size):
             reader = self.open([path], [(size, version)], lambda _: np.array([0, size], np.int64), remedy)
             try:
                 # What lies in the cache is read as it is asked for; what does not, much at a time.

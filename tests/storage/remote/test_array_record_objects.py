@@ -1,29 +1,26 @@
-"""ArrayRecord objects give the records that the package array_record reads of the same files."""
+"""ArrayRecord objects come whole into the cache, where the package array_record reads them."""
 
+import fcntl
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from storage.made_shards import DATASET, MadeSplit
 from storage.remote.object_server import ObjectServer
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.storage.array_record.footer import are_chunks, find_chunks
-from tfds_torch.storage.array_record.highway_hash import highway_hashes
-from tfds_torch.storage.array_record.remote_index import ChunkIndex
-from tfds_torch.storage.array_record.remote_reader import RemoteArrayRecordReader
-from tfds_torch.storage.array_record.riegeli import find_decompress
+from tfds_torch.storage.array_record import package
 from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
 from tfds_torch.storage.object_files import ObjectFiles
-from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.remote.plain_files import PlainFiles
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.source import FileInstruction
 
 MakeStore = Callable[..., ObjectStore]
 pytestmark = pytest.mark.usefixtures("cache_home")
@@ -50,19 +47,14 @@ def made(sizes: Sequence[int], seed: int = 0) -> list[bytes]:
     """Returns records of these sizes; every second one can be compressed."""
     numbers = random.Random(seed)
     return [
-        numbers.randbytes(size) if place % 2 else numbers.randbytes(size // 8 + 1) * 8
+        numbers.randbytes(size) if place % 2 else (numbers.randbytes(size // 8 + 1) * 8)[:size]
         for place, size in enumerate(sizes)
     ]
 
 
-def open_split(
-    server: ObjectServer,
-    store: ObjectStore,
-    folder: Path,
-    shards: Sequence[Sequence[bytes]],
-    options: str = "group_size:1",
-    block_records: int = 4,
-) -> tuple[MadeSplit, RemoteArrayRecordReader]:
+def serve(
+    server: ObjectServer, folder: Path, shards: Sequence[Sequence[bytes]], options: str = "group_size:1"
+) -> MadeSplit:
     """Serves shards; the split leaves out the first record of the second one."""
     split = MadeSplit()
     for number, records in enumerate(shards):
@@ -71,271 +63,134 @@ def open_split(
         split.records[url] = list(records)
         skip = min(number, 1)
         split.add_instruction(url, skip, len(records) - skip)
-    return split, open_reader(split.table, store, block_records)
+    return split
 
 
-def open_reader(table: InstructionTable, store: ObjectStore, block_records: int = 4) -> RemoteArrayRecordReader:
-    return RemoteArrayRecordReader(ChunkIndex(table, ObjectFiles(store), block_records))
+def open_reader(split: MadeSplit, store: ObjectStore) -> ArrayRecordFilesReader:
+    return ArrayRecordFilesReader(split.table, ObjectFiles(store))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "group_size:1",
-        "group_size:1,uncompressed",
-        "group_size:3",
-        "group_size:4,uncompressed,pad_to_block_boundary:true",
-        "group_size:100",
-    ],
-)
-@pytest.mark.parametrize("block_records", [1, 4, 1000])
+def read_all(split: MadeSplit, store: ObjectStore) -> list[bytes]:
+    with open_reader(split, store) as reader:
+        return reader.read(np.arange(len(split.examples)))
+
+
+def cached(store: ObjectStore) -> list[Path]:
+    """Returns the files of the cache that hold whole objects."""
+    return sorted(Path(store.cache).glob("objects/*.plain/0-*[0-9]"))
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:3", "group_size:2,brotli", "group_size:1,transpose"])
 def test_any_examples_come_in_the_order_asked(
-    server: ObjectServer, store: ObjectStore, tmp_path: Path, options: str, block_records: int
+    server: ObjectServer, store: ObjectStore, tmp_path: Path, options: str
 ) -> None:
-    shards = [made(SIZES[:9], 1), made(SIZES[3:8], 2), made([40] * 120, 3)]
-    split, reader = open_split(server, store, tmp_path, shards, options, block_records)
+    split = serve(server, tmp_path, [made(SIZES, 1), made(SIZES[3:8], 2), made([40] * 120, 3)], options)
     numbers = random.Random(4)
-    with reader:
+    with open_reader(split, store) as reader:
+        assert not server.asked, "nothing is fetched before it is needed"
         for count in (0, 1, 7, 200):
             index = np.array([numbers.randrange(len(split.examples)) for _ in range(count)], np.int64)
             reader.advise(index)
             assert reader.read(index) == [split.examples[number] for number in index]
         found = reader.read_parts(np.array([5, 5, 8]), np.array([0, 10, 3]), np.array([4, 250_000, 3]))
         assert found == [split.examples[5][:4], split.examples[5][10:], b""]
-        for file, url in enumerate(reader.index.files):
-            stamp = reader.index.stamps[file]
-            scanned = reader.scan(ObjectFiles(store), file, lambda _: None, stamp)
-            assert list(scanned) == split.records[url]
+        for url in split.table.files:
+            assert list(reader.scan(url, lambda _: None)) == split.records[url]
+    sizes = [(tmp_path / str(number)).stat().st_size for number in range(3)]
+    assert sorted(path.stat().st_size for path in cached(store)) == sorted(sizes)
+    assert store.stats()["bytes_fetched"] == sum(sizes), "each byte once"
 
 
-def test_records_are_those_that_the_package_reads(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
-    split, reader = open_split(server, store, tmp_path, [made(SIZES)])
-    near = [FileInstruction(str(tmp_path / "0"), 0, len(SIZES), 0, len(SIZES))]
-    index = np.arange(len(SIZES))
-    assert reader.read(index) == ArrayRecordFilesReader(InstructionTable(near, DATASET)).read(index) == split.examples
-
-
-sizes = st.lists(
-    st.one_of(st.integers(0, 400), st.sampled_from([0, 65_400, 65_472, 65_473, 65_512, 65_536, 131_072]))
-    | st.integers(0, 300_000),
-    min_size=1,
-    max_size=12,
-)
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes=sizes, group=st.integers(1, 5), block_records=st.integers(1, 6), seed=st.integers(0, 2**32))
-def test_records_of_any_sizes_come_back(
-    server: ObjectServer,
-    store: ObjectStore,
-    tmp_path: Path,
-    sizes: list[int],
-    group: int,
-    block_records: int,
-    seed: int,
+def test_two_fetchers_share_one_file(
+    server: ObjectServer, store: ObjectStore, make_store: MakeStore, tmp_path: Path
 ) -> None:
-    split, reader = open_split(server, store, tmp_path, [made(sizes, seed)], f"group_size:{group}", block_records)
-    with reader:
-        assert reader.read(np.arange(len(sizes))) == split.examples
+    split = serve(server, tmp_path, [made([3000] * 40, 1), made([3000] * 40, 2)])
+    other = make_store()
+    assert read_all(split, store) == read_all(split, other) == split.examples
+    assert len(cached(store)) == 2
+    fetched = store.stats()["bytes_fetched"] + other.stats()["bytes_fetched"]
+    assert fetched == sum(path.stat().st_size for path in cached(store))
 
 
-@pytest.mark.parametrize("options", ["group_size:1", "group_size:3"])
-def test_windows_name_the_blocks_in_which_their_examples_lie(
-    server: ObjectServer, store: ObjectStore, tmp_path: Path, options: str
+# The cache's room.
+
+
+def test_a_file_that_is_held_stays_and_an_open_one_gives_way(
+    server: ObjectServer, make_store: MakeStore, tmp_path: Path
 ) -> None:
-    split, reader = open_split(server, store, tmp_path, [made([500] * 22, 1), made([90] * 13, 2)], options, 4)
-    index = reader.index
-    parts = index._blocks
-    examples = [(start, min(start + 4, len(split.examples))) for start in range(0, len(split.examples), 4)]
-    windows = list(index.known_windows((number, list(parts.of(*one))) for number, one in enumerate(examples)))
-    assert [number for number, _ in windows] == list(range(len(examples)))
-    for (start, stop), (_, blocks) in zip(examples, windows, strict=True):
-        located = index.locate(np.arange(start, stop))
-        spans = [(file, *index.cuts(file)[block : block + 2].tolist()) for file, block in blocks]
-        for file, begin, end in zip(located.file, located.start, located.stop, strict=True):
-            assert any(file == one and first <= begin and end <= last for one, first, last in spans)
-    if options == "group_size:1":
-        every = [block for _, blocks in windows for block in blocks]
-        assert len(every) == len(set(every)), "a block belongs to one window"
+    split = serve(server, tmp_path, [made([7, 300_001], number) for number in range(5)])
+    urls = split.table.files
+    size = (tmp_path / "0").stat().st_size
+    store = make_store(max_bytes=2 * size + 300_000)
+    files = ObjectFiles(store)
+    objects = PlainFiles(store, urls, files.stamps(urls))
+    reader = open_reader(split, store)
+    assert reader.read(np.array([1])) == [split.examples[1]]  # It stays open.
+    with objects.held(1) as held:
+        version = os.stat(held.path)
+        for number in (2, 3, 4):
+            with objects.held(number):
+                assert len(cached(store)) == 2
+            assert os.path.samestat(version, os.stat(held.path)), "it is read at this moment"
+        assert Path(held.path).read_bytes() == (tmp_path / "1").read_bytes()
+    assert reader.read(np.array([0, 2, 5])) == [split.examples[number] for number in (0, 2, 5)]
+    assert sum(path.stat().st_size for path in cached(store)) <= 2 * size + 300_000
+    reader.close()
+    objects.close()
 
 
-# What is fetched.
-
-
-def test_nothing_of_a_shard_is_fetched_before_it_is_needed(
-    server: ObjectServer, store: ObjectStore, tmp_path: Path
+def test_a_file_that_the_cache_cannot_hold_is_refused_with_the_numbers(
+    server: ObjectServer, make_store: MakeStore, tmp_path: Path
 ) -> None:
-    shards = [made([100_000] * 20, 1), made([100_000] * 20, 2)]
-    split, reader = open_split(server, store, tmp_path, shards)
-    assert not server.asked
-    assert reader.read(np.array([1])) == [split.examples[1]]
-    (asked,) = (ranges for path, ranges in server.asked.items() if not path.endswith(".index"))
-    size = len((tmp_path / "0").read_bytes())
-    assert asked[0] == (size - 2 * BLOCK, size)
-    assert sum(stop - start for start, stop in asked) < 2 * BLOCK + 5 * 100_100
+    split = serve(server, tmp_path, [made([7, 300_001], 1)])
+    size = (tmp_path / "0").stat().st_size
+    said = rf"{split.table.files[0]} has no room .* it has {size} bytes .* may take \d+ .* Raise max_bytes"
+    with pytest.raises(ConfigError, match=said):
+        read_all(split, make_store(max_bytes=200_000))
+    store = make_store(max_bytes=size + 100_000, timeout_s=0.5)
+    urls = [*split.table.files, server.put("other.array_record", (tmp_path / "0").read_bytes())]
+    objects = PlainFiles(store, urls, ObjectFiles(store).stamps(urls))
+    with (
+        objects.held(0),
+        pytest.raises(ConfigError, match=rf"{urls[1]} has no room in the cache"),
+        objects.held(1),
+    ):
+        pass
+    objects.close()
 
 
-def test_a_long_footer_is_a_second_request(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
+def test_a_cache_below_one_window_is_refused_with_the_numbers(
+    server: ObjectServer, make_store: MakeStore, tmp_path: Path
+) -> None:
+    split = serve(server, tmp_path, [made([7, 100_001], number) for number in range(6)])
+    windows = [(0, [(0, 0), (1, 0), (2, 0)]), (1, [(3, 0), (4, 0), (5, 0)])]
+    said = r"max_bytes=400000 \(0 MiB\), and the files of one window, which are fetched whole, are \d{6} bytes"
+    with open_reader(split, make_store(max_bytes=400_000)) as reader, pytest.raises(ConfigError, match=said):
+        reader.follow(windows)
+
+
+@pytest.mark.parametrize("room", [1.1, 2.3])
+def test_one_window_is_room_enough(server: ObjectServer, make_store: MakeStore, tmp_path: Path, room: float) -> None:
+    split = serve(server, tmp_path, [made([7, 100_001, 9], number) for number in range(8)])
+    size = (tmp_path / "0").stat().st_size + 3 * 4096
+    most = int(room * 4 * size) + 100_000
+    store = make_store(max_bytes=most)
     numbers = random.Random(1)
-    records = [numbers.randbytes(numbers.randrange(90)) for _ in range(40_000)]
-    split, reader = open_split(server, store, tmp_path, [records])
-    assert reader.read(np.array([39_999])) == [split.examples[-1]]
-    assert len(split.examples) == 40_000
-    (asked,) = (ranges for path, ranges in server.asked.items() if not path.endswith(".index"))
-    size = len((tmp_path / "0").read_bytes())
-    assert asked[0] == (size - 2 * BLOCK, size)
-    assert asked[1][1] == size - BLOCK
-    assert asked[1][0] < size - 2 * BLOCK
-
-
-def test_the_index_is_kept(server: ObjectServer, store: ObjectStore, make_store: MakeStore, tmp_path: Path) -> None:
-    split, reader = open_split(server, store, tmp_path, [made(SIZES[:8])])
-    assert reader.read(np.array([2])) == [split.examples[2]]
-    for path in server.asked:
-        server.asked[path].clear()
-    other = open_reader(split.table, make_store(cache_dir=tmp_path / "other"))
-    assert other.read(np.array([2])) == [split.examples[2]]
-    end = len((tmp_path / "0").read_bytes()) - BLOCK
-    assert all(stop <= end for ranges in server.asked.values() for _, stop in ranges), "the end was read again"
+    windows = [numbers.sample(range(8), 4) for _ in range(12)]
+    first = np.array([split.instructions[file].first_index for file in range(8)])
+    readers = [open_reader(split, store) for _ in range(2)]
+    for reader in readers:
+        reader.follow((number, [(file, 0) for file in files]) for number, files in enumerate(windows))
+    for files in windows:
+        for reader in readers:
+            index = first[files]
+            assert reader.read(index) == [split.examples[number] for number in index]
+            assert sum(path.stat().st_size for path in Path(store.cache).glob("objects/*/*-*")) <= most
+    for reader in readers:
+        reader.close()
 
 
 # Damage.
-
-
-def read_all(split: MadeSplit, store: ObjectStore) -> list[bytes]:
-    return open_reader(split.table, store).read(np.arange(len(split.examples)))
-
-
-@pytest.mark.parametrize("byte", [0, 9, 17, 33, 41, 50, 80])
-def test_a_damaged_record_is_named(server: ObjectServer, store: ObjectStore, tmp_path: Path, byte: int) -> None:
-    split, reader = open_split(server, store, tmp_path, [made([300, 301, 303], 1)])
-    start = int(reader.index.locate(np.array([1])).start[0])
-    damage(server, start + byte)
-    url = split.instructions[0].path
-    said = rf"example 1 of {DATASET}: {url}: record 1 at offset {start}: .* hash: the file is corrupt\. Prepare"
-    with pytest.raises(CorruptRecordError, match=said):
-        read_all(split, store)
-    with pytest.raises(CorruptRecordError, match=rf"{url}: record 1 at offset {start}: .* hash"):
-        list(reader.scan(ObjectFiles(store), 0, lambda _: None, open_reader(split.table, store).stamps[0]))
-
-
-def test_no_flipped_bit_gives_another_short_record(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
-    split, _ = open_split(server, store, tmp_path, [made([300, 0, 303, 20, 1], 1)])
-    (path,) = server.objects
-    whole = server.objects[path]
-    used = [*range(64, 1000, 37), *range(len(whole) - BLOCK, len(whole) - BLOCK + 120, 11)]
-    outcomes = {"whole": 0, "corrupt": 0}
-    for place in used:
-        server.put(path, whole)
-        damage(server, place)
-        try:
-            assert read_all(split, store) == split.examples
-            outcomes["whole"] += 1
-        except CorruptRecordError:
-            outcomes["corrupt"] += 1
-    assert outcomes["corrupt"] > len(used) // 2
-    assert outcomes["whole"], "the bits of no record's chunk are not looked at"
-
-
-def test_a_long_record_whose_hash_is_wrong_is_found_when_it_is_asked_for(
-    server: ObjectServer, store: ObjectStore, tmp_path: Path
-) -> None:
-    split, reader = open_split(server, store, tmp_path, [made([10, 80_001, 10], 1)])
-    assert not reader.is_damaged(1)
-    start = int(reader.index.locate(np.array([1])).start[0])
-    damage(server, start + 40_000)
-    other = open_reader(split.table, store)
-    assert other.is_damaged(1)
-    assert not other.is_damaged(0)
-
-
-def test_bytes_that_are_damaged_on_the_way_are_fetched_again(
-    server: ObjectServer, store: ObjectStore, tmp_path: Path
-) -> None:
-    split, _ = open_split(server, store, tmp_path, [made([300] * 9, 1)])
-    (path,) = server.objects
-    server.faults[path] = ["ok", "flip", "ok", "flip", "ok"]  # Size and ETag, the end, again, a block, again.
-    assert read_all(split, store) == split.examples
-
-
-@pytest.mark.parametrize("size", [0, 63, 70_000, BLOCK, 2 * BLOCK, 3 * BLOCK, -1, -BLOCK])
-def test_a_file_that_was_cut_is_said(server: ObjectServer, store: ObjectStore, tmp_path: Path, size: int) -> None:
-    split, _ = open_split(server, store, tmp_path, [made([90_000] * 5, 1)])
-    (path,) = server.objects
-    server.put(path, server.objects[path][:size])
-    kind = r"was cut, or is damaged" if size not in (0,) else "is not an ArrayRecord file"
-    with pytest.raises(CorruptRecordError, match=rf"{split.instructions[0].path} {kind}: .* Prepare the dataset again"):
-        read_all(split, store)
-
-
-def test_what_is_no_array_record_file_is_said(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
-    split, _ = open_split(server, store, tmp_path, [made([9], 1)])
-    (path,) = server.objects
-    for content in (b"", b"x" * 100, os.urandom(4 * BLOCK), bytes(2 * BLOCK)):
-        server.put(path, content)
-        with pytest.raises(CorruptRecordError, match=r"is not an ArrayRecord file: .* Prepare the dataset again\.$"):
-            read_all(split, store)
-
-
-def test_another_number_of_records_is_a_shard_error(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
-    split, _ = open_split(server, store, tmp_path, [made([9] * 5)])
-    (path,) = server.objects
-    server.put(path, write_file(tmp_path / "other", made([9] * 4)))
-    with pytest.raises(ShardError, match=rf"{split.instructions[0].path} holds 4 of 5 examples"):
-        read_all(split, store)
-
-
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        ("group_size:1,brotli", "a chunk that is compressed by brotli"),
-        ("group_size:1,snappy", "a chunk that is compressed by snappy"),
-        ("group_size:1,transpose", "a transposed chunk"),
-    ],
-)
-def test_files_of_other_options_are_refused(
-    server: ObjectServer, store: ObjectStore, tmp_path: Path, options: str, found: str
-) -> None:
-    split, reader = open_split(server, store, tmp_path, [made([900] * 3)], options)
-    said = rf"{DATASET}: {split.instructions[0].path} has {found}; .*Copy the dataset to this machine"
-    with pytest.raises(ConfigError, match=said):
-        reader.read(np.arange(3))
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(ConfigError, match=r"read by URL with zstandard, .*`pip install 'tfds-torch\[remote\]'`"):
-        find_decompress(DATASET)
-
-
-def test_a_forged_index_is_not_believed(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
-    _, reader = open_split(server, store, tmp_path, [made([900] * 7)], "group_size:3")
-    (url,) = reader.index.files
-    stamp = reader.index.stamps[0]
-    total, found = find_chunks(ObjectFiles(store), url, stamp, reader.index.decompress)
-    assert total == 7
-    assert are_chunks(found, stamp[0], 7)
-    for place, value in ((0, 0), (0, -1), (0, 2), (0, 1 << 40), (1, 0), (2, 0), (2, BLOCK + 5), (-1, stamp[0])):
-        forged = found.copy()
-        forged[place] = value
-        assert not are_chunks(forged, stamp[0], 7)
-    assert not are_chunks(found[:-1], stamp[0], 7)
-
-
-def test_data_of_any_length_has_the_hash_that_the_package_writes(
-    server: ObjectServer, store: ObjectStore, tmp_path: Path
-) -> None:
-    split, reader = open_split(server, store, tmp_path, [made(range(100))], "group_size:1,uncompressed")
-    assert reader.read(np.arange(100)) == split.examples
-    assert not any(reader.is_damaged(number) for number in range(100))
-
-
-def test_hashes_are_those_of_each_string_alone() -> None:
-    strings = [random.Random(size).randbytes(size) for size in [*range(70), 1000, 0, 33]]
-    together = highway_hashes(strings)
-    assert together.tolist() == [int(highway_hashes([one])[0]) for one in strings]
-    assert len(set(together.tolist())) == len(strings) - 2, "two strings come twice"
-    assert len(highway_hashes([])) == 0
 
 
 def damage(server: ObjectServer, place: int) -> None:
@@ -344,3 +199,179 @@ def damage(server: ObjectServer, place: int) -> None:
     content = bytearray(server.objects[path])
     content[place] ^= 1
     server.put(path, bytes(content))
+
+
+def test_no_flipped_bit_gives_another_record(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
+    records = made([300, 0, 303, 20, 40_001], 1)
+    split = serve(server, tmp_path, [records])
+    (path,) = server.objects
+    whole = server.objects[path]
+    used = [*range(64, 1000, 97), 20_000, *range(len(whole) - BLOCK, len(whole) - BLOCK + 120, 23)]
+    num_corrupt = 0
+    for place in used:
+        server.put(path, whole)
+        damage(server, place)
+        try:
+            assert read_all(split, store) == split.examples
+        except ShardError:
+            num_corrupt += 1
+    assert num_corrupt > len(used) // 2
+
+
+def test_a_damaged_record_is_named(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
+    records = made([301, 80_001, 303], 1)
+    split = serve(server, tmp_path, [records], "group_size:1,uncompressed")
+    (path,) = server.objects
+    damage(server, server.objects[path].index(records[1][:100]) + 50)
+    url = split.table.files[0]
+    with open_reader(split, store) as reader:
+        assert reader.read(np.array([0, 2])) == [records[0], records[2]]
+        said = rf"example 1 of {DATASET}: {url}: record 1: .*The file is corrupt; prepare the dataset again\."
+        with pytest.raises(CorruptRecordError, match=said):
+            reader.read(np.arange(3))
+        with pytest.raises(CorruptRecordError, match=rf"^{url}: record 1: "):
+            list(reader.scan(url, lambda _: None))
+
+
+@pytest.mark.parametrize("size", [None, 0, 1000])
+def test_what_was_damaged_in_the_cache_is_fetched_again(
+    server: ObjectServer, store: ObjectStore, tmp_path: Path, size: int | None
+) -> None:
+    split = serve(server, tmp_path, [made([301, 80_001, 303], 1)])
+    assert read_all(split, store) == split.examples
+    (path,) = cached(store)
+    if size is None:
+        content = bytearray(path.read_bytes())
+        content[500] ^= 1
+        path.write_bytes(content)
+    else:
+        os.truncate(path, size)
+    with open_reader(split, store) as other, open_reader(split, store) as reader:
+        assert reader.read(np.array([2])) == [split.examples[2]]
+        assert reader.read(np.arange(3)) == other.read(np.arange(3)) == split.examples
+    assert store.stats()["bytes_fetched"] == 2 * path.stat().st_size
+
+
+def test_a_link_in_the_cache_is_replaced(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
+    split = serve(server, tmp_path, [made([301], 1)])
+    assert read_all(split, store) == split.examples
+    (path,) = cached(store)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert read_all(split, store) == split.examples
+    assert not path.is_symlink()
+
+
+def test_a_deleted_cache_is_fetched_again(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
+    split = serve(server, tmp_path, [made([301, 302], 1)])
+    with open_reader(split, store) as reader:
+        for _ in range(3):
+            assert reader.read(np.array([1, 0])) == split.examples[::-1]
+            for path in cached(store):
+                path.unlink()
+
+
+@pytest.mark.parametrize("size", [0, 63, BLOCK, 3 * BLOCK, -1])
+def test_a_shard_that_was_cut_is_named(server: ObjectServer, store: ObjectStore, tmp_path: Path, size: int) -> None:
+    split = serve(server, tmp_path, [made([90_000] * 5, 1)])
+    (path,) = server.objects
+    server.put(path, server.objects[path][:size])
+    with pytest.raises(ShardError, match=rf"{split.table.files[0]} holds 0 of 5 examples"):
+        read_all(split, store)
+
+
+def test_another_number_of_records_is_a_shard_error(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
+    split = serve(server, tmp_path, [made([9] * 5)])
+    (path,) = server.objects
+    server.put(path, write_file(tmp_path / "other", made([9] * 4)))
+    with pytest.raises(ShardError, match=rf"{split.table.files[0]} holds 4 of 5 examples"):
+        read_all(split, store)
+
+
+def test_a_shard_that_changed_and_one_that_is_missing_are_errors(
+    server: ObjectServer, store: ObjectStore, tmp_path: Path
+) -> None:
+    split = serve(server, tmp_path, [made([900] * 5, 1)])
+    (path,) = server.objects
+    with open_reader(split, store) as reader:
+        assert list(reader.stamps)
+        server.put(path, write_file(tmp_path / "other", made([900] * 5, 2)))
+        with pytest.raises(ShardError, match=rf"{split.table.files[0]} changed since it was first looked at"):
+            reader.read(np.arange(5))
+    del server.objects[path]
+    with pytest.raises(ShardError, match=rf"{split.table.files[0]}"):
+        read_all(split, store)
+
+
+def test_without_the_package_the_extra_is_named(
+    server: ObjectServer, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = serve(server, tmp_path, [made([9])])
+    monkeypatch.setattr(package, "is_installed", lambda: False)
+    with pytest.raises(ConfigError, match=r"is not installed: `pip install 'tfds-torch\[array-record\]'`"):
+        open_reader(split, store)
+
+
+# Processes.
+
+READ = """
+import sys
+import numpy as np
+from tfds_torch.storage.array_record.source import ArrayRecordFilesReader
+from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.record_source import InstructionTable
+from tfds_torch.storage.remote.options import RemoteOptions
+from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.source import FileInstruction
+
+url, count, cache = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+table = InstructionTable([FileInstruction(url, 0, count, 0, count)], "killed")
+with ArrayRecordFilesReader(table, ObjectFiles(ObjectStore(RemoteOptions(cache_dir=cache)))) as reader:
+    print("begun", flush=True)
+    print(sum(map(len, reader.read(np.arange(count)))))
+"""
+
+
+def test_no_killed_process_leaves_a_half_file(server: ObjectServer, make_store: MakeStore, tmp_path: Path) -> None:
+    split = serve(server, tmp_path, [made([400_001] * 40, 1)])
+    arguments = [sys.executable, "-c", READ, split.table.files[0], "40"]
+    numbers = random.Random(1)
+    for attempt in range(4):
+        cache = tmp_path / f"cache{attempt % 2}"
+        process = subprocess.Popen([*arguments, str(cache)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(numbers.uniform(0.0, 0.6))
+        process.kill()
+        process.communicate()
+        for path in cache.glob("objects/*.plain/0-*[0-9]"):
+            assert path.read_bytes() == (tmp_path / "0").read_bytes()
+    for number in range(2):
+        assert read_all(split, make_store(cache_dir=tmp_path / f"cache{number}")) == split.examples
+
+
+def test_a_forked_child_reads_on_and_holds_nothing(server: ObjectServer, store: ObjectStore, tmp_path: Path) -> None:
+    split = serve(server, tmp_path, [made([3000] * 9, 1), made([3000] * 9, 2)])
+    files = ObjectFiles(store)
+    objects = files.open_plain(split.table.files, files.stamps(split.table.files))
+    (readable, writable), (until, end) = os.pipe(), os.pipe()
+    with open_reader(split, store) as reader:
+        assert reader.read(np.array([3])) == [split.examples[3]]
+        with objects.held(0) as held:
+            child = os.fork()
+            if not child:
+                with suppress(BaseException):
+                    is_right = reader.read(np.array([12, 3])) == [split.examples[12], split.examples[3]]
+                    os.write(writable, b"y" if is_right else b"n")
+                    os.read(until, 1)
+                os._exit(0)
+        os.close(writable)
+        assert os.read(readable, 1) == b"y"
+        with open(held.path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The child lives, and does not hold it.
+        os.write(end, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+    for descriptor in (readable, until, end):
+        os.close(descriptor)
+    objects.close()

@@ -3,40 +3,56 @@
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
-from tfds_torch.storage.array_record.package import FileReader, find_opener
-from tfds_torch.storage.array_record.remote_index import ChunkIndex, count_object_records
-from tfds_torch.storage.array_record.remote_reader import RemoteArrayRecordReader
+from tfds_torch.storage.array_record.package import FileReader, check_reading, find_opener
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp, most_open_files, stamp_of
 from tfds_torch.storage.record_reader import RecordReader
 from tfds_torch.storage.record_source import InstructionTable, RecordSource
+from tfds_torch.storage.remote.plain_files import HeldFile, PlainFiles
 from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_count
 from tfds_torch.storage.shard_scans import Advance, open_shard
 
 _MOST_OPEN = 256  # An open file also holds its index and buffers in memory.
+_SCANNED_BYTES = 1 << 20  # Of a file that are read at a time.
 
 
 class ArrayRecordFilesReader:
     """Reads examples by index with the package `array-record`, each record once per call.
 
-    Processes and threads: may be used by several threads, one at a time. Files are opened by the first read in each
-    process; a forked one that inherits the package reads through a process of its own.
+    Objects come whole into the cache, and are read there. What the package cannot read of one is fetched once more,
+    before it is an error.
+
+    Processes and threads: may be used by several threads, which read one after the other. Files are opened by the first
+    read in each process; a forked one that inherits the package reads through a process of its own.
+
+    Args:
+        table: instructions of one split expression.
+        objects: where the files lie, if the table's are URLs; None: on this machine.
     """
 
-    def __init__(self, table: InstructionTable) -> None:
-        self._open_file = find_opener(table.dataset)
+    def __init__(self, table: InstructionTable, objects: ObjectFiles | None = None) -> None:
         self._table = table
-        self._table.check_local()
-        self.stamps: tuple[Stamp, ...] = tuple(map(_check_there, self._table.files))
+        self._objects: PlainFiles | None = None
+        self.stamps: Sequence[Stamp]
+        if objects is None:
+            self._open_file: Callable[[str], FileReader] | None = find_opener(table.dataset)
+            self._table.check_local()
+            self.stamps = tuple(map(_check_there, table.files))
+        else:
+            check_reading(table.dataset)
+            self._open_file = None  # A process that does not read needs no package: those it forks can load it.
+            self.stamps = objects.stamps(table.files)
+            self._objects = objects.open_plain(table.files, self.stamps)
         self.num_read = 0
-        self._readers: OrderedDict[int, FileReader] = OrderedDict()  # By file, the last used at the end.
+        self._readers: OrderedDict[int, tuple[HeldFile, FileReader]] = OrderedDict()  # The last used at the end.
         self._lock = ProcessLock()
         self._is_checked = False  # In this process.
         self._closed = False
@@ -44,9 +60,12 @@ class ArrayRecordFilesReader:
         _alive.add(self)
 
     def check(self) -> None:
-        """Opens every file, once per process, and compares it with its promised number of records."""
+        """Opens every local file, once per process, and compares it with its promised number of records."""
         with self._lock:
-            self._check()
+            if not self._is_checked and self._objects is None:
+                for number, path in enumerate(self._table.files):
+                    self._reader(number, HeldFile(path, ()))
+            self._is_checked = True
 
     def read(self, index: Int64Array) -> list[bytes]:
         """Returns encoded examples in the order asked."""
@@ -56,14 +75,17 @@ class ArrayRecordFilesReader:
         distinct, _, back = unique(index)
         file, record = self._table.find(distinct)
         found: list[bytes] = [b""] * len(distinct)
-        with self._lock:
-            self._check()
-            for number in unique(file).values.tolist():
-                positions = np.flatnonzero(file == number)
-                data = self._read_file(number, record[positions].tolist(), distinct[positions].tolist())
-                for position, one in zip(positions.tolist(), data, strict=True):
-                    found[position] = one
-                self.num_read += len(data)
+        self.check()
+        files = unique(file).values.tolist()
+        if self._objects is not None:
+            self._objects.ask_for(files)
+        for number in files:
+            positions = np.flatnonzero(file == number)
+            data = self._read_file(number, record[positions].tolist(), distinct[positions].tolist())
+            for position, one in zip(positions.tolist(), data, strict=True):
+                found[position] = one
+        if self._objects is not None:
+            self._objects.count(sum(map(len, found)))
         return [found[place] for place in back.tolist()]
 
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
@@ -74,23 +96,40 @@ class ArrayRecordFilesReader:
         return [examples[place][first:last] for place, first, last in bounds]
 
     def discard(self, index: Int64Array) -> bool:
-        """Returns False: a local file holds what it holds."""
-        return False
+        """Takes the file of a damaged example, int64 [1], out of a cache; see RecordReader."""
+        return self._discard(int(self._table.find(index)[0][0]))
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Does nothing: local files are here."""
+        """Fetches the files of an order's next windows ahead, where they are far away."""
+        if self._objects is not None:
+            self._objects.follow((number, [(file, 0) for file, _ in blocks]) for number, blocks in schedule)
 
     def advise(self, index: Int64Array) -> None:
-        """Does nothing: only the package knows where its records lie."""
+        """Has far files fetched; of local ones only the package knows where records lie."""
+        if self._objects is not None:
+            self._objects.advise_files(unique(self._table.find(index)[0]).values)
 
     def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
-        """Does nothing, as `advise`."""
+        """Does the same as `advise`: examples are read whole."""
+        self.advise(index)
+
+    def scan(self, path: str, advance: Advance) -> Iterator[bytes]:
+        """Yields all records of an object; `advance` is called with the offset in bytes that was reached."""
+        number = self._table.files.index(path)
+        count, size = self._table.num_in_file[number], self.stamps[number][0]
+        at_once = max(1, _SCANNED_BYTES * count // max(1, size))
+        for first in range(0, count, at_once):
+            last = min(first + at_once, count)
+            yield from self._read_file(number, list(range(first, last)))
+            advance(size * last // count)
 
     def close(self) -> None:
         """Closes the files; may be called twice."""
         self._closed = True
         with self._lock:
             self._readers.clear()
+        if self._objects is not None:
+            self._objects.close()
 
     def __enter__(self) -> "ArrayRecordFilesReader":
         return self
@@ -98,53 +137,70 @@ class ArrayRecordFilesReader:
     def __exit__(self, *details: object) -> None:
         self.close()
 
-    def _check(self) -> None:
-        if not self._is_checked:
-            for number in range(len(self._table.files)):
-                self._reader(number)
-            self._is_checked = True
-
     def leave_readers(self) -> None:
         """Forgets the parent's readers in a forked child: ending them would wait for threads that are not here."""
         _inherited.append(self._readers)
-        self._readers, self._is_checked = OrderedDict(), False
-        self._open_file = find_opener(self._table.dataset)
+        self._readers, self._is_checked, self._open_file = OrderedDict(), False, None
 
-    def _reader(self, number: int) -> FileReader:
-        if number in self._readers:
+    def _held(self, number: int) -> AbstractContextManager[HeldFile]:
+        """Returns where a file lies on this machine, and stays while it is read."""
+        if self._objects is not None:
+            return self._objects.held(number)
+        return nullcontext(HeldFile(self._table.files[number], ()))
+
+    def _reader(self, number: int, file: HeldFile) -> FileReader:
+        known = self._readers.get(number)
+        if known is not None and known[0] == file:
             self._readers.move_to_end(number)
-            return self._readers[number]
+            return known[1]
+        self._readers.pop(number, None)  # It was removed from the cache, and is there again.
         while len(self._readers) >= self._most:
             self._readers.popitem(last=False)
-        path = self._table.files[number]
-        _check_there(path)
-        reader = self._open_file(path)
+        _check_there(file.path)
+        if self._open_file is None:
+            self._open_file = find_opener(self._table.dataset)
+        reader = self._open_file(file.path)
         found = reader.num_records() if reader.ok() else 0
         if found != self._table.num_in_file[number]:
             # A damaged footer reads as no records at all.
-            raise wrong_count(path, found, self._table.num_in_file[number], self._table.dataset)
-        self._readers[number] = reader
+            raise wrong_count(self._table.files[number], found, self._table.num_in_file[number], self._table.dataset)
+        self._readers[number] = file, reader
         return reader
 
-    def _read_file(self, number: int, records: list[int], examples: list[int]) -> list[bytes]:
-        try:
-            return self._reader(number).read(records)
-        except RuntimeError:
-            del self._readers[number]
+    def _read_file(self, number: int, records: list[int], examples: list[int] | None = None) -> list[bytes]:
+        """Returns records of a file; `examples` are their numbers in the split, for errors."""
+        while True:
+            with self._held(number) as file, self._lock:  # It is fetched before that: other threads go on.
+                try:
+                    found = self._reader(number, file).read(records)
+                    self.num_read += len(found)
+                    return found
+                except (RuntimeError, ShardError) as error:
+                    self._readers.pop(number, None)
+                    problem = error
+            if not self._discard(number):
+                break
+        if isinstance(problem, ShardError):
+            raise problem
         # One at a time, to find which one it is.
-        for record, example in zip(records, examples, strict=True):
-            try:
-                self._reader(number).read([record])
-            except RuntimeError as error:
-                del self._readers[number]
-                problem = " ".join(str(error).split())
-                raise CorruptRecordError(
-                    f"example {example} of {self._table.dataset}: {self._table.files[number]}: record {record}: "
-                    f"{problem}. The file is corrupt; prepare the dataset again."
-                ) from error
+        for place, record in enumerate(records):
+            with self._held(number) as file, self._lock:
+                try:
+                    self._reader(number, file).read([record])
+                except RuntimeError as error:
+                    self._readers.pop(number, None)
+                    where = f"example {examples[place]} of {self._table.dataset}: " if examples else ""
+                    raise CorruptRecordError(
+                        f"{where}{self._table.files[number]}: record {record}: {' '.join(str(error).split())}. The "
+                        f"file is corrupt; prepare the dataset again."
+                    ) from error
         raise ShardError(
             f"The shard file {self._table.files[number]} could not be read at once, but in parts. Try again."
         )
+
+    def _discard(self, number: int) -> bool:
+        """Has an object fetched again, once; a local file holds what it holds."""
+        return self._objects is not None and self._objects.discard_file(number)
 
 
 _alive: "weakref.WeakSet[ArrayRecordFilesReader]" = weakref.WeakSet()
@@ -178,7 +234,7 @@ def _check_there(path: str) -> Stamp:
 
 
 class ArrayRecordSource(RecordSource):
-    """Examples of ArrayRecord files. Of local ones, their package always verifies the hashes of what it reads."""
+    """Examples of ArrayRecord files. Their package always verifies the hashes of what it reads."""
 
     @property
     def _trusts_checksums(self) -> bool:
@@ -186,35 +242,16 @@ class ArrayRecordSource(RecordSource):
 
     def _open(self) -> RecordReader:
         if isinstance(self.files, ObjectFiles):
-            return self._open_remote(self.files)
+            return ArrayRecordFilesReader(self.table, self.files)
         reader = ArrayRecordFilesReader(self.table)
         reader.check()
         return reader
 
-    def _open_remote(self, files: ObjectFiles) -> RemoteArrayRecordReader:
-        index = ChunkIndex(self.table, files, self.fetched_records)
-        return RemoteArrayRecordReader(index, verify_checksums=self.verify_checksums)
-
-    def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for an example whose content cannot be decoded; see `Source`.
-
-        That of an object is compared with its hash first, however long it is.
-        """
-        reader = self._opened()
-        if isinstance(reader, RemoteArrayRecordReader) and reader.is_damaged(index):
-            if reader.discard(np.array([index], np.int64)) and not reader.is_damaged(index):
-                return CorruptRecordError(
-                    f"example {index} of {self.name} was damaged on the way to this machine, and was fetched again: "
-                    f"start again. Use https: it notices such damage."
-                )
-            return reader.corrupt(index, f"its bytes do not have their hash, and cannot be decoded ({reason})")
-        return super().undecodable(index, reason)
-
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
         """Yields all records of a file; see RecordSource."""
         if isinstance(self.files, ObjectFiles):
-            with self._open_remote(self.files) as remote:
-                for one in remote.scan(self.files, self.table.files.index(path), advance, stamp):
+            with self.files.turn(stamp[0]), ArrayRecordFilesReader(self.table, self.files) as objects:
+                for one in objects.scan(path, advance):
                     yield np.frombuffer(one, np.uint8)
             return
         with open_shard(path, stamp):
@@ -232,7 +269,12 @@ class ArrayRecordSource(RecordSource):
                 advance(stamp[0] * (record + 1) // number)
 
     def _count_object(self, files: ObjectFiles, url: str) -> int:
-        return count_object_records(files, url, self.name)
+        objects = files.open_plain([url], files.stamps([url]))
+        try:
+            with objects.held(0) as file:
+                return count_records(file.path, self.name)
+        finally:
+            objects.close()
 
     def _count_records(self, path: str) -> int:
         return count_records(path, self.name)

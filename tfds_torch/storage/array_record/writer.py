@@ -1,14 +1,12 @@
 """ArrayRecordFileWriter: ArrayRecord files with one record a group, as TFDS writes them for random access."""
 
 import errno
-import importlib.util
 import os
-from contextlib import suppress
 from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.subprocess_call import FreshProcess
-from tfds_torch.storage.array_record.package import is_inherited
+from tfds_torch.storage.array_record.package import is_inherited, is_installed
 
 OPTIONS = "group_size:1"
 _BATCH_BYTES = 2**20  # Of records that are handed to the package's process at a time.
@@ -16,10 +14,7 @@ _BATCH_BYTES = 2**20  # Of records that are handed to the package's process at a
 
 def check_package() -> None:
     """Raises ConfigError where the package `array-record` is not installed. It is not loaded."""
-    found = None
-    with suppress(ModuleNotFoundError):  # Its parent package is not there.
-        found = importlib.util.find_spec("array_record.python")
-    if found is None:
+    if not is_installed():
         raise ConfigError(
             "Files of the format 'array_record' are written by a package that is not installed: "
             "`pip install 'tfds-torch[array-record]'`."

@@ -63,7 +63,7 @@ class BlockJob:
     @property
     def is_whole(self) -> bool:
         """Whether every byte was fetched."""
-        return self._done == [(self.start, self.stop)]
+        return self.start == self.stop or self._done == [(self.start, self.stop)]
 
     def wait_for(self, start: int, stop: int) -> "asyncio.Future[bytes | None]":
         """Returns what will be bytes start..stop-1, or None when the whole block is in its place."""

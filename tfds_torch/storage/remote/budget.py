@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 from tfds_torch.storage.remote.block_job import BlockKey
+from tfds_torch.storage.remote.layout import is_plain
 from tfds_torch.storage.remote.published import PublishedReaders
 from tfds_torch.storage.remote.readers import Needs, Readers, is_kept
 from tfds_torch.storage.remote.stored_blocks import (
@@ -68,6 +69,11 @@ class Budget:
         with self._locked():
             self._look()
 
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of all blocks together."""
+        return self.max_bytes - self._bytes_beside()
+
     def may_have_room(self, *, is_urgent: bool) -> bool:
         """Returns False where there was no room for a block a moment ago, and nothing has changed since."""
         return is_urgent or not self._has_just_failed()
@@ -80,8 +86,9 @@ class Budget:
     def reserve(self, key: BlockKey, *, is_urgent: bool) -> bool:
         """Returns whether there is room for a block that was claimed, which is counted from now on.
 
-        Blocks of windows that come after the block's own go for it, where nothing else can. A block of a window before
-        which others lack room gets none.
+        Blocks of windows that come after the block's own go for it, where nothing else can; for a plain file that a
+        reader waits for, which cannot be read past the cache, any that is not locked. A block of a window before which
+        others lack room gets none.
 
         Args:
             key: the block.
@@ -92,7 +99,7 @@ class Budget:
         began_at = time.monotonic()
         size = self._size_of(key)
         with self._locked():
-            most = self.max_bytes - self._bytes_beside()
+            most = self.most_bytes
             if self._count() + size > most:
                 self._make_room(key, most - size, is_urgent=is_urgent)
             if self._count() + size <= most:
@@ -117,7 +124,7 @@ class Budget:
         block = StoredBlock(key, self._size_of(key), 0.0, is_part=False)
         with self._locked():
             try:
-                is_there = remove_block(block) if is_damaged else unlink_block(block)
+                is_there = remove_block(block, is_damaged=True) if is_damaged else unlink_block(block)
             except OSError:  # Not a file of ours, such as a link: its name is all that goes.
                 is_there = unlink_block(block)
             if is_there:
@@ -152,6 +159,8 @@ class Budget:
         if self._count() > most:
             others = [block for block in by_age if _DEALT < _rank(block, needs) <= last]
             nearest = distance + (1 if is_urgent else _MUCH_FARTHER)
+            if is_urgent and is_plain(key[0]):
+                nearest = 0
             farther = [block for block in blocks if needs.distances.get(block.key, -1) >= nearest and not block.is_part]
             farther.sort(key=lambda block: needs.distances[block.key])
             self._remove(farther + others, most)

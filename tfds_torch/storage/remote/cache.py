@@ -18,7 +18,16 @@ import google_crc32c
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
-from tfds_torch.storage.remote.layout import MAGIC, PART, TRAILER, block_name, is_at, object_folder, objects_folder
+from tfds_torch.storage.remote.layout import (
+    MAGIC,
+    PART,
+    TRAILER,
+    block_name,
+    is_at,
+    is_plain,
+    object_folder,
+    objects_folder,
+)
 from tfds_torch.storage.remote.urls import without_secrets
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -62,9 +71,9 @@ class Cache:
                 f"RemoteOptions(cache_dir=...)."
             ) from error
 
-    def object_at(self, url: str, size: int, pin: int) -> RemoteObject:
-        """Returns an object with its folder."""
-        return RemoteObject(url, size, pin, object_folder(self.folder, url, size, pin))
+    def object_at(self, url: str, size: int, pin: int, *, is_plain: bool = False) -> RemoteObject:
+        """Returns an object with its folder; a plain one is kept as a file that others can open."""
+        return RemoteObject(url, size, pin, object_folder(self.folder, url, size, pin, is_plain=is_plain))
 
     def has(self, found: RemoteObject, start: int, stop: int) -> bool:
         """Returns whether a block is there, or the object as a whole, of the right length."""
@@ -76,7 +85,8 @@ class Cache:
             status = os.lstat(os.path.join(found.folder, block_name(start, stop)))
         except OSError:
             return False
-        return stat.S_ISREG(status.st_mode) and status.st_size == stop - start + TRAILER.size
+        num_beside = 0 if is_plain(found.folder) else TRAILER.size
+        return stat.S_ISREG(status.st_mode) and status.st_size == stop - start + num_beside
 
     def has_grown(self, found: RemoteObject, start: int, stop: int, within_s: float) -> bool:
         """Returns whether a block that some process fetches was written to within so many seconds."""
@@ -103,7 +113,7 @@ class Cache:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if is_at(descriptor, path + PART):
                     os.ftruncate(descriptor, 0)  # Of a killed one nobody knows what is right.
-                    return Claim(path, descriptor, start, stop)
+                    return Claim(path, descriptor, start, stop, has_trailer=not is_plain(found.folder))
             except BlockingIOError:
                 os.close(descriptor)
                 return None
@@ -155,15 +165,16 @@ class Cache:
 class Claim:
     """A block that this process fetches: nobody else does, until it is put in place or given up."""
 
-    def __init__(self, path: str, descriptor: int, start: int, stop: int) -> None:
-        self._path, self._descriptor = path, descriptor
+    def __init__(self, path: str, descriptor: int, start: int, stop: int, *, has_trailer: bool = True) -> None:
+        self._path, self._descriptor, self._has_trailer = path, descriptor, has_trailer
         self.start, self.stop = start, stop
         self._crc, self._num_summed = 0, 0
 
     def write(self, content: bytes, offset: int) -> None:
         """Writes bytes of the object at their offset in the object."""
         place = offset - self.start
-        if place == self._num_summed:  # Most arrive in order: their checksum costs no second reading.
+        # Most arrive in order: their checksum costs no second reading.
+        if self._has_trailer and place == self._num_summed:
             self._crc, self._num_summed = google_crc32c.extend(self._crc, content), place + len(content)
         view = memoryview(content)
         while view:
@@ -175,14 +186,12 @@ class Claim:
         return os.pread(self._descriptor, stop - start, start - self.start)
 
     def finish(self) -> None:
-        """Puts the whole block in its place. Its checksum is what a later reader trusts, so it is not synced."""
-        size = self.stop - self.start
-        while self._num_summed < size:
-            content = os.pread(self._descriptor, min(_CHECK_BYTES, size - self._num_summed), self._num_summed)
-            if not content:
-                raise OSError(errno.EIO, "a block that was written is short")
-            self._crc, self._num_summed = google_crc32c.extend(self._crc, content), self._num_summed + len(content)
-        os.pwrite(self._descriptor, TRAILER.pack(MAGIC, self._crc, 0), size)
+        """Puts the whole block in its place. It is not synced: a later reader compares it with checksums.
+
+        Those of a plain file are its format's.
+        """
+        if self._has_trailer:
+            self._write_trailer()
         os.rename(self._path + PART, self._path)
         self._close()
 
@@ -191,6 +200,15 @@ class Claim:
         with contextlib.suppress(OSError):
             os.unlink(self._path + PART)
         self._close()
+
+    def _write_trailer(self) -> None:
+        size = self.stop - self.start
+        while self._num_summed < size:
+            content = os.pread(self._descriptor, min(_CHECK_BYTES, size - self._num_summed), self._num_summed)
+            if not content:
+                raise OSError(errno.EIO, "a block that was written is short")
+            self._crc, self._num_summed = google_crc32c.extend(self._crc, content), self._num_summed + len(content)
+        os.pwrite(self._descriptor, TRAILER.pack(MAGIC, self._crc, 0), size)
 
     def _close(self) -> None:
         with contextlib.suppress(OSError):  # A network file system may say here what it has not written: sums show it.

@@ -151,8 +151,8 @@ class RemoteFiles:
         schedule = itertools.chain([first], schedule)
         self._is_first_advice = True
         self._advised.clear()
-        stamps = list(self._stamps)  # At once: those that are asked for one after the other take a request's time each.
-        objects = [{"url": url, "stamp": stamp} for url, stamp in zip(self._urls, stamps, strict=True)]
+        list(self._stamps)  # At once: those that are asked for one after the other take a request's time each.
+        objects = list(map(self._object, range(len(self._urls))))
         ahead = ReadAhead(self._store, schedule, self._described, self._bytes_of, objects, self._forget)
         ahead.begin()
         self._ahead = ahead
@@ -330,8 +330,11 @@ class RemoteFiles:
     def _folder(self, file: int) -> str:
         folder = self._folders.get(file)
         if folder is None:
-            folder = self._folders[file] = object_folder(self._store.cache, self._urls[file], *self._stamps[file])
+            folder = self._folders[file] = self._find_folder(file)
         return folder
+
+    def _find_folder(self, file: int) -> str:
+        return object_folder(self._store.cache, self._urls[file], *self._stamps[file])
 
     def _name(self, file: int) -> str:
         return without_secrets(os.fspath(self._urls[file]))

@@ -3,6 +3,9 @@
 `<cache>/objects/<digest of URL, size and ETag>/<start>-<stop>`: bytes start..stop-1 of the object, and behind them the
 trailer, 16 bytes: magic, CRC32C of the bytes (u32, little-endian), zeros. A name with `.part` behind it is a block that
 is being fetched, or was when its fetcher died.
+
+The folder of an object that others open as a file has `.plain` behind its digest: its one block is the object, without
+a trailer. Who reads it locks it meanwhile (shared), so that it is not removed to make room.
 """
 
 import hashlib
@@ -14,6 +17,7 @@ from pathlib import Path
 TRAILER = struct.Struct("<8sII")
 MAGIC = b"tfdsblk\n"
 PART = ".part"
+PLAIN = ".plain"
 GRID_BYTES = 8 << 20
 """Of a block, where its object's reader does not say where blocks begin."""
 
@@ -31,10 +35,16 @@ def objects_folder(cache: Path | str) -> str:
     return os.path.join(cache, "objects")
 
 
-def object_folder(cache: Path | str, url: str, size: int, pin: int) -> str:
+def object_folder(cache: Path | str, url: str, size: int, pin: int, *, is_plain: bool = False) -> str:
     """Returns the folder of one version of an object."""
     key = f"{url}\0{size}\0{pin}".encode(errors="surrogateescape")
-    return os.path.join(objects_folder(cache), hashlib.blake2b(key, digest_size=16).hexdigest())
+    name = hashlib.blake2b(key, digest_size=16).hexdigest()
+    return os.path.join(objects_folder(cache), name + PLAIN if is_plain else name)
+
+
+def is_plain(folder: str) -> bool:
+    """Returns whether an object lies in its folder as a plain file."""
+    return folder.endswith(PLAIN)
 
 
 def block_name(start: int, stop: int) -> str:

@@ -4,7 +4,8 @@ import itertools
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.protocol import Message
@@ -16,6 +17,15 @@ Schedule = Iterable[Window]
 
 _MOST_AHEAD_BYTES = 512 << 20
 _numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A window that was announced: its number, its blocks in order, their bytes. Others may have the same blocks."""
+
+    number: int
+    blocks: Mapping[_Block, None]
+    num_bytes: int
 
 
 class ReadAhead:
@@ -51,9 +61,9 @@ class ReadAhead:
         self._lock = ProcessLock()
         self._number, self._process = next(_numbers), os.getpid()
         self._id = self._new_id()
-        self._windows: deque[tuple[int, list[_Block], int]] = deque()  # Known and not dealt: number, blocks, bytes.
-        self._window_of: dict[_Block, int] = {}
+        self._windows: deque[_Known] = deque()  # Those that are not dealt.
         self._current: int | None = None
+        self._current_blocks: Container[_Block] = ()
         self._is_exhausted = False
 
     def begin(self) -> None:
@@ -63,15 +73,19 @@ class ReadAhead:
             self._announce_all()
 
     def note_read(self, block: _Block) -> None:
-        """Notes that a block is read: its window, if it is a later one, is the current one from now on."""
-        window = self._window_of.get(block)
-        if window is None or window == self._current:
+        """Notes that a block is read: the first window that has it, if that is a later one, is the current one.
+
+        Where windows share blocks, that may say too little, never too much: no block that is still read may go.
+        """
+        if block in self._current_blocks:
             return
         with self._lock:
-            if self._current is not None and window <= self._current:
+            window = next((one for one in self._windows if block in one.blocks), None)
+            if window is None or (self._current is not None and window.number <= self._current):
                 return
-            before = [number for number, _, _ in self._windows if number < window]
-            self._advance(window, dealt=before[-2] if len(before) > 1 else None)
+            before = [one.number for one in self._windows if one.number < window.number]
+            self._current_blocks = window.blocks
+            self._advance(window.number, dealt=before[-2] if len(before) > 1 else None)
 
     def note_dealt(self, window: int) -> None:
         """Notes that a window, and those before it, have been dealt."""
@@ -86,11 +100,9 @@ class ReadAhead:
     def _advance(self, current: int | None, dealt: int | None) -> None:
         self._current = current
         gone: list[_Block] = []
-        while dealt is not None and self._windows and self._windows[0][0] <= dealt:
-            number, blocks, _ = self._windows.popleft()
-            gone += [block for block in blocks if self._window_of.get(block) == number]
-        for block in gone:
-            del self._window_of[block]
+        while dealt is not None and self._windows and self._windows[0].number <= dealt:
+            gone += self._windows.popleft().blocks
+        gone = [block for block in gone if not any(block in one.blocks for one in self._windows)]
         if gone:
             self._forget(gone)
         message = self._message("windows", self._take_windows()) | {"dealt": dealt}
@@ -105,29 +117,26 @@ class ReadAhead:
         message = self._message("follow", self._windows)
         self._store.ask(message | {"total": self._total, "objects": self._objects})
 
-    def _take_windows(self) -> list[tuple[int, list[_Block], int]]:
+    def _take_windows(self) -> "list[_Known]":
         """Returns the windows that are known from now on."""
         taken = []
         current = self._current
-        ahead = sum(size for number, _, size in self._windows if current is None or number > current)
-        beyond = sum(current is None or number > current for number, _, _ in self._windows)
+        later = [one for one in self._windows if current is None or one.number > current]
+        ahead, beyond = sum(one.num_bytes for one in later), len(later)
         while not self._is_exhausted and (beyond < 2 or ahead < self._ahead_bytes):
             found = next(self._schedule, None)
             if found is None:
                 self._is_exhausted = True
                 break
-            number, blocks = found[0], list(dict.fromkeys((int(file), int(block)) for file, block in found[1]))
-            size = sum(map(self._bytes_of, blocks))
-            window = (number, blocks, size)
+            blocks = dict.fromkeys((int(file), int(block)) for file, block in found[1])
+            window = _Known(found[0], blocks, sum(map(self._bytes_of, blocks)))
             self._windows.append(window)
-            for block in blocks:
-                self._window_of[block] = number
             taken.append(window)
-            ahead, beyond = ahead + size, beyond + 1
+            ahead, beyond = ahead + window.num_bytes, beyond + 1
         return taken
 
-    def _message(self, operation: str, windows: Iterable[tuple[int, list[_Block], int]]) -> Message:
-        described = [[number, self._describe({block: [] for block in blocks})] for number, blocks, _ in windows]
+    def _message(self, operation: str, windows: "Iterable[_Known]") -> Message:
+        described = [[one.number, self._describe({block: [] for block in one.blocks})] for one in windows]
         return {"op": operation, "reader": self._id, "pid": os.getpid(), "windows": described}
 
     def _new_id(self) -> str:

@@ -8,6 +8,7 @@ import psutil
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.storage.remote.block_job import BlockKey
+from tfds_torch.storage.remote.layout import is_plain
 from tfds_torch.storage.remote.stored_blocks import disk_bytes
 
 _MIB = 1 << 20
@@ -141,19 +142,27 @@ class Readers:
         return 2 * reader.window_on_disk + self._connections * reader.block_on_disk
 
     def check(self, name: str) -> None:
-        """Checks that the cache holds two windows of a reader and what is in flight.
+        """Checks that the cache holds two windows of a reader and what is in flight; of plain files, one window.
 
         Raises:
             ConfigError: it cannot.
         """
         reader = self._readers[name]
-        working = self._working_bytes(reader)
-        if self.max_bytes < min(working, _total_on_disk(reader)):
+        working, window = self._working_bytes(reader), reader.window_on_disk
+        found = f"max_bytes={self.max_bytes} ({self.max_bytes // _MIB} MiB)"
+        if any(map(is_plain, reader.objects)):
+            if self.max_bytes < window:
+                raise ConfigError(
+                    f"The cache is too small for this order: {found}, and the files of one window, which are fetched "
+                    f"whole, are {window} bytes ({-(-window // _MIB)} MiB). Raise max_bytes of RemoteOptions, or "
+                    f"block_records of ReadOptions to the examples of a file, or lower its shuffle_buffer."
+                )
+        elif self.max_bytes < min(working, _total_on_disk(reader)):
             raise ConfigError(
-                f"The cache is too small for this order: max_bytes={self.max_bytes} ({self.max_bytes // _MIB} MiB), "
-                f"and two windows of {reader.window_on_disk} bytes with {self._connections} blocks of "
-                f"{reader.block_on_disk} in flight are {working} ({-(-working // _MIB)} MiB). Raise max_bytes of "
-                f"RemoteOptions, or lower its connections, or shuffle_buffer or block_records of ReadOptions."
+                f"The cache is too small for this order: {found}, and two windows of {window} bytes with "
+                f"{self._connections} blocks of {reader.block_on_disk} in flight are {working} ({-(-working // _MIB)} "
+                f"MiB). Raise max_bytes of RemoteOptions, or lower its connections, or shuffle_buffer or block_records "
+                f"of ReadOptions."
             )
 
     def _release(self, blocks: Iterable[BlockKey]) -> None:

@@ -173,8 +173,9 @@ class Requests:
         return {"answers": told}, body
 
     async def _fetch(self, message: Message) -> Reply:
-        """Answers when a block lies in the cache, or cannot."""
-        return {"is_there": await self._scheduler.fetch(self._object(message), *message["block"])}, b""
+        """Answers when a block lies in the cache, or cannot; says how many bytes of blocks may lie there."""
+        is_there = await self._scheduler.fetch(self._object(message), *message["block"])
+        return {"is_there": is_there, "most_bytes": self._scheduler.most_bytes}, b""
 
     async def _discard(self, message: Message) -> Reply:
         self._scheduler.discard(self._object(message), *message["block"])
@@ -241,7 +242,8 @@ class Requests:
         return {"counts": counts}, b""
 
     def _object(self, message: Message) -> RemoteObject:
-        return self._cache.object_at(message["url"], *message["stamp"])
+        is_plain = message.get("is_plain", False)
+        return self._cache.object_at(message["url"], *message["stamp"], is_plain=is_plain)
 
 
 def _note_error(answer: "asyncio.Future[Any]") -> None:

@@ -150,6 +150,11 @@ class Scheduler:
         """Blocks that were removed to make room."""
         return self._budget.num_removed
 
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes of all blocks together."""
+        return self._budget.most_bytes
+
     def pump(self) -> None:
         """Starts as many requests as may run."""
         while len(self._active) < self._most:

@@ -74,10 +74,11 @@ def stored_blocks(cache: str) -> Iterator[StoredBlock]:
                 yield StoredBlock((folder.path, start, stop), size, status.st_mtime, is_part)
 
 
-def remove_block(block: StoredBlock) -> bool:
+def remove_block(block: StoredBlock, *, is_damaged: bool = False) -> bool:
     """Removes a block, also from the disk where readers have it open; returns whether it was there.
 
-    A part that a live process writes to stays.
+    What a live process has locked stays: a part that it writes to, a plain file that it reads at this moment. A damaged
+    one loses its name all the same.
     """
     try:
         descriptor = os.open(block.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -86,20 +87,29 @@ def remove_block(block: StoredBlock) -> bool:
             raise
         return False
     try:
-        if block.is_part:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not is_at(descriptor, block.path):  # It was finished, and another one begun, since it was opened.
-                return False
+        is_locked = _is_locked(descriptor)
+        if is_locked and not is_damaged:
+            return False
+        if not is_at(descriptor, block.path):  # It was finished or removed, and another one begun, since it was opened.
+            return False
         os.unlink(block.path)
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)  # A reader that has it open sees by its size that it is gone.
-    except BlockingIOError:
-        return False
+        if not is_locked:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, 0)  # A reader that has it open sees by its size that it is gone.
     except FileNotFoundError:
         return False
     finally:
         os.close(descriptor)
     return True
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Returns whether another process has locked a file, which is locked here otherwise."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def unlink_block(block: StoredBlock) -> bool:
