@@ -10,20 +10,48 @@ import numpy as np
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.index_cache import IndexCache
-from tfds_torch.storage.object_index import ObjectIndex
-from tfds_torch.storage.open_files import Stamp
+from tfds_torch.storage.object_files import ObjectFiles
+from tfds_torch.storage.open_files import ProcessLock, Stamp
+from tfds_torch.storage.order_blocks import OrderBlocks
+from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import wrong_count
-from tfds_torch.storage.shard_files import RangeReader
-from tfds_torch.storage.shard_scans import Advance
+from tfds_torch.storage.shard_files import RangeReader, file_name, read_beside
+from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 from tfds_torch.storage.tfrecord.index import Located, offsets_cache
 
 
-class RemoteRecordIndex(ObjectIndex):
-    """The index of a split whose shards are TFRecord objects; see ObjectIndex.
+class _NoIndexError(Exception):
+    """A shard whose index must be made from it; never leaves this module."""
 
-    A shard of which nothing is known is fetched, and its headers are read.
+
+class RemoteRecordIndex:
+    """The index of a split whose shards are TFRecord objects.
+
+    The index of a shard comes from its file in the user's cache folder, or from a file beside the shard; where there is
+    none, the shard is fetched, its headers are read, and the index is written to the cache folder. Threads may share
+    it; a forked process goes on with it.
+
+    Args:
+        table: instructions of one split expression, by URLs.
+        files: where the shards lie.
+        block_records: neighbouring examples that are fetched together.
     """
+
+    def __init__(self, table: InstructionTable, files: ObjectFiles, block_records: int) -> None:
+        self.files, self.dataset = table.files, table.dataset
+        self.stamps = files.stamps(table.files)
+        self._table, self._store, self._blocks = table, files, OrderBlocks(table, block_records)
+        self._first_place = table.first_places
+        # Pages of what no shard has filled take no memory.
+        self._offsets = np.empty(sum(table.num_in_file) + len(table.files), np.int64)
+        self._is_known = np.zeros(len(table.files), np.bool_)
+        self._without_index: set[int] = set()  # Nothing lies beside them, and none was made yet.
+        self._lock = ProcessLock()
+
+    def __len__(self) -> int:
+        """Number of examples of the split."""
+        return len(self._table)
 
     def open_files(self) -> RangeReader:
         """Returns a reader of the shards, in blocks of the order."""
@@ -57,6 +85,24 @@ class RemoteRecordIndex(ObjectIndex):
             Thread(target=self._look_ahead, args=(missing,), name="tfds_torch-index-ahead", daemon=True).start()
         return [(file, block) for file, block in blocks if self._is_known[file]]
 
+    def look_again(self, file: int) -> None:
+        """Returns None: a shard that was exchanged has another ETag, and is not read."""
+
+    def cuts(self, file: int) -> Int64Array:
+        """Returns the offsets at which the blocks of a shard begin, 0 first, its size last."""
+        self._need(np.array([file], np.int64))
+        offsets = self._offsets_of(file)
+        return unique(np.append(offsets[self._blocks.bounds(file)], offsets[-1])).values
+
+    def look_at_one(self, file: int, advance: Advance) -> None:
+        """Finds the records of a shard, where they are not known; threads may look at others side by side."""
+        if not self._is_known[file]:
+            self._look_at_one(file, self.stamps[file], advance)
+
+    def to_bytes(self, file: int) -> bytes:
+        """Returns the index of a shard as it lies beside it: read by `read_index` of the files."""
+        return self._beside(file, self.stamps[file]).to_bytes(self._offsets_of(file))
+
     @cached_property
     def _is_cache_small(self) -> bool:
         most = self._store.store.options.max_bytes
@@ -66,14 +112,60 @@ class RemoteRecordIndex(ObjectIndex):
     def _total_bytes(self) -> int:
         return sum(size for size, _ in self.stamps)
 
-    def look_again(self, file: int) -> None:
-        """Returns None: a shard that was exchanged has another ETag, and is not read."""
+    def _offsets_of(self, file: int) -> Int64Array:
+        """Returns the room for the offsets of a shard: one for each record, and one more."""
+        first = int(self._first_place[file])
+        return self._offsets[first : first + self._table.num_in_file[file] + 1]
 
-    def cuts(self, file: int) -> Int64Array:
-        """Returns the offsets at which the blocks of a shard begin, 0 first, its size last."""
-        self._need(np.array([file], np.int64))
-        offsets = self._offsets_of(file)
-        return unique(np.append(offsets[self._blocks.bounds(file)], offsets[-1])).values
+    def _look_ahead(self, files: Sequence[int]) -> None:
+        """Looks at shards, one after the other: a reader in a hurry waits for one only. Errors are left to reading."""
+        with suppress(TfdsTorchError):
+            for file in files:
+                self._look_at(np.array([file], np.int64))
+
+    def _need(self, files: Int64Array) -> None:
+        """Looks at those of shards, int64 [n], that are not known yet."""
+        is_known = self._is_known[files]
+        if not is_known.all():
+            self._look_at(unique(files[~is_known]).values)
+
+    def _look_at(self, files: Int64Array, *, fetches: bool = True) -> None:
+        """Takes the indices of shards; where shards are not to be fetched, only those that need not be made."""
+        with self._lock:
+            missing = [file for file in files.tolist() if not self._is_known[file]]
+            if not fetches:
+                missing = [file for file in missing if file not in self._without_index]
+            if not missing:
+                return
+            self.stamps.look(missing)
+            stamps = {file: self.stamps[file] for file in missing}
+
+            def look(place: int, advance: Advance) -> None:
+                with suppress(_NoIndexError):
+                    self._look_at_one(missing[place], stamps[missing[place]], advance if fetches else None)
+
+            scan_shards(look, [size for size, _ in stamps.values()], self.dataset, self._store.networks)
+
+    def _look_at_one(self, file: int, stamp: Stamp, advance: Advance | None) -> None:
+        is_made = False
+
+        def build() -> Int64Array:
+            nonlocal is_made
+            is_asked = file not in self._without_index
+            beside = read_beside(self._store, self.files[file], self._beside(file, stamp)) if is_asked else None
+            if beside is not None:
+                return beside
+            self._without_index.add(file)
+            if advance is None:
+                raise _NoIndexError
+            found = self._find(file, stamp, advance)
+            is_made = True
+            return found
+
+        self._offsets_of(file)[:] = self._cache(file, stamp, build).open()
+        self._is_known[file] = True
+        if is_made:  # Blocks of what was fetched, where the cache does not hold all.
+            self._store.cut(self.files[file], stamp, self.cuts(file), self._total_bytes)
 
     def _cache(
         self, file: int, stamp: Stamp, build: Callable[[], Int64Array], name_of: Callable[[str], str] = str
@@ -88,12 +180,6 @@ class RemoteRecordIndex(ObjectIndex):
             raise wrong_count(url, len(offsets) - 1, count, self.dataset)
         return offsets
 
-    def _keep(self, file: int, found: Int64Array) -> None:
-        self._offsets_of(file)[:] = found
-
-    def _kept(self, file: int) -> Int64Array:
-        return self._offsets_of(file)
-
-    def _note_made(self, file: int, stamp: Stamp) -> None:
-        """Makes blocks of what was fetched, where the cache does not hold all."""
-        self._store.cut(self.files[file], stamp, self.cuts(file), self._total_bytes)
+    def _beside(self, file: int, stamp: Stamp) -> IndexCache[Int64Array]:
+        # By name: the shard may be read through another URL, and a copy of all keeps it.
+        return self._cache(file, stamp, lambda: self._find(file, stamp, lambda _: None), file_name)
