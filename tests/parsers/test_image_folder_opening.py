@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -177,6 +178,26 @@ def test_a_later_file_does_not_change_an_open_parser(own_folder: Path) -> None:
     write_image(own_folder / "train" / "circle" / "0 new.png", 5)
     assert parser.num_examples == NUM_TRAIN
     assert ParserTfds(own_folder, NAME).num_examples == NUM_TRAIN + 1
+
+
+@pytest.mark.parametrize("has_splits", [True, False])
+def test_hidden_folders_are_no_classes_and_hidden_files_no_images(
+    has_splits: bool, own_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Jupyter and macOS leave them."""
+    root = own_folder if has_splits else own_folder / "train"
+    before = ParserTfds(root, NAME, "train")
+    others = int(re.findall(r"left out (\d+) files", caplog.text)[0])
+    for folder in (own_folder, own_folder / "train", own_folder / "train" / "circle"):
+        (folder / ".ipynb_checkpoints").mkdir()
+    write_image(own_folder / "train" / ".ipynb_checkpoints" / "0-checkpoint.png", 5)
+    write_image(own_folder / "train" / "circle" / "._1.jpg", 5)
+    caplog.clear()
+    parser = ParserTfds(root, NAME, "train")
+    assert (parser.class_names, parser.filenames()) == (before.class_names, before.filenames())
+    hidden = 2 if has_splits else 1
+    assert f"left out {hidden} hidden folders" in caplog.text
+    assert f"left out {others + 2} files or folders that are hidden or do not end in" in caplog.text
 
 
 def test_a_folder_without_splits_is_the_split_train(folder: Path) -> None:

@@ -297,3 +297,19 @@ def test_a_number_of_classes_that_contradicts_the_names_is_refused_at_opening(nu
         match=f"is damaged: features.json declares {number} classes of 'label', and its .labels.txt has 4 ",
     ):
         ParserTfds(tmp_path, "marks")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("grün\nrot\nblau\ngelb\n".encode("latin-1"), r"is not UTF-8 \(byte 2\): save its class names as UTF-8"),
+        ("rot\nblau\ngelb\nbraun\n".encode("utf-16"), r"is not UTF-8 \(byte 0\)"),
+        ("rot\nblau\ngelb\nbraun\n".encode("utf-8-sig"), "begins with a byte order mark: save it as UTF-8 without one"),
+    ],
+)
+def test_class_names_of_another_encoding_are_refused_and_not_numbered(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    (write_marks(tmp_path, {}) / "marks" / "1.0.0" / "label.labels.txt").write_bytes(content)
+    with pytest.raises(DatasetNotFoundError, match=f"label.labels.txt {reason}"):
+        ParserTfds(tmp_path, "marks")

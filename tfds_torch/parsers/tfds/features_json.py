@@ -69,7 +69,7 @@ def load_class_names(features: Any, version_dir: str | os.PathLike[str]) -> None
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is too large to be one of names.
+        ValueError: a file is too large to be one of names, or is not UTF-8.
     """
     _check_class_names(version_dir)
     features.load_metadata(os.fspath(version_dir), feature_name=None)
@@ -182,13 +182,20 @@ def read_json(path: os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_class_names(version_dir: str | os.PathLike[str]) -> None:
-    """Raises ValueError where a file of class names is too large to be one."""
+    """Raises ValueError where a file of class names is too large to be one, or not the UTF-8 that TFDS reads."""
     for file in tfds.core.Path(version_dir).glob("*.labels.txt"):
         num_bytes = file.stat().length
         if num_bytes > MOST_BYTES:
             raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
-        if num_bytes > MOST_CLASSES and (num_lines := file.read_bytes().count(b"\n")) > MOST_CLASSES:
+        content = file.read_bytes()
+        if (num_lines := content.count(b"\n")) > MOST_CLASSES:
             raise ValueError(f"{file.name} has {num_lines:,} class names, and {MOST_CLASSES:,} is the most")
+        try:
+            has_mark = content.decode().startswith("\ufeff")
+        except UnicodeDecodeError as error:  # TFDS would have the names "0", "1", ...
+            raise ValueError(f"{file.name} is not UTF-8 (byte {error.start}): save its class names as UTF-8") from None
+        if has_mark:
+            raise ValueError(f"{file.name} begins with a byte order mark: save it as UTF-8 without one")
 
 
 def _replace_classes(declared: Any, depth: int = 0) -> Any:

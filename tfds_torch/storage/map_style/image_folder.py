@@ -120,8 +120,10 @@ def list_image_folder(root: str) -> FolderListing:
     except OSError as error:
         raise DatasetNotFoundError(f"The image folder {root} cannot be listed: {error}.") from None
     if num_others:  # TFDS reads three kinds of files, in the folders of labels only.
-        others = f"{num_others} files or folders that do not end in {', '.join(_EXTENSIONS)}"
+        others = f"{num_others} files or folders that are hidden or do not end in {', '.join(_EXTENSIONS)}"
         _logger.warning("The image folder %s: left out %s.", root, others)
+    if num_hidden := sum(_count_hidden(folder) for folder in {root, *map(os.path.dirname, parents)}):
+        _logger.warning("The image folder %s: left out %d hidden folders, such as those of Jupyter.", root, num_hidden)
     return _arrange(root, {split: labels for split, labels in found.items() if labels}, prefixes)
 
 
@@ -129,9 +131,15 @@ def _count(labels: _Labels) -> int:
     return sum(map(len, labels.values()))
 
 
-def _list_folders(path: str) -> list[str]:
+def _count_hidden(path: str) -> int:
     with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        return sum(entry.name.startswith(".") and entry.is_dir() for entry in entries)
+
+
+def _list_folders(path: str) -> list[str]:
+    """Return the folders that are not hidden: TFDS takes an .ipynb_checkpoints as a class."""
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _list_labels(path: str) -> _Labels:
@@ -139,8 +147,12 @@ def _list_labels(path: str) -> _Labels:
     found = {}
     for label in _list_folders(path):
         with os.scandir(os.path.join(path, label)) as entries:
-            found[label] = sorted(_describe(entry) for entry in entries if entry.name.lower().endswith(_EXTENSIONS))
+            found[label] = sorted(_describe(entry) for entry in entries if _is_image(entry.name))
     return found
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(_EXTENSIONS) and not name.startswith(".")
 
 
 def _describe(entry: "os.DirEntry[str]") -> tuple[str, int, int]:
