@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.tensor_type import is_numeric
 
 _MOST_SHOWN = 4
 
@@ -85,7 +86,7 @@ def _as_numbers(name: str, value: Any) -> Any:
         array = np.asarray(value)
     except ValueError:  # Lists within it differ in length.
         array = np.asarray(value, object)
-    if array.dtype.kind not in "biuf" or not array.ndim:
-        found = f"{array.dtype} {list(array.shape)}" if array.dtype.kind in "biuf" else f"{value!r:.60}"
+    if not is_numeric(array.dtype) or not array.ndim:
+        found = f"{array.dtype} {list(array.shape)}" if is_numeric(array.dtype) else f"{value!r:.60}"
         raise ConfigError(f"The field {name!r} cannot be padded: a value is {found}, not numbers [length, ...].")
     return array

@@ -14,6 +14,7 @@ from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import Preprocess, PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.source import Columns
 
 
@@ -144,7 +145,7 @@ def as_one_array(values: Any) -> Any:
     """Returns values as one array where they are numbers of one shape; else as they are."""
     if isinstance(values, np.ndarray) or not values:
         return values
-    if not all(isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf" for value in values):
+    if not all(isinstance(value, np.ndarray | np.generic) and is_numeric(value.dtype) for value in values):
         return values
     return np.stack(values) if len({(value.shape, value.dtype) for value in values}) == 1 else values
 

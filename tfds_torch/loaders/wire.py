@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.loaders.transport import FAILURE, Message, ProtocolError, refusing_malformed
-from tfds_torch.loaders.wire_items import ALLOWED_DTYPE, MOST_BYTES, ItemReader, ItemWriter, Part
+from tfds_torch.loaders.wire_items import ALLOWED_DTYPE, MOST_BYTES, ItemReader, ItemWriter, Part, name_of
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SlotPacking
@@ -70,7 +70,7 @@ class Outgoing:
         num_bytes = sum(part.num_bytes for part in self.parts)
         if num_bytes > MOST_BYTES:
             raise ProtocolError(f"its arrays take {num_bytes:,} bytes, and a message may have {MOST_BYTES:,}")
-        layouts = [[part.dtype.str, part.shape] for part in self.parts]
+        layouts = [[name_of(part.dtype), part.shape] for part in self.parts]
         encoded = json.dumps([self.content, self.tree, layouts, places], separators=(",", ":")).encode()
         if len(encoded) > MOST_HEADER_BYTES:
             raise ProtocolError(
@@ -178,6 +178,8 @@ def _read_layout(name: str, shape: tuple[int, ...]) -> Layout:
         raise ProtocolError("a buffer has a dtype or a shape that is not allowed")
     if not all(type(size) is int and size >= 0 for size in shape):
         raise ProtocolError("a buffer has a size that is not one")
+    if name == "bfloat16":
+        import ml_dtypes  # noqa: F401 (numpy knows the name from then on)
     dtype = np.dtype(name)
     # An array without elements may still claim sizes that numpy cannot hold together.
     if math.prod(size or 1 for size in shape) * dtype.itemsize > MOST_BYTES:

@@ -21,7 +21,7 @@ from tfds_torch.runtime.tensor_type import is_tensor
 MOST_BYTES = 1 << 30
 """Of all buffers of a message together."""
 
-ALLOWED_DTYPE = re.compile(r"\|b1|[<>|][iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|[<>]U\d{1,6}|\|S\d{1,6}")
+ALLOWED_DTYPE = re.compile(r"\|b1|[<>|][iu]1|[<>][iu][248]|[<>]f[248]|[<>]c(8|16)|[<>]U\d{1,6}|\|S\d{1,6}|bfloat16")
 _SHORT_TEXT, _LEAST_COLUMN, _MOST_DEPTH = 512, 8, 32
 _IMAGE_AXES = 3
 _INT64 = np.iinfo(np.int64)
@@ -132,7 +132,7 @@ class ItemWriter:
         return self._add(value)
 
     def _check_dtype(self, value: NDArray[Any], path: str) -> None:
-        if value.dtype.fields is not None or not ALLOWED_DTYPE.fullmatch(value.dtype.str):
+        if value.dtype.fields is not None or not ALLOWED_DTYPE.fullmatch(name_of(value.dtype)):
             raise ConfigError(
                 f"{path} is an array of dtype {value.dtype}: a MultiLoader carries bool, integers, floats, complex "
                 f"numbers and text of fixed length. Convert it."
@@ -249,3 +249,8 @@ def _remedy(value: Any) -> str:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return "a named tuple's type does not travel. Yield `._asdict()` of it, or `tuple(...)`."
     return f"a MultiLoader carries {_ALLOWED}. Convert it."
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Returns the name of a type by which another process knows it."""
+    return "bfloat16" if dtype.name == "bfloat16" else dtype.str  # Of ml_dtypes, whose `str` is that of two bytes.

@@ -20,6 +20,7 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.undecoded import BYTES_SPEC
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.source import FieldSpec, Source
 
 LABEL_NAME = "label"
@@ -58,7 +59,7 @@ class FieldDescription:
         if self.kind != "value" or not isinstance(self.spec, tuple):
             return None
         shape, dtype = self.spec
-        return None if None in shape or np.dtype(dtype).kind not in "biufc" else (shape, np.dtype(dtype))
+        return None if None in shape or not is_numeric(np.dtype(dtype)) else (shape, np.dtype(dtype))
 
 
 LABEL = FieldDescription("value", ((), "int64"))

@@ -17,6 +17,7 @@ from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
 from tfds_torch.parsers.selection import Selection
 from tfds_torch.plan.arguments import check_choice, did_you_mean
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import is_numeric
 
 Layout = Literal["openvla", "octo"]
 Float64Array = NDArray[np.float64]
@@ -272,7 +273,7 @@ def _decode(content: bytes | None) -> FieldStatistics | None:
 
 
 def _check_numbers(parser: Selection, name: str, values: NDArray[Any]) -> None:
-    if values.dtype.kind not in "biuf":
+    if not is_numeric(values.dtype) or values.dtype.kind == "c":
         raise ConfigError(
             f"{parser.dataset_name}: statistics are of numbers, and the field {quoted(name)} is texts or bytes."
         )

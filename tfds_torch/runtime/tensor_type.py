@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+
+_FIRST_OF_OTHERS = 256  # Among numpy's numbers of types: those that packages add, such as float8 of ml_dtypes.
 
 
 def is_tensor(kind: type) -> bool:
@@ -27,3 +30,9 @@ def array_of_tensor(tensor: Any) -> Any:
 def native(array: NDArray[Any]) -> NDArray[Any]:
     """Returns an array in this machine's byte order, which is the only one that torch has; the same one where it is."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def is_numeric(dtype: np.dtype[Any]) -> bool:
+    """Whether an array of a type can become a tensor: bool, integers, floats, bfloat16 (of ml_dtypes) and complex."""
+    is_of_numpy = dtype.num < _FIRST_OF_OTHERS
+    return (is_of_numpy and dtype.kind in "biufc") or dtype.name == "bfloat16"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.source import Columns, FieldSpec
 
 Feature = Any  # A message `tf.train.Feature`.
@@ -89,6 +90,8 @@ class _Field(ABC):
     def __init__(self, key: str, spec: FieldSpec) -> None:
         self.key, self.shape, self.default = key, spec.shape, spec.default
         kind = np.dtype(spec.dtype).kind
+        if kind not in "OSU" and not is_numeric(np.dtype(spec.dtype)):  # float8 and int4 of ml_dtypes.
+            raise ConfigError(f"The field {quoted(key)} is {spec.dtype}, which is not read: leave it out of fields.")
         self.dtype = np.dtype(object) if kind in "OSU" else np.dtype(spec.dtype)
         # TFDS stores bool as int64, and all kinds of floats as float32.
         self.stored = np.dtype(object if kind in "OSU" else np.int64 if kind in "biu" else np.float32)

@@ -24,7 +24,7 @@ from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.tensor_type import native
+from tfds_torch.runtime.tensor_type import is_numeric, native
 from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.profiling import stage
@@ -263,7 +263,7 @@ def _field(batch: Batch, name: str, is_image: bool) -> Any:
 
 def _padded(batch: Batch, name: str, fill: float) -> Padded:
     """Returns a field of a whole batch as tensors [B, longest, ...] and int64 [B]."""
-    return Padded(*map(torch.from_numpy, batch.padded(name, fill)))
+    return Padded(*map(tensor_of, batch.padded(name, fill)))
 
 
 def _feature(values: Any, is_image: bool) -> Any:
@@ -274,19 +274,25 @@ def _feature(values: Any, is_image: bool) -> Any:
     if isinstance(values, Tensor):  # Images of windows, in the memory of their batch.
         return values
     if isinstance(values, np.ndarray):
-        if values.dtype.kind not in "biufc":
+        if not is_numeric(values.dtype):
             return values.tolist()
-        values = native(values)
         if values.flags.writeable and not values.flags.c_contiguous:
-            return torch.from_numpy(values)  # Images of windows, whose channels come last: decoded for this batch.
-        return torch.from_numpy(np.array(values))
+            return tensor_of(values)  # Images of windows, whose channels come last: decoded for this batch.
+        return tensor_of(np.array(values))
     if values and all(isinstance(value, Tensor) for value in values):  # Of a dtype that numpy does not have.
         return torch.stack(values) if len({(value.shape, value.dtype) for value in values}) == 1 else values
-    is_alike = all(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values)
+    is_alike = all(isinstance(value, np.ndarray) and is_numeric(value.dtype) for value in values)
     if not is_alike or len({(value.shape, value.dtype) for value in values}) != 1:
         return values
-    stacked = torch.from_numpy(native(np.stack(values)))
+    stacked = tensor_of(np.stack(values))
     return stacked.permute(0, 3, 1, 2) if is_image and stacked.ndim == 4 else stacked
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """Returns an array of numbers as a tensor, in its memory where that is possible."""
+    if array.dtype.name == "bfloat16":  # Of ml_dtypes.
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(native(array))
 
 
 def _values(batch: Batch, field: str) -> Any:

@@ -10,7 +10,8 @@ from torch.utils.data import default_collate
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.torch_data.batches import NumberedColumns, NumberedItems
+from tfds_torch.runtime.tensor_type import is_numeric
+from tfds_torch.torch_data.batches import NumberedColumns, NumberedItems, tensor_of
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.wrapped_datasets import unwrap
@@ -56,8 +57,8 @@ class DefaultCollation:
             raise self._error(examples, found, f" ({type(error).__name__}: {error})") from error
 
     def _collate_column(self, name: str, values: Any, columns: NumberedColumns) -> Any:
-        if isinstance(values, np.ndarray) and values.dtype.kind in "biufc":
-            return torch.from_numpy(values)  # As torch makes it of their single values.
+        if isinstance(values, np.ndarray) and is_numeric(values.dtype):
+            return tensor_of(values)  # As torch makes it of their single values.
         try:
             return default_collate(list(values))
         except Exception as error:

@@ -25,25 +25,8 @@ MOST_BYTES = 64 * 2**20
 MOST_CLASSES = 2**22
 _DEEPEST = 200  # JSON objects and lists; protobuf itself takes 100 messages.
 _LONGEST_TYPE = 32  # Characters.
-_TYPES_OF_TFDS = frozenset(
-    [
-        "string",
-        "bfloat16",
-        "half",
-        "double",
-        "resource",
-        "variant",
-        "int4",
-        "uint4",
-        "qint8",
-        "quint8",
-        "qint16",
-        "quint16",
-        "qint32",
-        "float8_e5m2",
-        "float8_e4m3fn",
-    ]
-)
+_TYPES_OF_ML_DTYPES = ("bfloat16", "int4", "uint4", "float8_e5m2", "float8_e4m3fn")
+_TYPES_OF_TFDS = ("string", "half", "double", "resource", "variant", "qint8", "quint8", "qint16", "quint16", "qint32")
 """Types that numpy alone does not know; for most of them TFDS imports tensorflow."""
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one in files of TFDS before 4.3.
 
@@ -219,7 +202,9 @@ def _replace_classes(declared: Any, depth: int = 0) -> Any:
 
 def _check_dtype(name: str) -> None:
     """Raises ValueError for a type that neither numpy nor TFDS knows: TFDS itself would import tensorflow to say so."""
-    if name in _TYPES_OF_TFDS:
+    if name in _TYPES_OF_ML_DTYPES:
+        import ml_dtypes  # noqa: F401 (numpy knows these names from then on, and TFDS imports no tensorflow)
+    if name in _TYPES_OF_ML_DTYPES or name in _TYPES_OF_TFDS:
         return
     try:
         is_type = len(name) <= _LONGEST_TYPE and np.dtype(name).shape == () and np.dtype(name).names is None

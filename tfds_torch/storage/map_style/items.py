@@ -10,7 +10,7 @@ from PIL import Image
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
+from tfds_torch.runtime.tensor_type import array_of_tensor, is_numeric, is_tensor, native
 from tfds_torch.storage.map_style.pixels import is_image
 from tfds_torch.storage.source import FieldSpec
 
@@ -18,7 +18,6 @@ IMAGE, LABEL, ITEM = "image", "label", "item"
 
 _OF_IMAGE_AND_TARGET = (IMAGE, LABEL)
 _PLAIN = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
-_NUMBERS = "biufc"
 _LARGEST = {"c": 16}  # Bytes of a number that a tensor can hold; of others 8.
 
 
@@ -272,7 +271,7 @@ def _as_array(value: Any) -> Any:
             return None
     if is_tensor(type(value)):
         value = array_of_tensor(value)
-    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in _NUMBERS:
+    if not isinstance(value, np.ndarray | np.generic) or not is_numeric(value.dtype):
         return None
     return native(np.asarray(value))
 

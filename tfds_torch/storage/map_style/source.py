@@ -11,6 +11,7 @@ import numpy as np
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack
 from tfds_torch.storage.map_style.pixels import EncodedImage, encoded_image
 from tfds_torch.storage.map_style.rows import ColumnRows, Rows, UnreadableItemError, rows_of
@@ -234,7 +235,7 @@ def _names_of(index: Int64Array) -> list[str]:
 
 
 def _packed(column: Any, name: str, layout: Layout) -> Any:
-    is_packed = isinstance(column, np.ndarray) and column.dtype.kind in "biufc"
+    is_packed = isinstance(column, np.ndarray) and is_numeric(column.dtype)
     return column if is_packed else pack(column, name, layout)
 
 
