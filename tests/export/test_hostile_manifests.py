@@ -52,7 +52,7 @@ def test_a_manifest_names_no_files_outside_its_folder(tmp_path: Path, name: str)
 )
 def test_a_plan_that_no_export_has_is_refused(tmp_path: Path, name: str, value: Any, message: str) -> None:
     manifest = tmp_path / "export-all.json"
-    manifest.write_text(json.dumps({"plan": {**PLAN.to_dict(), name: value}, "shards": None}))
+    manifest.write_text(json.dumps({"plan": {**PLAN.to_dict(), name: value}, "shards": None, "metadata": []}))
     with pytest.raises(ConfigError, match=message):
         read_manifest(manifest)
 
@@ -64,11 +64,11 @@ def test_a_plan_that_no_export_has_is_refused(tmp_path: Path, name: str, value: 
         b'{"plan":' * 100_000,
         b"\xff\xfe\xfd",
         b"1" * 5_000,
-        json.dumps({"plan": PLAN.to_dict(), "shards": 7}).encode(),
-        json.dumps({"plan": PLAN.to_dict(), "shards": [7, 8]}).encode(),
-        json.dumps({"plan": PLAN.to_dict(), "shards": [SHARD]}).encode(),
-        json.dumps({"plan": PLAN.to_dict(), "shards": [SHARD, SHARD]}).encode(),
-        json.dumps({"plan": PLAN.to_dict(), "shards": [{**SHARD, "num_bytes": float("inf")}]}).encode(),
+        json.dumps({"plan": PLAN.to_dict(), "metadata": [], "shards": 7}).encode(),
+        json.dumps({"plan": PLAN.to_dict(), "metadata": [], "shards": [7, 8]}).encode(),
+        json.dumps({"plan": PLAN.to_dict(), "metadata": [], "shards": [SHARD]}).encode(),
+        json.dumps({"plan": PLAN.to_dict(), "metadata": [], "shards": [SHARD, SHARD]}).encode(),
+        json.dumps({"plan": PLAN.to_dict(), "metadata": [], "shards": [{**SHARD, "num_bytes": float("inf")}]}).encode(),
     ],
 )
 def test_a_malformed_manifest_is_a_typed_error(tmp_path: Path, content: bytes) -> None:
@@ -76,7 +76,7 @@ def test_a_malformed_manifest_is_a_typed_error(tmp_path: Path, content: bytes) -
     manifest.write_bytes(content)
     with pytest.raises(ConfigError, match="cannot be read as the manifest of an export"):
         read_manifest(manifest)
-    manifest.write_text(json.dumps({"plan": PLAN.to_dict(), "shards": [SHARD, {**SHARD, "number": 1}]}))
+    manifest.write_text(json.dumps({"plan": PLAN.to_dict(), "shards": [SHARD, {**SHARD, "number": 1}], "metadata": []}))
     assert read_manifest(manifest)[0] == PLAN
 
 

@@ -229,7 +229,7 @@ def test_a_damaged_image_is_named_or_replaced(folder: Path, pixels: Any) -> None
         CorruptRecordError, match=rf"{cannot}\. Its checksum was not verified \(verify_checksums=False\)"
     ):
         list(unverified.batches())
-    assert "sample 3 (id damaged.beton__3) of damaged.beton cannot be decoded. The file has no checksums" in str(
+    assert "sample 3 (id damaged.beton__3) of damaged.beton cannot be decoded. It has no checksums" in str(
         without_checksums(path).undecodable(3, "It is bad.")
     )
     read = ReadOptions(on_error="replace")

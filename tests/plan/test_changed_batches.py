@@ -1,10 +1,7 @@
 """The rest of an epoch, dealt anew with another global batch: each example exactly once, plus the planned fill."""
 
-import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -214,44 +211,3 @@ def test_a_stream_keeps_its_global_batch(read_mode: str) -> None:
     )
     tampered = {**state(4).to_dict(), "first_example": 8}
     assert f"first_example=8 must be 0 in read mode '{read_mode}'" in message_of(LoaderState.from_dict, tampered)
-
-
-# States of earlier releases
-
-
-def golden(name: str) -> Any:
-    return json.loads((Path(__file__).parent / "golden_states.json").read_text())[name]
-
-
-def test_states_of_0_2_0_are_read_and_mean_what_they_meant() -> None:
-    for saved, batch_size in ((golden("training"), 32), (golden("a stream"), 64)):
-        assert saved["version"] == 1
-        state = LoaderState.from_dict(saved)
-        assert (state.version, state.first_example) == (2, 0)
-        fields = ("version", "checksum", "first_example")
-        assert {name: value for name, value in state.to_dict().items() if name not in fields} == {
-            name: value for name, value in saved.items() if name not in fields
-        }
-        assert (state.num_batches, state.batches_delivered, state.batch_size) == (16, 7, batch_size)
-        assert LoaderState.from_dict(state.to_dict()) == LoaderState.load(saved, state) == state
-
-
-def test_positions_of_workers_of_0_2_0_are_read() -> None:
-    names = [f"worker_{number}" for number in range(3)]
-    snapshots = {name: {"dataset_state": one} for name, one in zip(names, golden("workers"), strict=True)}
-    snapshot = {"_snapshot_step": 4, "_worker_snapshots": snapshots}
-    state = LoaderState.from_stateful({"_snapshot": snapshot, "_steps_since_snapshot": 0})
-    assert (state.version, state.epoch, state.batches_delivered, state.num_workers) == (2, 1, 5, 3)
-
-
-def test_a_changed_state_of_0_2_0_is_refused() -> None:
-    saved = golden("training")
-    for name, value in saved.items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            expected = "first_example" if name == "version" else name  # A state of version 2 has it.
-            assert expected in message_of(LoaderState.from_dict, {**saved, name: value + 1})
-    assert "checksum" in message_of(LoaderState.from_dict, {**saved, "epoch": 4})
-    assert message_of(LoaderState.from_dict, {**saved, "first_example": 0}) == (
-        "This is not a valid LoaderState of version 1. It has 'first_example', which no LoaderState of version 1 has. "
-        "Did you mean 'num_examples'? Load the state as it was saved."
-    )

@@ -20,8 +20,8 @@ from tfds_torch.plan.world import World
 
 FIELDS = [
     *("version", "dataset", "split", "fingerprint", "num_examples", "read_mode", "is_training", "shuffle", "seed"),
-    *("repeats", "remainder", "block_records", "window_blocks", "global_batch_size", "batch_size", "num_replicas"),
-    *("num_workers", "epoch", "first_example", "batches_delivered", "checksum"),
+    *("repeats", "remainder", "block_records", "window_blocks", "block_groups", "global_batch_size", "batch_size"),
+    *("num_replicas", "num_workers", "epoch", "first_example", "batches_delivered", "checksum"),
 ]
 MODES = ("index", "files", "examples")
 DEAL_ANEW = " Or call load_state_dict(state, allow_batch_change=True), which deals the rest of the epoch anew."
@@ -77,7 +77,7 @@ def test_a_state_holds_plain_values_under_known_names() -> None:
     assert list(saved) == FIELDS
     assert saved == json.loads(STATE.to_json())
     assert {name: saved[name] for name in FIELDS[:-1]} == {
-        "version": 2,
+        "version": 3,
         "dataset": "digits/full:1.0.0",
         "split": "train",
         "fingerprint": "0123456789abcdef",
@@ -90,6 +90,7 @@ def test_a_state_holds_plain_values_under_known_names() -> None:
         "remainder": "wrap",
         "block_records": 64,
         "window_blocks": 4,
+        "block_groups": None,
         "global_batch_size": 64,
         "batch_size": 32,
         "num_replicas": 2,
@@ -101,7 +102,7 @@ def test_a_state_holds_plain_values_under_known_names() -> None:
 
 
 def test_the_layout_never_changes_within_a_version() -> None:
-    assert STATE.checksum == "32e2228c"
+    assert STATE.checksum == "c385953a"
 
 
 def test_a_state_is_the_same_on_every_rank_and_worker() -> None:
@@ -149,7 +150,7 @@ def test_a_number_of_workers_below_one_is_a_config_error() -> None:
 # Damaged, tampered, foreign.
 
 PLAUSIBLE: dict[str, list[Any]] = {
-    "version": [0, 1, 3, 99],
+    "version": [0, 1, 2, 99],
     "dataset": ["digits/full:1.0.1", ""],
     "split": ["test", "train[:50%]"],
     "fingerprint": ["0123456789abcdee", "", "x" * 10**4],
@@ -162,6 +163,7 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "remainder": ["drop", "pad", "keep"],
     "block_records": [None, 63, 1, 10**40],
     "window_blocks": [None, 5, 10**40],
+    "block_groups": [2, 10**40],
     "global_batch_size": [63, 65, 32, 128, 1, 10**30],
     "batch_size": [31, 64, 1, 10**30],
     "num_replicas": [1, 3, 4, 10**30],
@@ -260,14 +262,15 @@ def test_states_of_other_kinds_are_recognised() -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (3, "LoaderState: version=3 is newer than versions 1 to 2, which this release reads. Install the release that "
-            "saved it, or a later one."),
-        (0, "LoaderState: version=0 is older than versions 1 to 2, which this release reads. No release reads it: "
-            "begin the epoch anew."),
+        (4, "LoaderState: version=4 was saved by a later release, and this one reads version 3: install the release "
+            "that saved it."),
+        (1, "LoaderState: version=1 was saved by an earlier release, and this one reads version 3: begin the epoch "
+            "anew, or end it with the release that saved it."),
     ],
 )  # fmt: skip
 def test_another_version_is_said_before_anything_else(version: int, message: str) -> None:
-    assert message_of(LoaderState.from_dict, {"version": version, "what": "a future layout"}) == message
+    other = {"version": version, "what": "another layout"}
+    assert message_of(LoaderState.from_dict, other) == message_of(LoaderState.load, other, STATE) == message
 
 
 def test_a_text_cut_anywhere_is_refused() -> None:

@@ -54,7 +54,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "a field too many": (lambda state: {**state, "extra": 1}, "extra"),
     "a wrong type": (lambda state: {**state, "epoch": "1"}, "epoch"),
     "changed by hand": (lambda state: {**state, "batches_delivered": 1}, "checksum"),
-    "newer": (lambda state: {**state, "version": 99}, "version=99 is newer than versions 1 to 2"),
+    "newer": (lambda state: {**state, "version": 99}, "version=99 was saved by a later release"),
     "empty": (lambda state: {}, "not a valid LoaderState. It lacks"),
     "no dict": (lambda state: [1, 2], "LoaderState"),
     "None": (lambda state: None, "LoaderState"),

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
-from tfds_torch.export.tfds_metadata import METADATA_FORMS
 from tfds_torch.runtime.atomic_file import MOST_LETTERS, name_of_temporary
 from tfds_torch.runtime.printable import quoted
 
@@ -42,12 +40,12 @@ class Manifest(NamedTuple):
 
     Attributes:
         shards: all of them; empty: the export is not complete.
-        metadata: names of TFDS's metadata that the export writes; None: unknown (an older version wrote the manifest).
+        metadata: names of TFDS's metadata that the export writes.
     """
 
     plan: ExportPlan
     shards: list[Shard]
-    metadata: list[str] | None
+    metadata: list[str]
 
 
 def manifest_name(split: str) -> str:
@@ -71,13 +69,16 @@ def read_manifest(path: Path) -> Manifest:
     """Returns the content of a manifest; a ConfigError: it cannot be read, or is damaged."""
     try:
         values = json.loads(path.read_bytes())
-        plan, metadata = ExportPlan.from_dict(values["plan"]), values.get("metadata")
+        plan = ExportPlan.from_dict(values["plan"])
+        if "metadata" not in values:
+            raise ValueError("an earlier version of tfds_torch wrote it")
+        metadata = values["metadata"]
         shards = [Shard.from_dict(one) for one in values["shards"] or ()]
         if path.name != manifest_name(plan.split):
             raise ValueError(f"it is of the split {quoted(plan.split)}")
         if shards and [shard.number for shard in shards] != list(range(plan.num_shards)):
             raise ValueError(f"its shards are not {plan.num_shards:,} in order")
-        if metadata is not None and not (isinstance(metadata, list) and all(isinstance(one, str) for one in metadata)):
+        if not (isinstance(metadata, list) and all(isinstance(one, str) for one in metadata)):
             raise TypeError("metadata is not a list of names")
         plan.to_dict()  # JSON that is nested too deeply is an error here, and not where plans are compared.
     except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -95,12 +96,11 @@ class OwnFiles:
 
     Args:
         plan: of the export.
-        metadata: names of TFDS's metadata that it writes; None: unknown.
+        metadata: names of TFDS's metadata that it writes.
     """
 
-    def __init__(self, plan: ExportPlan, metadata: Iterable[str] | None) -> None:
-        self._plan = plan
-        self._metadata = None if metadata is None else frozenset(metadata)
+    def __init__(self, plan: ExportPlan, metadata: Iterable[str]) -> None:
+        self._plan, self._metadata = plan, frozenset(metadata)
         self._manifest = manifest_name(plan.split)
         stem = re.escape(f".{PREFIX}{plan.split}")
         self._records = re.compile(rf"{stem}(\.log|-[0-9]{{6,}}\.note|-{_RANDOM}\.job)")
@@ -113,9 +113,7 @@ class OwnFiles:
 
     def is_metadata(self, name: str) -> bool:
         """Whether it is TFDS's metadata, which exports of several splits share."""
-        if self._metadata is not None:
-            return name in self._metadata
-        return self._plan.format != "webdataset" and any(fnmatch(name, form) for form in METADATA_FORMS)
+        return name in self._metadata
 
     def is_unfinished(self, name: str) -> bool:
         """Whether it was left by a killed writer: a part of a file, or the job of a pipeline."""
@@ -141,7 +139,7 @@ class OwnFiles:
 
     @cached_property
     def _cut_names(self) -> frozenset[str]:
-        names = {self._manifest, *self._shards, *(self._metadata or ())}
+        names = {self._manifest, *self._shards, *self._metadata}
         return frozenset(name[:MOST_LETTERS] for name in names)
 
 

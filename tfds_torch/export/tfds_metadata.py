@@ -16,8 +16,6 @@ from tfds_torch.runtime.printable import quoted
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _OTHERS = ("*.labels.txt", "*.vocab", "*.subwords", "metadata.json")
 """Files of features (names of classes, vocabularies) and of the dataset's metadata."""
-METADATA_FORMS = (_INFO, _FEATURES, *_OTHERS)
-"""Patterns for the names of files that are written beside shards."""
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 

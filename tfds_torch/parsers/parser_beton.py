@@ -1,6 +1,7 @@
 """ParserBeton: a `.beton` file as batches of numpy arrays."""
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.source import FieldSpec, Source, is_local, source_type
 
+_logger = logging.getLogger(__name__)
 SPLIT = "all"
 """The split of a `.beton` file, for messages and states: it holds one."""
 
@@ -37,8 +39,9 @@ class ParserBeton(ParserBase):
     stored as pixels of one size go from the mapped file into their batch in one step, and are flipped and cut a batch
     at a time. Parsers can be pickled, and may be used from several processes. The file must not be written to.
 
-    What is read is compared with the checksums that this package writes; files of FFCV itself have none. Images that
-    are stored as pixels of one size, and arrays, are compared when they are first read, anything else at every read.
+    What is read is compared with the checksums that this package writes; files of FFCV itself have none, and those of
+    version 0.2.0 are read as these are. Images that are stored as pixels of one size, and arrays, are compared when
+    they are first read, anything else at every read.
 
     Args:
         path: path of the file, or its URL (s3, gs, az, https, http; see docs/remote-files.md).
@@ -104,6 +107,12 @@ class ParserBeton(ParserBase):
         )
         (shown,), files = open_files([os.fspath(path)], remote, read)
         file = source_type("beton")(shown, handlers, verify_checksums=read.verify_checksums, files=files)
+        if file.head.has_old_manifest:
+            _logger.warning(
+                "An earlier version of tfds_torch wrote %s, which is read as FFCV's own files are, without ids, names "
+                "of classes and checksums: to have them, write it again from its dataset.",
+                shown,
+            )
         super().__init__(file, SPLIT, options, image_key, target_key)
         self.read_mode(World())
 

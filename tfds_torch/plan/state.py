@@ -15,11 +15,9 @@ from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.state_fields import (
-    ADDED_FIELDS,
     POSITION_FIELDS,
     READ_MODES,
     STATE_FIELDS,
-    STATE_FIELDS_1,
     STATE_VERSION,
     check_kind,
     checksum_of,
@@ -51,7 +49,7 @@ class LoaderState:
         is_training, shuffle, seed, remainder: as in `EpochPlan`.
         repeats: passes in one epoch, >= 1.
         block_records, window_blocks: of a block shuffle, both None without one.
-        block_groups: groups of blocks, >= 2; None without them. A saved state only has the field where it has groups.
+        block_groups: groups of blocks, >= 2; None without them.
         global_batch_size: G = num_replicas * batch_size.
         batch_size: B, per rank.
         num_replicas: R.
@@ -76,6 +74,7 @@ class LoaderState:
     remainder: str
     block_records: int | None
     window_blocks: int | None
+    block_groups: int | None
     global_batch_size: int
     batch_size: int
     num_replicas: int
@@ -83,7 +82,6 @@ class LoaderState:
     epoch: int
     first_example: int
     batches_delivered: int
-    block_groups: int | None = None
     checksum: str = ""
 
     @classmethod
@@ -195,8 +193,7 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dict of plain values."""
-        fields = asdict(self)
-        return {name: fields[name] for name in fields if name not in ADDED_FIELDS or fields[name] != ADDED_FIELDS[name]}
+        return asdict(self)
 
     def to_json(self) -> str:
         """Returns the fields as one line of JSON."""
@@ -225,7 +222,7 @@ class LoaderState:
         """
         read = cls._read(state)
         read._check_itself([field.name for field in fields(cls) if field.name != "checksum"])
-        return read._sealed()
+        return read
 
     @classmethod
     def load(cls, state: object, here: "LoaderState", *, allow_batch_change: bool = False) -> "LoaderState":
@@ -269,10 +266,10 @@ class LoaderState:
 
     @classmethod
     def _read(cls, state: object) -> "LoaderState":
-        """Returns a saved state as it is: one of version 1 keeps its version and checksum, which `_sealed` renews."""
-        expected = check_kind(state) if isinstance(state, Mapping) else STATE_FIELDS
-        what = "LoaderState of version 1" if expected is STATE_FIELDS_1 else "LoaderState"
-        return cls(**{"first_example": 0, **read_fields(what, state, expected)})
+        """Returns a saved state whose fields are right one by one."""
+        if isinstance(state, Mapping):
+            check_kind(state)
+        return cls(**read_fields("LoaderState", state, STATE_FIELDS))
 
     def _check_itself(self, suspects: list[str]) -> None:
         """Checks that the fields agree with each other and with the checksum, which names the suspects."""
@@ -315,12 +312,10 @@ class LoaderState:
         return None
 
     def _sealed(self) -> "LoaderState":
-        state = replace(self, version=STATE_VERSION)
-        return replace(state, checksum=checksum_of(state._fields_without_checksum()))
+        return replace(self, checksum=checksum_of(self._fields_without_checksum()))
 
     def _fields_without_checksum(self) -> dict[str, Any]:
-        left_out = ("checksum",) if self.version == STATE_VERSION else ("checksum", "first_example")
-        return {name: value for name, value in self.to_dict().items() if name not in left_out}
+        return {name: value for name, value in self.to_dict().items() if name != "checksum"}
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class StateField:
         return name + (" or None" if self.or_none else "")
 
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 READ_MODES = ("index", "files", "examples")
 
 STATE_FIELDS = {
@@ -88,12 +88,6 @@ STATE_FIELDS = {
     "checksum": StateField(str),
 }
 
-ADDED_FIELDS = {"block_groups": None}
-"""Fields that a state only has where they differ from these values: it is then as it was before there were any."""
-
-STATE_FIELDS_1 = {name: field for name, field in STATE_FIELDS.items() if name not in ("first_example", *ADDED_FIELDS)}
-"""Those of version 1, of releases up to 0.2.0: an epoch had one global batch size."""
-
 POSITION_FIELDS = {
     "worker": StateField(int),
     "num_workers": StateField(int, least=1),
@@ -104,8 +98,8 @@ POSITION_FIELDS = {
 }
 
 
-def check_kind(state: Mapping[Any, Any]) -> dict[str, StateField]:
-    """Returns the fields that a saved state of its version must have."""
+def check_kind(state: Mapping[Any, Any]) -> None:
+    """Raises StateMismatchError for a state of torchdata's, the position of a worker, or a state of another version."""
     if "_snapshot" in state or "_num_yielded" in state:
         raise StateMismatchError(
             "This is the state of a StatefulDataLoader, not of its dataset: give it to the loader's load_state_dict, "
@@ -117,17 +111,14 @@ def check_kind(state: Mapping[Any, Any]) -> dict[str, StateField]:
             "positions of all workers out of a StatefulDataLoader's state."
         )
     version = state.get("version", STATE_VERSION)
-    if type(version) is int and not 1 <= version <= STATE_VERSION:
-        age, remedy = "older", "No release reads it: begin the epoch anew."
+    if type(version) is int and version != STATE_VERSION:
+        age, remedy = "an earlier", "begin the epoch anew, or end it with the release that saved it"
         if version > STATE_VERSION:
-            age, remedy = "newer", "Install the release that saved it, or a later one."
+            age, remedy = "a later", "install the release that saved it"
         raise StateMismatchError(
-            f"LoaderState: version={version} is {age} than versions 1 to {STATE_VERSION}, which this release reads. "
-            f"{remedy}"
+            f"LoaderState: version={quoted(version)} was saved by {age} release, and this one reads version "
+            f"{STATE_VERSION}: {remedy}."
         )
-    if type(version) is int and version == 1:
-        return STATE_FIELDS_1
-    return {name: field for name, field in STATE_FIELDS.items() if name in state or name not in ADDED_FIELDS}
 
 
 def read_fields(what: str, state: object, fields: Mapping[str, StateField]) -> dict[str, Any]:

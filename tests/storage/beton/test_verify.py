@@ -24,18 +24,10 @@ def test_a_whole_file_is_reported_with_its_counts(tmp_path: Path) -> None:
     )
 
 
-def test_every_byte_of_a_file_of_0_2_0_is_compared(tmp_path: Path) -> None:
-    path = unpack("golden_tfds_torch_0.2.0.beton.gz", tmp_path)
-    assert (verify(path).num_pages, verify(path).num_jpeg) == (3, 6)
-    manifest, layout = read_head(str(path)).manifest, read_head(str(path)).layout
-    assert manifest is not None
-    places = [layout.metadata_end + 5, layout.pages_at, layout.pages_end(2) - 1, layout.pages_end(3) - 1]
-    for at in [*places, *range(manifest.at, path.stat().st_size, 7)]:
-        flip(path, at)
-        with pytest.raises(CorruptRecordError):
-            verify(path)
-        flip(path, at)
-    assert verify(path).num_samples == 12
+def test_of_a_file_of_0_2_0_checksums_are_said_to_be_unread(tmp_path: Path) -> None:
+    report = verify(unpack("golden_tfds_torch_0.2.0.beton.gz", tmp_path))
+    assert (report.num_samples, report.num_pages, report.num_jpeg) == (12, 0, 6)
+    assert "an earlier version of tfds_torch" in report.unchecked[0]
 
 
 @pytest.mark.parametrize("place", ["metadata_end", "between", "page_end"])

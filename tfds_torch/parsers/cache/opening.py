@@ -156,7 +156,7 @@ def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> Bet
         file = BetonSource(path)
         manifest = file.head.manifest
         if manifest is None or manifest.facts.fingerprint != content.fingerprint or len(file) != len(source):
-            raise CorruptRecordError(f"{path} is another file than was written there.")
+            raise CorruptRecordError(f"{path} is another file, or an earlier version of tfds_torch wrote it.")
         status = read_status(status_path(path))
         if status is not None and status.phase == DAMAGED:
             raise CorruptRecordError(status.reason)

@@ -243,5 +243,5 @@ def _check_end(head: Head, mapped: Mapped, payloads_end: int) -> None:
     layout = head.layout
     num_pages = -(-max(0, payloads_end - layout.pages_at) // layout.page_size)
     at = layout.pages_end(num_pages)
-    if head.manifest is None and mapped.read(at, len(HEAD_MAGIC)) == HEAD_MAGIC:
+    if head.manifest is None and not head.has_old_manifest and mapped.read(at, len(HEAD_MAGIC)) == HEAD_MAGIC:
         raise damaged(head.path, "the tail of its manifest is missing")

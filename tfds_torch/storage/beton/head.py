@@ -26,7 +26,8 @@ from tfds_torch.storage.beton.format import (
     make_row_type,
 )
 from tfds_torch.storage.beton.image_field import BetonImage
-from tfds_torch.storage.beton.manifest import HEAD_MAGIC, PAGES, TAIL_BYTES, Manifest, Tail, read_facts, read_tail
+from tfds_torch.storage.beton.manifest import HEAD_MAGIC, TAIL_BYTES, Manifest, Tail, read_facts, read_tail
+from tfds_torch.storage.beton.manifest import VERSION as MANIFEST_VERSION
 from tfds_torch.storage.open_files import Stamp
 from tfds_torch.storage.shard_files import LOCAL, Cuts, HeadReader, Mapped, ShardFiles
 
@@ -35,7 +36,10 @@ _GRID_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a file: fields by name, where its parts lie, and its manifest (None in files of FFCV itself)."""
+    """The head of a file: fields by name, where its parts lie, and its manifest.
+
+    A file has no manifest where FFCV itself wrote it, or an earlier version of this package (`has_old_manifest`).
+    """
 
     path: str
     stamp: Stamp
@@ -43,6 +47,7 @@ class Head:
     layout: Layout
     table_at: int
     manifest: Manifest | None
+    has_old_manifest: bool = False
     files: ShardFiles = LOCAL
 
     def map(self, cuts: Cuts | None = None) -> Mapped:
@@ -163,6 +168,8 @@ class _HeadReader:
             HEADER.itemsize, num_fields * DESCRIPTOR.itemsize, f"the descriptors of {num_fields} fields"
         )
         tail = self._tail(table_at)
+        has_old_manifest = tail is not None and tail.version < MANIFEST_VERSION
+        tail = None if has_old_manifest else tail
         if tail is not None and google_crc32c.value(head + described) != tail.head_crc:
             raise self._damaged("its header does not have its checksum")
         fields = self._fields(np.frombuffer(described, DESCRIPTOR))
@@ -178,7 +185,7 @@ class _HeadReader:
         manifest = None
         if tail is not None:
             manifest = self._manifest(tail, table_at, layout, num_samples * len(payload_fields(fields)))
-        return Head(self._path, self._stamp, fields, layout, table_at, manifest, self._files)
+        return Head(self._path, self._stamp, fields, layout, table_at, manifest, has_old_manifest, self._files)
 
     def _tail(self, table_at: int) -> Tail | None:
         if not TAIL_BYTES <= table_at <= self._stamp[0]:
@@ -227,15 +234,14 @@ class _HeadReader:
             facts = read_facts(text, tail)
         except ValueError as error:
             raise self._damaged(str(error)) from None
-        manifest = Manifest(facts, at, tail.version)
+        manifest = Manifest(facts, at)
         num_bytes = (manifest.checksums_at - at) + facts.checksums[0] + tail.text_bytes + TAIL_BYTES
         num_stops = 0 if facts.id_stops is None else layout.num_samples
-        num_checksums = facts.num_pages if tail.version == PAGES else num_payloads
         is_fitting = (
             at == layout.pages_end(facts.num_pages)
             and num_bytes == tail.num_bytes
             and facts.num_samples == layout.num_samples
-            and facts.checksums[0] == 4 * num_checksums
+            and facts.checksums[0] == 4 * num_payloads
             and (0 if facts.id_stops is None else facts.id_stops[0]) == 8 * num_stops
             and self._bytes(at, len(HEAD_MAGIC), "its manifest") == HEAD_MAGIC
         )

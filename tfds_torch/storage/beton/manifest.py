@@ -4,8 +4,8 @@ FFCV finds the table by its pointer and looks at nothing before it. The manifest
 each id ends, uint64 [n]; the ids; checksums, CRC32C as uint32; facts as JSON; a tail of fixed size, by which it is
 found from the table backwards.
 
-Version 2 has a checksum of each payload, [number of fields with payloads, number of samples], so that what is read can
-be compared. Version 1 (tfds_torch 0.2.0) has one of each page.
+There is a checksum of each payload, [number of fields with payloads, number of samples], so that what is read can be
+compared. Manifests of version 1 (tfds_torch 0.2.0) are not read.
 """
 
 import itertools
@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from tfds_torch.runtime.printable import quoted
 
 HEAD_MAGIC, TAIL_MAGIC = b"tfds_torch.beton", b"beton.tfds_torch"
-PAGES, PAYLOADS = 1, 2
-"""Versions of the manifest, by what its checksums are of."""
+VERSION = 2
 # Magic, version, size of the JSON, size of the manifest; CRC32C of the JSON, of header and descriptors, of all these.
 _TAIL = struct.Struct("<16sIIQIII")
 TAIL_BYTES = _TAIL.size
@@ -64,11 +63,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest in a file: its facts, where it begins, and its version (PAGES or PAYLOADS)."""
+    """A manifest in a file: its facts, and where it begins."""
 
     facts: Facts = field(repr=False)
     at: int
-    version: int
 
     @property
     def id_stops_at(self) -> int:
@@ -82,7 +80,7 @@ class Manifest:
 
     @property
     def checksums_at(self) -> int:
-        """Where the CRC32C of pages or payloads lie."""
+        """Where the CRC32C of payloads lie."""
         return self.ids_at + _size(self.facts.ids)
 
 
@@ -113,7 +111,7 @@ def encode_body(facts: Facts, id_stops: bytes, ids: bytes, checksums: bytes) -> 
     """Returns a manifest as it is written but for its tail, and what stands there, the head's CRC32C being 0."""
     text = json.dumps(asdict(facts)).encode()
     body = b"".join([HEAD_MAGIC, id_stops, ids, checksums, text])
-    return body, Tail(PAYLOADS, len(text), len(body) + TAIL_BYTES, google_crc32c.value(text), 0)
+    return body, Tail(VERSION, len(text), len(body) + TAIL_BYTES, google_crc32c.value(text), 0)
 
 
 def encode_tail(tail: Tail) -> bytes:
@@ -129,10 +127,10 @@ def read_tail(tail: bytes) -> Tail | None:
     if crc != google_crc32c.value(_TAIL.pack(magic, *numbers, 0)):
         raise ValueError("the manifest's tail does not have its checksum")
     found = Tail(*numbers)
-    if found.version not in (PAGES, PAYLOADS):
+    if found.version > VERSION:
         raise ValueError(
-            f"its manifest is of version {found.version}, and this package reads versions {PAGES} and {PAYLOADS} (a "
-            f"later one may read it)"
+            f"its manifest is of version {found.version}, and this package reads version {VERSION} (a later one may "
+            f"read it)"
         )
     if found.text_bytes > min(LARGEST_FACTS, found.num_bytes - TAIL_BYTES - len(HEAD_MAGIC)):
         raise ValueError(f"its manifest cannot hold {found.text_bytes} bytes of facts")
@@ -144,7 +142,7 @@ def read_facts(text: bytes, tail: Tail) -> Facts:
     if google_crc32c.value(text) != tail.text_crc:
         raise ValueError("the manifest's facts do not have their checksum")
     try:
-        return _check_facts(json.loads(text), tail.version)
+        return _check_facts(json.loads(text))
     except (TypeError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"the manifest's facts make no sense ({error})") from None
 
@@ -166,10 +164,9 @@ def _size(part: Part | None) -> int:
     return 0 if part is None else part[0]
 
 
-def _check_facts(values: Any, version: int) -> Facts:
+def _check_facts(values: Any) -> Facts:
     """Returns the facts in a JSON object; raises TypeError, KeyError or ValueError for other types than are written."""
-    found = {name: values[name] for name in Facts.__dataclass_fields__ if name != "checksums"}
-    found["checksums"] = values["page_checksums" if version == PAGES else "checksums"]
+    found = {name: values[name] for name in Facts.__dataclass_fields__}
     for name in ("metadata", "table", "id_stops", "ids", "checksums"):
         if found[name] is not None or name not in ("id_stops", "ids"):
             size, crc = found[name]

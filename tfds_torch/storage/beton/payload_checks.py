@@ -14,19 +14,18 @@ from tfds_torch.storage.beton.allocations import PayloadSizes
 from tfds_torch.storage.beton.fields import payload_fields
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.beton.ids import BetonIds
-from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
 from tfds_torch.storage.open_files import FileState
 from tfds_torch.storage.shard_files import Mapped
 
 
 class Compared:
-    """Which payloads or pages of a file were found to have their checksums: a byte for each.
+    """Which payloads of a file were found to have their checksums: a byte for each.
 
     The memory is shared with processes that are forked later, so that the workers of all epochs compare a payload once.
     Memory of what was never compared is not taken. Where it is unpickled, nothing was compared.
 
     Attributes:
-        flags: bool [n], of payloads or pages.
+        flags: bool [n], of payloads.
         state: state of the file; comparisons made in another state do not count.
     """
 
@@ -71,13 +70,11 @@ class PayloadChecks:
 
 def payload_checks(head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
     """Returns the checks that the file's manifest allows; see `Compared` for what is not compared again."""
-    if head.manifest is None:
-        return PayloadChecks()
-    return (PageChecksums if head.manifest.version == PAGES else OwnChecksums)(head, mapped, sizes, compared)
+    return PayloadChecks() if head.manifest is None else OwnChecksums(head, mapped, sizes, compared)
 
 
 class OwnChecksums(PayloadChecks):
-    """Each payload has a checksum of its own: manifests of version 2."""
+    """Each payload has a checksum of its own."""
 
     def __init__(self, head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> None:
         self._head, self._mapped, self._sizes = head, mapped, sizes
@@ -108,41 +105,11 @@ class OwnChecksums(PayloadChecks):
         if is_bad.any():
             self._mapped.check()  # Raises where the file was cut.
             sample = index[is_bad][:1]
-            raise _damaged_payload(self._head, self._sizes, name, sample, "do not have their checksum")
-
-
-class PageChecksums(PayloadChecks):
-    """Each page has a checksum, which is compared when a value of the page is first read: manifests of version 1."""
-
-    def __init__(self, head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> None:
-        self._head, self._mapped, self._sizes = head, mapped, sizes
-        self._expected, self._is_compared = checksums_of(head, mapped), compared.flags
-
-    def compare_read(self, name: str, index: Int64Array, payloads: Iterable[bytes]) -> None:  # noqa: D102
-        self.compare_mapped(name, index)
-
-    def compare_mapped(self, name: str, index: Int64Array) -> None:  # noqa: D102
-        layout = self._head.layout
-        # A payload of no bytes may lie behind the last page.
-        pages = (self._sizes.pointers(name, index) - layout.pages_at) // layout.page_size
-        has_bytes = self._sizes.sizes(name, index) > 0
-        for page in np.unique(pages[has_bytes]).tolist():
-            if self._is_compared[page]:
-                continue
-            start = layout.pages_at + page * layout.page_size
-            if checksum_of_array(self._page(start, start + layout.page_size)) != self._expected[page]:
-                sample = index[has_bytes & (pages == page)][:1]
-                what = f"lie on page {page}, at {start}, which does not have its checksum"
-                raise _damaged_payload(self._head, self._sizes, name, sample, what)
-            self._is_compared[page] = True
-
-    def _page(self, start: int, stop: int) -> NDArray[np.uint8]:
-        memory, (at,) = self._mapped.gathered(np.array([start], np.int64), stop - start)
-        return memory[at : at + stop - start]
+            raise _damaged_payload(self._head, self._sizes, name, sample)
 
 
 def checksums_of(head: Head, mapped: Mapped) -> NDArray[np.uint32]:
-    """Returns the checksums of a file that has them, uint32 [n], of its payloads or pages."""
+    """Returns the checksums of a file that has them, uint32 [n], of its payloads."""
     manifest = head.manifest
     if manifest is None:
         return np.empty(0, np.uint32)
@@ -150,8 +117,8 @@ def checksums_of(head: Head, mapped: Mapped) -> NDArray[np.uint32]:
     return mapped.part(manifest.checksums_at, stop).view("<u4")
 
 
-def _damaged_payload(head: Head, sizes: PayloadSizes, name: str, sample: Int64Array, what: str) -> CorruptRecordError:
-    """Returns the error for a payload; `what` is a clause without its subject, sample int64 [1]."""
+def _damaged_payload(head: Head, sizes: PayloadSizes, name: str, sample: Int64Array) -> CorruptRecordError:
+    """Returns the error for a payload without its checksum; sample int64 [1]."""
     (pointer,), (size,) = sizes.pointers(name, sample).tolist(), sizes.sizes(name, sample).tolist()
     try:
         id = f" (id {BetonIds(head).names(sample)[0]})"
@@ -159,5 +126,5 @@ def _damaged_payload(head: Head, sizes: PayloadSizes, name: str, sample: Int64Ar
         id = ""
     return CorruptRecordError(
         f"{head.path}: sample {sample[0]}{id}: the {size} bytes of its field {quoted(name)} at offset {pointer} "
-        f"{what}: the file is corrupt. Write it again from its dataset."
+        f"do not have their checksum: the file is corrupt. Write it again from its dataset."
     )

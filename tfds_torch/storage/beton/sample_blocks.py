@@ -9,7 +9,6 @@ from tfds_torch.plan.order import Int64Array, unique
 from tfds_torch.storage.beton.allocations import PayloadSizes, pointers_of
 from tfds_torch.storage.beton.fields import payload_fields
 from tfds_torch.storage.beton.head import Head
-from tfds_torch.storage.beton.manifest import PAGES
 from tfds_torch.storage.open_files import ProcessLock
 
 _LEAST_MEAN_BYTES = 256 << 10  # Smaller blocks cost a request each, more than the bytes that others fetch twice.
@@ -20,7 +19,7 @@ class SampleBlocks:
 
     A block of an order, `block_records` neighbouring samples, is one range of bytes where the file has its samples in
     order, and several where processes wrote it side by side, each its own pages. Where that would be many small ranges,
-    or checksums are those of whole pages, blocks are a grid of 8 MiB: then blocks of the order share them.
+    blocks are a grid of 8 MiB: then blocks of the order share them.
 
     Args:
         head: the head of the file.
@@ -50,24 +49,13 @@ class SampleBlocks:
         """Returns the blocks of payloads, int64 [m]."""
         first = pointers[num_bytes > 0]
         last = first + num_bytes[num_bytes > 0] - 1
-        if self._has_page_checksums:  # All of a page is read to compare one value.
-            first, last = self._page_at(first), self._page_at(last) + self._head.layout.page_size - 1
         low, high = (np.searchsorted(self.cuts(), offsets, side="right") - 1 for offsets in (first, last))
         counts = high - low + 1
         return np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
-    @property
-    def _has_page_checksums(self) -> bool:
-        manifest = self._head.manifest
-        return manifest is not None and manifest.version == PAGES
-
-    def _page_at(self, offset: Int64Array) -> Int64Array:
-        layout = self._head.layout
-        return layout.pages_at + (offset - layout.pages_at) // layout.page_size * layout.page_size
-
     def _find_cuts(self) -> Int64Array:
         head = self._head
-        if self._has_page_checksums or head.layout.pages_at >= head.pages_stop:
+        if head.layout.pages_at >= head.pages_stop:
             return head.grid
         mapped = head.map()
         mapped.advise(*head.index_ranges)

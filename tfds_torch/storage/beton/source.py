@@ -209,7 +209,7 @@ class BetonSource(ReadByNumber):
         """Returns the error for a sample whose content cannot be decoded; see `Source`."""
         (name,) = self.ids(np.array([index], np.int64))
         if self.head.manifest is None:
-            cause = ". The file has no checksums, as those of FFCV itself: it was written that way, or is damaged."
+            cause = ". It has no checksums that are read: it was written that way, or is damaged."
         elif self.verify_checksums:
             cause = ", though its checksum is right: it was written that way."
         else:

@@ -15,8 +15,6 @@ from tfds_torch.storage.beton.format import ALLOCATION, JPEG
 from tfds_torch.storage.beton.head import Head, damaged
 from tfds_torch.storage.beton.ids import BetonIds
 from tfds_torch.storage.beton.image_field import BetonImage
-from tfds_torch.storage.beton.manifest import PAGES, checksum_of_array
-from tfds_torch.storage.beton.payload_checks import checksums_of
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
 
@@ -59,15 +57,12 @@ def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None 
     num_pages = 0
     if head.manifest is None:
         unchecked.append(
-            "The file has no manifest, as those of FFCV itself: payloads, metadata and header have no checksums. Only "
-            "pointers, sizes and counts were checked."
+            "FFCV itself wrote the file, or an earlier version of tfds_torch: payloads, metadata and header have no "
+            "checksums that are read. Only pointers, sizes and counts were checked."
         )
     else:
         num_pages = head.manifest.facts.num_pages
-        if head.manifest.version == PAGES:
-            _check_pages(head, reader)
-        else:
-            _check_payloads(head, reader)
+        _check_payloads(head, reader)
         BetonIds(head)
     num_jpeg = sum(_check_field(head, reader, name, field) for name, field in head.fields.items())
     if num_jpeg:
@@ -76,18 +71,8 @@ def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None 
     return BetonReport(os.path.abspath(path), len(source), num_pages, num_jpeg, tuple(unchecked))
 
 
-def _check_pages(head: Head, reader: BetonReader) -> None:
-    """Compares whole pages, and what lies before them: manifests of version 1."""
-    expected = checksums_of(head, reader.mapped)
-    for page, crc in enumerate(expected.tolist()):
-        start = head.layout.pages_at + page * head.layout.page_size
-        if checksum_of_array(reader.mapped.part(start, start + head.layout.page_size)) != crc:
-            raise damaged(head.path, f"page {page}, at {start}, does not have its checksum")
-    _check_zeros(head, reader, head.layout.metadata_end, head.layout.pages_at if len(expected) else 0)
-
-
 def _check_payloads(head: Head, reader: BetonReader) -> None:
-    """Compares every payload, and what lies between them: manifests of version 2."""
+    """Compares every payload, and what lies between them."""
     assert head.manifest is not None  # noqa: S101 (the caller asked)
     for name in payload_fields(head.fields):
         for start in range(0, head.layout.num_samples, _SAMPLES_AT_A_TIME):
