@@ -1,17 +1,17 @@
 """How examples are read: in whole batches wherever that can be, with the usual preprocess, as one would write it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tfds_torch.check.content import ImageSizes
 from tfds_torch.check.delivery import choose_delivery, choose_preprocess, describe, read_sizes
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
-from tfds_torch.parsers.config import Config
+from tfds_torch.parsers.recipes import Config
 from tfds_torch.plan.world import World
 
 

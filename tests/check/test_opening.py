@@ -119,7 +119,7 @@ def test_without_a_split_the_usual_one_is_read(
         wanted.append(config.split)
         return "parser"
 
-    monkeypatch.setattr("tfds_torch.parsers.config.Config.make_parser", make_parser)
+    monkeypatch.setattr("tfds_torch.parsers.recipes.Config.make_parser", make_parser)
     open_asked(settings(*line.split()))
     assert wanted == [split]
 

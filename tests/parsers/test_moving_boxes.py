@@ -42,7 +42,7 @@ from tfds_torch import (
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.boxes import BoxRows, FieldPart
-from tfds_torch.parsers.config import load_config
+from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.parsers.tfds.connectors import plain_features
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 
@@ -317,7 +317,7 @@ def test_a_recipe_names_boxes(root: Path, tmp_path: Path) -> None:
         size=32, min_visible=0.5, boxes=("bboxes",)
     )
     path.write_text(path.read_text().replace('["bboxes"]', "[3]"))
-    with pytest.raises(ConfigError, match=r"boxes = \[3\] must be a list of strings or a table"):
+    with pytest.raises(ConfigError, match=r"\[preprocess\] TrainPreprocess: boxes=\(3,\) must be names of fields"):
         load_config(path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tfds_torch import ParserMapStyle, ParserMixture
 from tfds_torch.check.opening import open_parser
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.config import load_config
+from tfds_torch.parsers.recipe_file import load_config
 
 MODULE = """
 def make_rows():
@@ -60,10 +60,10 @@ def test_the_function_gives_the_dataset_that_the_recipe_reads(folder: Path) -> N
 @pytest.mark.parametrize(
     ("source", "more", "message"),
     [
-        ("rows_of_mine.make_rows", "", "source = 'rows_of_mine.make_rows' must be 'module:function', such as"),
+        ("rows_of_mine.make_rows", "", "source='rows_of_mine.make_rows' must be 'module:function', such as"),
         ("../rows:make_rows", "", "must be 'module:function'"),
-        ("rows_of_mine:make_rows", 'name = "cifar10"\n', "a dataset of your own, which has no name to choose: leave"),
-        ("rows_of_mine:make_rows", 'split = "train"\n', "a dataset of your own, which has no split to choose: leave"),
+        ("rows_of_mine:make_rows", 'name = "cifar10"\n', "it must name one dataset, by a line such as name ="),
+        ("rows_of_mine:make_rows", 'split = "train"\n', "or, without name and split, source = 'module:function'"),
         (
             "rows_of_nobody:make",
             "",
@@ -86,14 +86,16 @@ def test_what_cannot_work_is_one_clear_error(folder: Path, source: str, more: st
 def test_a_source_is_a_text(folder: Path, value: str) -> None:
     path = folder / "own.toml"
     path.write_text(f"source = {value}\n")
-    with pytest.raises(ConfigError, match=r"source = .* must be a string"):
+    with pytest.raises(ConfigError, match=r"source = .* cannot be: expected `str`"):
         load_config(path)
 
 
 def test_a_recipe_without_name_and_source_names_both(folder: Path) -> None:
     path = folder / "own.toml"
     path.write_text("batch_size = 4\n")
-    with pytest.raises(ConfigError, match="a line such as name = 'cifar10', or source = 'module:function' for one of"):
+    with pytest.raises(
+        ConfigError, match="a line such as name = 'cifar10', or, without name and split, source = 'module:function' for"
+    ):
         load_config(path)
 
 
@@ -118,9 +120,9 @@ def test_a_mixture_has_datasets_of_ones_own_among_its_members(folder: Path) -> N
 @pytest.mark.parametrize(
     ("member", "message"),
     [
-        ('source = "rows:make"\nsplit = "train"\n', r"\[\[mixture\]\]: source = 'rows:make' is a dataset of your own"),
-        ('source = "rows"\n', r"\[\[mixture\]\]: source = 'rows' must be 'module:function'"),
-        ("weight = 1\n", "it needs a line name = 'cifar10', or source = 'module:function'"),
+        ('source = "rows:make"\nsplit = "train"\n', r"\[\[mixture\]\] must name one dataset"),
+        ('source = "rows"\n', "Member 'rows' of the mixture: source='rows' must be 'module:function'"),
+        ("weight = 1\n", r"\[\[mixture\]\] must name one dataset"),
         (
             'source = "rows_of_mine:fail"\n',
             "Member 'rows_of_mine' of the mixture: source='rows_of_mine:fail' raised",

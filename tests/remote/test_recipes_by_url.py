@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tfds_torch import RemoteOptions
-from tfds_torch.parsers.config import load_config
+from tfds_torch.parsers.recipe_file import load_config
 
 HEAD = "is_training = true\nbatch_size = 8\n"
 ONE = f"name = 'numbered:1.0.0'\n{HEAD}"

@@ -114,7 +114,7 @@ def check(root: str, folder: str) -> dict[str, Any]:
     from tfds_torch.check.promises import judge
     from tfds_torch.check.reading import HowRead, kept_batches, read_other_world, read_rank
     from tfds_torch.check.resume import choose_points
-    from tfds_torch.parsers.config import Config
+    from tfds_torch.parsers.recipes import Config
 
     config = Config(name="photos", split=SPLIT, batch_size=BATCH_SIZE, is_training=True, num_workers=2)
     parser = config.make_parser(root)

@@ -12,7 +12,7 @@ from tfds_torch.check.content import ImageSizes
 from tfds_torch.check.reference import CheckedParser, SingleParser, datasets_of, parts_of, stored_image_key
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
-from tfds_torch.parsers.config import Config
+from tfds_torch.parsers.recipes import Config
 
 _USUAL_SIDE, _SMALL_SIDE, _CROP_PADDING = 224, 64, 4  # Pixels.
 _UNREADABLE = (CorruptRecordError, OSError, TypeError)

@@ -2,16 +2,16 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers.config import Config
-from tfds_torch.parsers.mixture_config import MemberConfig, MixtureConfig
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.one_split import is_beton, is_one_split
+from tfds_torch.parsers.recipes import Config, MemberConfig
 from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -46,17 +46,18 @@ def open_parser(
         config, preprocess=None, cameras=None, transform=None, decode=None
     )  # What comes is held against pixels.
     if config.mixture is not None:
-        return _open_mixture(config, config.mixture, root, num_fake, num_shards, command)
+        return _open_mixture(config, root, num_fake, num_shards, command)
     return _open_dataset(config, root, num_fake=num_fake, num_shards=num_shards, command=command)
 
 
 def _open_mixture(
-    config: Config, mixture: MixtureConfig, root: str | None, num_fake: int | None, num_shards: int | None, command: str
+    config: Config, root: str | None, num_fake: int | None, num_shards: int | None, command: str
 ) -> ParserMixture:
     """Returns the mixture; what is built is built for those members that are made up or embedded."""
-    found = [one for one in mixture.members if one.source is None]
+    members = config.mixture or ()
+    found = [one for one in members if one.source is None]
     embedded = [one.member_name for one in found if _is_embedded(one.name, one.root or root)]
-    if num_fake is not None and len(embedded) == len(mixture.members):
+    if num_fake is not None and len(embedded) == len(members):
         raise ConfigError(f"--fake {num_fake}: all members are embedded, with real content. Drop --fake.")
 
     def open_member(one: MemberConfig, recipe: Config) -> CheckedParser:

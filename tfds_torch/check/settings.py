@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import TrainPreprocess
-from tfds_torch.parsers.config import Config, load_config
+from tfds_torch.parsers.recipe_file import load_config
+from tfds_torch.parsers.recipes import Config
 from tfds_torch.runtime.limits import num_cores
 
 _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2)
@@ -113,11 +116,11 @@ def _merge(flags: argparse.Namespace, config: Config) -> Config:
     if flags.eval and config.is_training:
         # No other flag could take back what a file sets for training only.
         mode = "auto" if config.read.mode == "files" else config.read.mode
-        config = replace(
+        config = structs.replace(
             config, shuffle=None, repeats=0, remainder=None, epoch_size=None, read=replace(config.read, mode=mode)
         )
         if isinstance(config.preprocess, TrainPreprocess):
-            config = replace(config, preprocess=None)
+            config = structs.replace(config, preprocess=None)
     for flag, value in {"--name": flags.name, "--split": flags.split}.items():
         if config.mixture is not None and value is not None:
             raise ConfigError(
@@ -137,7 +140,7 @@ def _merge(flags: argparse.Namespace, config: Config) -> Config:
         "is_training": False if flags.eval else None,
         "read": None if flags.read_mode is None else replace(config.read, mode=flags.read_mode),
     }
-    return replace(config, **{name: value for name, value in given.items() if value is not None})
+    return structs.replace(config, **{name: value for name, value in given.items() if value is not None})
 
 
 def _check_images(flags: argparse.Namespace) -> None:

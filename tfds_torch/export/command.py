@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from msgspec import structs
 from rich.console import Console
 from rich.progress import TaskID
 from rich.text import Text
@@ -23,9 +24,10 @@ from tfds_torch.export.exporting import check_format, export_dataset, local_path
 from tfds_torch.export.plan import SHARDED
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
-from tfds_torch.parsers.config import Config, load_config
 from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.recipe_file import load_config
+from tfds_torch.parsers.recipes import Config
 from tfds_torch.runtime.printable import printable, quoted
 from tfds_torch.runtime.terminal import PatientConsole, ProgressBar, prepare_output
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
@@ -157,7 +159,7 @@ def _config(flags: argparse.Namespace) -> Config:
     name = flags.name or config.name
     split = flags.split or config.split or (None if is_one_split(name) else "train")
     # Every example once, in order: a recipe's options for training have no use here.
-    return replace(config.for_evaluation(), name=name, split=split, read=ReadOptions())
+    return structs.replace(config.for_evaluation(), name=name, split=split, read=ReadOptions())
 
 
 def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:

@@ -6,13 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
-
-def is_function_name(name: str) -> bool:
-    """Whether a text has the form `module:function`."""
-    return _NAME.fullmatch(name) is not None
 
 
 def import_function(argument: str, name: str) -> Callable[..., Any]:
@@ -23,8 +19,10 @@ def import_function(argument: str, name: str) -> Callable[..., Any]:
         name: `module:function`.
 
     Raises:
-        ConfigError: the module cannot be imported, or has no such function.
+        ConfigError: the text has another form, the module cannot be imported, or has no such function.
     """
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(f"{argument}={quoted(name)} must be 'module:function', such as 'my_data:make_dataset'.")
     module, _, function_name = name.partition(":")
     try:
         found = importlib.import_module(module)

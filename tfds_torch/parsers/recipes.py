@@ -1,0 +1,246 @@
+"""Recipes: what to read and how, as a TOML file such as those in `configs/` says it; see `recipe_file`."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.window_transform import WindowTransform
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.cache.decoded_cache import DecodedCache
+from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.one_split import is_one_split, open_one_split
+from tfds_torch.parsers.own_dataset import open_own_dataset
+from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.windows import Windows
+from tfds_torch.runtime.imported_function import import_function
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.remote.options import RemoteOptions
+
+_OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
+_OF_WINDOWS = ("windows", "fields", "cameras", "transform")
+
+_Number = Annotated[int, Meta(ge=1, le=2**62)]
+
+
+class TransformConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """A function, `module:function`, that makes fields of a window out of others; the rest as of WindowTransform."""
+
+    function: str
+    reads: tuple[str, ...]
+    gives: tuple[str, ...] | None = None
+
+    def make(self) -> WindowTransform:
+        """Returns the transform; raises ConfigError where its function cannot be imported."""
+        return WindowTransform(import_function("transform: function", self.function), self.reads, self.gives)
+
+
+class Part(Struct, frozen=True, forbid_unknown_fields=True):
+    """A later part of a mixture: from which example on it has other weights (`sizes`, or those of members by name)."""
+
+    start: _Number
+    weights: str | dict[str, float]
+
+
+class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dataset is read.
+
+    Attributes:
+        name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a `.beton` file or of tars.
+        split: a TFDS split expression; None: `train`.
+        image_key: feature that holds the image; None, in the file false: there is none.
+        target_key: feature that holds the target; several, in the file a list of strings; None, in the file false.
+        class_map: new labels for the target: in the file a table of labels by class name, or the path of a `.txt` or
+            `.pkl` file, seen from the folder of the recipe and without `..`.
+        source: a dataset of the user's own in the place of a name, `module:function`: the function is imported, called
+            without arguments, and returns what ParserMapStyle reads.
+        fields: of windows: names of the user's own -> the features that they stand for, as in ParserTfds.
+        transform: of windows: functions that make fields out of others, a table `[[transform]]` for each.
+    """
+
+    name: str = ""
+    split: str | None = None
+    image_key: str | None = "image"
+    target_key: str | tuple[str, ...] | None = "label"
+    class_map: str | dict[str, Any] | None = None
+    source: str | None = None
+    fields: dict[str, str] | None = None
+    transform: tuple[TransformConfig, ...] | None = None
+
+
+class MemberKeys(Dataset, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The other keys of a dataset of a mixture that are plain values; see `MemberConfig`."""
+
+    member: str | None = None
+    weight: float | None = None
+    root: str | None = None
+
+
+class MemberConfig(MemberKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One dataset of a mixture, an entry [[mixture]] of the file.
+
+    Attributes:
+        member: its name in the mixture; None: that of the dataset or file, without config, version, numbers.
+        weight: its weight, >= 0; None: no member has one.
+        root: TFDS data directory; None: that of the other members.
+        read: how its examples are read.
+        windows: as in Config; None, also of `transform`: those of the whole recipe.
+    """
+
+    read: ReadOptions = ReadOptions()
+    windows: Windows | None = None
+
+    @property
+    def member_name(self) -> str:
+        """Its name in the mixture."""
+        if self.member is not None:
+            return self.member
+        if not is_one_split(self.name):
+            return self.name.partition(":")[0].partition("/")[0]
+        file = self.name.rpartition("/")[2]  # Of several tars the part before their numbers.
+        return file.partition("{")[0].partition(".")[0].rstrip("-_") or file
+
+
+class RecipeKeys(Dataset, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The other keys at the top of a file that are plain values; see `Config`."""
+
+    is_training: bool = False
+    batch_size: Annotated[int, Meta(ge=1, le=2**16)] | None = None
+    shuffle: bool | None = None
+    repeats: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 42
+    remainder: str | None = None
+    image_mode: str | None = "RGB"
+    epoch_size: _Number | None = None
+    decode: dict[str, bool] | None = None
+    weights: str | None = None
+    schedule: tuple[Part, ...] = ()
+    temperature: float | None = None
+    stop: str | None = None
+
+
+class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A recipe: which dataset is read (see `Dataset`), and how.
+
+    In the file, `num_workers` stands in the table `[loader]`, and a mixture has a table `[[mixture]]` for each dataset;
+    a key that is left out has the default of ParserTfds.
+
+    Attributes:
+        is_training, batch_size, shuffle, repeats, seed, remainder, image_mode, epoch_size, decode: as in ParserTfds; of
+            a mixture, those of all members.
+        read: how examples are read: a table `[read]` with the fields of ReadOptions.
+        preprocess: what is done to images while they are decoded: a table `[preprocess]` with `kind = "train"` or
+            `"eval"` and the fields of TrainPreprocess or EvalPreprocess; None: they come as they are stored.
+        num_workers: loader processes of a rank.
+        windows: the windows of episodes that are the examples, a table `[windows]`; None: examples are whole records.
+        cameras: of windows: field -> its preprocess, a table such as `[preprocess.image_primary]` for each.
+        remote: of URLs: how objects are fetched, and where they are cached: a table `[remote]` with the fields of
+            RemoteOptions, without secrets; None: RemoteOptions().
+        mixture: the datasets that are mixed; None: one is read. Windows and transforms are those of all members that
+            have none of their own.
+        weights: of a mixture: `sizes`; None: those of the members, or no weights.
+        schedule: its later parts, a table `[[schedule]]` for each.
+        temperature, stop: as in ParserMixture; None: its defaults.
+    """
+
+    read: ReadOptions = ReadOptions()
+    preprocess: Preprocess | None = None
+    num_workers: int = 2
+    windows: Windows | None = None
+    cameras: Mapping[str, Preprocess] | None = None
+    remote: RemoteOptions | None = None
+    mixture: tuple[MemberConfig, ...] | None = None
+
+    def make_parser(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        download: bool = False,
+        cache: DecodedCache | None = None,
+        remote: RemoteOptions | None = None,
+    ) -> ParserTfds | ParserBeton | ParserWebDataset | ParserMapStyle | ParserMixture:
+        """Returns the parser that reads it.
+
+        Args:
+            root: TFDS data directory, a path or a URL; None: TFDS's default. A path of a `.beton` file or of tars does
+                not need one.
+            download: whether to prepare a dataset of TFDS that is not there.
+            cache: where decoded images of a dataset of TFDS are kept; None: nowhere.
+            remote: of URLs: how objects are fetched, and where they are cached; None: as the recipe says.
+
+        Raises:
+            ConfigError: values that cannot work together, or not with this dataset.
+            DatasetNotFoundError: the dataset is not prepared under `root`.
+        """
+        remote = remote or self.remote
+        if self.mixture is not None:
+            here: dict[str, Any] = {"download": download, "cache": cache, "remote": remote}
+            return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, **here))
+        names = ["image_key", "target_key", *(one.name for one in fields(ParserOptions))]
+        given = {name: getattr(self, name) for name in names}
+        if self.source is not None or is_one_split(self.name):
+            if found := [name for name in _OF_WINDOWS if getattr(self, name) is not None]:
+                raise ConfigError(
+                    f"{quoted(self.name)} has no windows: they are of datasets of TFDS whose records are episodes. "
+                    f"Leave out {', '.join(found)}."
+                )
+            if self.source is not None:
+                return open_own_dataset(self.source, **given)
+            return open_one_split(self.name, **given, remote=remote)
+        if self.cameras is not None:
+            of_image = {} if self.preprocess is None else {"image": self.preprocess}
+            given["preprocess"] = {**self.cameras, **of_image}
+        if self.transform is not None:
+            given["transform"] = [one.make() for one in self.transform]
+        given |= {"windows": self.windows, "fields": self.fields, "remote": remote}
+        return ParserTfds(root, self.name, self.split or "train", download=download, cache=cache, **given)
+
+    def for_evaluation(self) -> "Config":
+        """Returns this recipe without what it says of training only: every example once, in order."""
+        return msgspec.structs.replace(
+            self, is_training=False, shuffle=None, repeats=0, remainder=None, epoch_size=None
+        )
+
+    def mix(self, open_member: "Callable[[MemberConfig, Config], ParserBase]") -> ParserMixture:
+        """Returns the mixture, as this recipe mixes its members; in evaluation without their weights.
+
+        Args:
+            open_member: returns the parser of a member, of whose dataset it is given the recipe: what belongs to an
+                epoch is the mixture's.
+
+        Raises:
+            ConfigError, DatasetNotFoundError: as `open_member`, with the member's name; and as ParserMixture.
+        """
+        members: dict[str, ParserBase] = {}
+        for one in self.mixture or ():
+            own = {name: getattr(one, name) for name in (*Dataset.__struct_fields__, "read")}
+            own["windows"] = one.windows or self.windows
+            own["transform"] = self.transform if one.transform is None else one.transform
+            recipe = msgspec.structs.replace(self, mixture=None, preprocess=None, epoch_size=None, **own)
+            try:
+                members[one.member_name] = open_member(one, recipe)
+            except (ConfigError, DatasetNotFoundError) as error:
+                raise type(error)(f"Member {quoted(one.member_name)} of the mixture: {error}") from None
+        given = {name: getattr(self, name) for name in ("preprocess", "read", *_OF_EPOCHS)}
+        return ParserMixture(members, **given, **(self.mixing if self.is_training else {}))
+
+    @property
+    def mixing(self) -> dict[str, Any]:
+        """The arguments of ParserMixture that say how its members are mixed; none without weights."""
+        own = {one.member_name: one.weight for one in self.mixture or () if one.weight is not None}
+        first = self.weights or own
+        if not first:
+            return {}
+        parts = [(0, first), *((one.start, one.weights) for one in self.schedule)]
+        others = {name: value for name in ("temperature", "stop") if (value := getattr(self, name)) is not None}
+        return {"weights": parts if self.schedule else first, **others}
