@@ -58,6 +58,23 @@ def test_cameras_have_random_numbers_of_their_own() -> None:
     assert ((crops[0] != crops[1]).any(axis=(1, 2, 3, 4))).sum() > 15
 
 
+def test_a_preprocess_belongs_to_the_name_and_crops_to_the_camera(robots: Robots) -> None:
+    names = dict.fromkeys(["whole", "now", "past", "small"], "observation/image")
+    crops = {"now": TrainPreprocess(size=8), "past": TrainPreprocess(size=8), "small": TrainPreprocess(size=4)}
+    parser = make_parser(robots, crops, {"past": [-1, 0]}, fields=names, batch_size=55, shuffle=False)
+    (batch,) = parser.batches(fields=[*names, "observation/image"])
+    found = batch.features
+    np.testing.assert_array_equal(found["past"][:, 1], found["now"])
+    assert (found["past"].shape, found["small"].shape) == ((55, 2, 3, 8, 8), (55, 3, 4, 4))
+    (stored,) = make_parser(robots, None, {}, batch_size=55, shuffle=False).batches(fields=["primary"])
+    for name in ("whole", "observation/image"):
+        np.testing.assert_array_equal(found[name], stored.features["primary"])
+    specs = parser.element_spec.fields
+    assert [specs[name].shape for name in names] == [(3, 16, 16), (3, 8, 8), (2, 3, 8, 8), (3, 4, 4)]
+    again = make_parser(robots, {"primary": TrainPreprocess(size=8)}, {}, batch_size=55, shuffle=False)
+    np.testing.assert_array_equal(next(iter(again.batches(fields=["primary"]))).features["primary"], found["now"])
+
+
 def test_crops_do_not_depend_on_the_world_or_where_reading_begins(robots: Robots) -> None:
     expected = list(make_parser(robots, CROPS, batch_size=12).batches(epoch=2, fields=["primary"]))
     parser = make_parser(robots, CROPS, batch_size=4)

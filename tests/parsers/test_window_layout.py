@@ -27,7 +27,7 @@ def turned_round(feature: Feature) -> Feature:
 def test_the_layout_does_not_depend_on_the_order_in_which_features_were_read(make_features: Callable[[], Any]) -> None:
     features = plain_features(make_features())
     layouts = [
-        make_window_features(one, find_sequence(one, "steps", "made"), {"steps/action": (0, 1)}, "made")
+        make_window_features(one, find_sequence(one, "steps", "made"), {"steps/action": {(0, 1): ""}}, "made")
         for one in (features, turned_round(features))
     ]
     assert layouts[0] == layouts[1]

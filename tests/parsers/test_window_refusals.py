@@ -31,6 +31,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"windows": Windows(offsets={"episode_metadata/file_path": [0]})}, "is one value an episode, and offsets are"),
     ({"windows": Windows(offsets={"observation": [0]})}, "'observation' holds several features"),
     ({"windows": Windows(offsets={"action": [0], "steps/action": [1]})}, "has two lists of offsets"),
+    ({"windows": Windows(offsets={"action": [0], "steps/action": [1]})}, "fields={'past': 'action', 'future': 'act"),
     ({"windows": Windows(offsets={"action": [-100]})}, "leave every episode: the nearest one is -100"),
     ({"windows": Windows(offsets={"action": [69]}, whole=True)}, "nothing: it has 1 window."),
     ({"windows": Windows(offsets={"action": [70]}, whole=True)}, "leave every episode"),

@@ -76,6 +76,26 @@ def test_what_is_stored_stays_as_it_is_beside_it(robots: Robots) -> None:
         np.testing.assert_array_equal(batch.features["action"], other.features["action"])
 
 
+def test_a_transform_belongs_to_the_name(robots: Robots) -> None:
+    names = {"state": "observation/state", "target": "observation/state"}
+
+    def relative_target(window: dict[str, Any]) -> dict[str, Any]:
+        return {"target": window["target"] - window["state"]}
+
+    parser = open_parser(
+        robots,
+        windows=Windows(offsets={"target": [1, 2]}),
+        fields=names,
+        transform=WindowTransform(relative_target, ["target", "state"], ["target"]),
+    )
+    plain = open_parser(robots, windows=Windows(offsets={"observation/state": [0, 1, 2]}))
+    stored = plain.batches(fields=["observation/state"])
+    for batch, other in zip(parser.batches(fields=["state", "target"]), stored, strict=True):
+        steps = other.features["observation/state"]
+        np.testing.assert_array_equal(batch.features["state"], steps[:, 0])
+        np.testing.assert_array_equal(batch.features["target"], steps[:, 1:] - steps[:, :1])
+
+
 def test_images_can_go_through_it(robots: Robots) -> None:
     def newest(window: dict[str, Any]) -> dict[str, Any]:
         return {"newest": window["observation/image"][-1]}

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from zygote import forked_instead_of_fresh, tensorflow_zygote
 
 from parsers.robot_episodes import LENGTHS, Robots, read_episodes, shard_paths, value_at, write_dataset_of
-from parsers.window_values import check_batches, expected_value, step_fields
+from parsers.window_values import assert_equal, check_batches, expected_value, step_fields
 from tfds_torch.demo import prepare_fake
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -124,10 +125,10 @@ def test_names_of_ones_own_and_texts(robots: Robots) -> None:
         "image_primary": "steps/observation/image",
         "task": "language_instruction",
     }
-    windows = Windows(offsets={"image_primary": [-1, 0], "language_instruction": [0, 1]}, texts=["task"])
+    windows = Windows(offsets={"image_primary": [-1, 0], "task": [0, 1]}, texts=["task"])
     parser = ParserTfds(robots.root, "libero_like", windows=windows, fields=names, batch_size=55)
     (batch,) = parser.batches(fields=["image", "image_primary", "task", "observation/image", "step", "episode"])
-    np.testing.assert_array_equal(batch.features["image_primary"], batch.features["observation/image"])
+    np.testing.assert_array_equal(batch.features["image_primary"][:, 1], batch.features["observation/image"])
     for row, (number, step) in enumerate(
         zip(batch.features["episode"].tolist(), batch.features["step"].tolist(), strict=True)
     ):
@@ -137,6 +138,81 @@ def test_names_of_ones_own_and_texts(robots: Robots) -> None:
         assert batch.features["task"][row] == [text.decode() for text in texts]
     assert {"image", "image_primary", "task", "image_primary_pad", "task_pad"} <= set(parser.element_spec.fields)
     assert "observation/image" not in parser.element_spec.fields
+
+
+def steps_at(robots: Robots, name: str, key: str, offsets: Sequence[int]) -> np.ndarray:
+    """Returns what TFDS reads of a feature at steps of every window, [n, T, ...]; the ends of an episode repeat."""
+    return np.array(
+        [
+            [value_at(episode["steps"][min(max(0, at + offset), len(episode["steps"]) - 1)], key) for offset in offsets]
+            for episode in robots.episodes[name]
+            for at in range(len(episode["steps"]))
+        ]
+    )
+
+
+STATES = {"state": "observation/state", "target": "observation/state"}
+TARGET = [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets"),
+    [
+        (STATES, {"target": TARGET}),
+        ({**STATES, "past": "steps/observation/state"}, {"target": TARGET, "past": [-1, 0]}),
+        ({"target": "observation/state"}, {"target": TARGET}),
+        ({"state": "observation/state"}, {"observation/state": TARGET}),
+        ({"state": "observation/state", "past": "observation/state"}, {"steps/observation/state": TARGET, "past": [0]}),
+    ],
+)
+@pytest.mark.parametrize("pad", ["edge", "zero"])
+def test_offsets_belong_to_the_name_and_not_to_its_feature(
+    robots: Robots, names: dict[str, str], offsets: dict[str, Any], pad: Any
+) -> None:
+    windows = Windows(offsets=offsets, pad=pad)
+    parser = ParserTfds(robots.root, "libero_like", windows=windows, fields=names, batch_size=55)
+    fields = [*names, "observation/state", "steps/observation/state"]
+    given = {name.removeprefix("steps/"): steps for name, steps in offsets.items()}
+    padding = [f"{name}_pad" for name in fields if name.removeprefix("steps/") in given]
+    (batch,) = parser.batches(fields=[*fields, *padding])
+    columns = parser.columns(fields)
+    own_steps = steps_at(robots, "libero_like", "observation/state", [0])[:, 0]
+    for name in fields:
+        found, steps = batch.features[name], given.get(name.removeprefix("steps/"))
+        np.testing.assert_array_equal(columns[name], own_steps)
+        if steps is None:
+            np.testing.assert_array_equal(found, own_steps, name)
+            with pytest.raises(ConfigError, match="has no offsets"):
+                parser.check_fields([f"{name}_pad"])
+            continue
+        outside = batch.features[f"{name}_pad"]
+        expected = steps_at(robots, "libero_like", "observation/state", steps)
+        if pad == "zero":
+            expected[outside] = 0
+        np.testing.assert_array_equal(found, expected, name)
+    specs = parser.element_spec.fields
+    for name in {*names, *given}:
+        assert (specs[name].shape, specs[name].dtype) == (batch.features[name].shape[1:], np.float32)
+        assert (f"{name}_pad" in specs) == (name in given)
+
+
+def test_every_kind_of_feature_can_have_two_names(robots: Robots) -> None:
+    for dataset in LENGTHS:
+        keys = step_fields(robots, dataset)
+        names = {f"{key.replace('/', '_')}_{way}": key for key in keys for way in ("now", "then")}
+        offsets = {name: [0, 2] for name in names if name.endswith("_then")}
+        windows = Windows(offsets=offsets, texts=[name for name in names if "instruction_then" in name])
+        parser = ParserTfds(robots.root, dataset, windows=windows, fields=names, batch_size=9)
+        for batch in parser.batches(fields=[*names, "episode", "step"]):
+            places = zip(batch.features["episode"].tolist(), batch.features["step"].tolist(), strict=True)
+            for row, (number, step) in enumerate(places):
+                episode = robots.episodes[dataset][number]
+                for name, key in names.items():
+                    expected = expected_value(episode, key, step, offsets.get(name))
+                    if name in windows.texts:
+                        expected = [text.decode() for text in expected]
+                    is_jpeg = key.startswith("observation/image_")
+                    assert_equal(batch.features[name][row], expected, name, 2.0 if is_jpeg else 0.0)
 
 
 def test_zeros_stand_outside_of_an_episode(robots: Robots) -> None:

@@ -49,6 +49,26 @@ class WindowField:
 
 
 @dataclass(frozen=True)
+class OtherColumns:
+    """A field whose columns have longer names: windows have its feature several times, with other steps each.
+
+    Attributes:
+        inner: decodes it.
+        suffix: what stands behind the keys of `inner`.
+    """
+
+    inner: FieldDecoder
+    suffix: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return tuple(key + self.suffix for key in self.inner.keys)
+
+    def decode(self, columns: Columns) -> Any:  # noqa: D102
+        return self.inner.decode({**columns, **{key: columns[key + self.suffix] for key in self.inner.keys}})
+
+
+@dataclass(frozen=True)
 class WindowImageField(OneKeyField):
     """Encoded uint8 images of windows, channels first: uint8 [n, T, C, H, W], in memory channels last.
 
@@ -56,7 +76,7 @@ class WindowImageField(OneKeyField):
     of lists of T arrays.
 
     All images of a window get the same random numbers, and so the same crop and flip where they are of one size; each
-    camera has random numbers of its own.
+    camera has random numbers of its own, which all names of its feature share.
 
     Attributes:
         has_time: whether windows have T images each, rather than one.
@@ -64,6 +84,7 @@ class WindowImageField(OneKeyField):
         padding: the stored field that says which images become zeros; None: none do.
         preprocess: cuts and resizes them; None: they stay as they are.
         jpeg_decoder: as of `ImageDecoder`.
+        feature: that of the camera; None: it has the name of its column.
     """
 
     has_time: bool
@@ -71,6 +92,7 @@ class WindowImageField(OneKeyField):
     padding: str | None = None
     preprocess: Preprocess | None = None
     jpeg_decoder: str = "auto"
+    feature: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:  # noqa: D102
@@ -124,7 +146,8 @@ class WindowImageField(OneKeyField):
         except OtherSizeError:
             raise
         except BadImageError as error:
-            step = f"Image {error.position % num_steps} of the {num_steps} of {self.key!r}: " if self.has_time else ""
+            name = self.feature or self.key
+            step = f"Image {error.position % num_steps} of the {num_steps} of {name!r}: " if self.has_time else ""
             raise BadImageError(error.position // num_steps, f"{step}{error.reason}") from None
         except PreprocessError as error:
             raise PreprocessError(error.position // num_steps, error.reason) from error.__cause__
@@ -132,7 +155,7 @@ class WindowImageField(OneKeyField):
     def _transform(self, samples: Samples) -> ImageTransform:
         if self.preprocess is None or samples.are_whole:
             return ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder)
-        seed = samples.seed + crc32(self.key.encode())
+        seed = samples.seed + crc32((self.feature or self.key).encode())
         return ImageTransform(self.mode or "RGB", self.preprocess, seed=seed, jpeg_decoder=self.jpeg_decoder)
 
 

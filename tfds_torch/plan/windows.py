@@ -24,7 +24,8 @@ class Windows:
         sequence: feature that holds the steps of an episode: `steps` in datasets of RLDS.
         offsets: field -> the steps that a window has of it, counted from its own step: `{"action": range(16)}` are the
             step and the 15 after it, `{"observation/image": [-1, 0]}` the one before it and itself. Such a field gets
-            an axis of time: [B, T, ...]. Fields that are not named are those of the window's own step: [B, ...].
+            an axis of time: [B, T, ...]. Fields that are not named are those of the window's own step: [B, ...], also
+            where another name of the same feature has offsets.
         stride: steps from one window to the next in an episode, >= 1; the first one begins at step 0.
         pad: what stands where an offset leaves the episode: `edge`, its first or last step; `zero`, zeros, and empty
             texts. The field `<name>_pad`, bool [B, T], says where that is.

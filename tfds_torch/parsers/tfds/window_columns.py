@@ -88,7 +88,7 @@ class WindowColumns:
 
     def _known(self, names: Sequence[str], episode: Int64Array, step: Int64Array) -> dict[str, NDArray[Any]]:
         """Returns those fields of windows that begin at steps of episodes, int64 [n], that are arithmetic."""
-        offsets = {padding_key(key): own for key, own in self.fields.offsets.items()}
+        offsets = {padding_key(key): own for key, own in self.source.features.offsets.items()}
         known: dict[str, NDArray[Any]] = {}
         for name in names:
             (key, *_) = self.fields.encoded_field(name).decoder.keys
@@ -117,7 +117,7 @@ class WindowColumns:
                 f"is {quoted(found.feature)}, which does not have one size in every step: it cannot be one array. It "
                 f"comes in batches()",
             )
-        is_text = (isinstance(leaf, Leaf) and leaf.kind == "text") or name in self.fields.windows.texts
+        is_text = (isinstance(leaf, Leaf) and leaf.kind == "text") or self.fields.is_text(name)
         return _Column(decoder, spec, is_of_steps, is_text)
 
     def _has_one_size(self, found: FoundFeature, decoder: FieldDecoder, spec: object, is_of_steps: bool) -> bool:

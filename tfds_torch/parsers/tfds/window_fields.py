@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
-from tfds_torch.engines.window_fields import WindowField, WindowImageField
+from tfds_torch.engines.window_fields import OtherColumns, WindowField, WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess, height_and_width
@@ -52,7 +52,7 @@ class WindowFields(WindowNames):
         return WindowSource(
             episodes,
             self.windows,
-            make_window_features(self.features, self._sequence, self.offsets, self.dataset),
+            make_window_features(self.features, self._sequence, self.columns, self.dataset),
         )
 
     @property
@@ -80,27 +80,32 @@ class WindowFields(WindowNames):
         if own is not None:
             return StoredField(own)
         found = self.find(name)
-        key, offsets = "/".join(found.path), self.offsets_of(name)
-        padding = padding_key(key) if offsets is not None and self.windows.pad == "zero" else None
+        key, offsets, suffix = "/".join(found.path), self.offsets_of(name), self.column_suffix(name)
+        padding = padding_key(key + suffix) if offsets is not None and self.windows.pad == "zero" else None
         if self._is_camera(found):
             if name == "image":
                 self._check_has_no_time(key, offsets)
-                return ImageField(key, image_mode)
+                return ImageField(key + suffix, image_mode)
             mode = _MODES.get(self._in_one_step(found).feature.spec.shape[-1] or 0)
-            return WindowImageField(key, offsets is not None, mode, padding, self._preprocess_of(found))
+            return WindowImageField(
+                key + suffix, offsets is not None, mode, padding, self._preprocess_of(name), feature=key
+            )
         if name == "image":
             raise ConfigError(
                 f"{self.dataset}: the field 'image' must be one uint8 image a step, and {quoted(self._short(key))} is "
                 f"{quoted(found.feature)}. Ask for it by another name."
             )
-        is_text = name in self.windows.texts
-        if _is_bytes(found.feature):
-            return WindowField(StoredField(key), padding, is_text)
+        is_text, is_frame = self.is_text(name), False
         one_step = self._in_one_step(found)
-        if is_stored_as_it_is(one_step.feature) and not one_step.sequence_depth:
-            return WindowField(stored_field(one_step), padding)
-        features = self._one_step if offsets is None and self._is_of_steps(key) else self.features
-        return WindowField(structured_field(features, found.path), padding, is_text, self._is_frame(found))
+        inner: FieldDecoder
+        if _is_bytes(found.feature):
+            inner = StoredField(key)
+        elif is_stored_as_it_is(one_step.feature) and not one_step.sequence_depth:
+            inner, is_text = stored_field(one_step), False
+        else:
+            features = self._one_step if offsets is None and self._is_of_steps(key) else self.features
+            inner, is_frame = structured_field(features, found.path), self._is_frame(found)
+        return WindowField(OtherColumns(inner, suffix) if suffix else inner, padding, is_text, is_frame)
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored, without a preprocess: that of one step encoded."""
@@ -110,7 +115,8 @@ class WindowFields(WindowNames):
             return EncodedField(self.field(name, None), "value", self._spec(name))
         found = self.find(name)
         if self.offsets_of(name) is None and self._is_camera(found):
-            return EncodedField(StoredField("/".join(found.path)), "image", self._in_one_step(found).feature.spec)
+            stored = StoredField("/".join(found.path) + self.column_suffix(name))
+            return EncodedField(stored, "image", self._in_one_step(found).feature.spec)
         return EncodedField(self.field(name, None), "value", self._spec(name))
 
     def _check_has_no_time(self, key: str, offsets: tuple[int, ...] | None) -> None:
@@ -129,7 +135,7 @@ class WindowFields(WindowNames):
         found = self.find(name)
         spec = self._in_one_step(found).feature.spec
         if self._is_frame(found):
-            preprocess = self._preprocess_of(found)
+            preprocess = self._preprocess_of(name)
             size = spec.shape[:-1] if preprocess is None else height_and_width(preprocess.size)
             spec = replace(spec, shape=(spec.shape[-1], *size))
         return replace(spec, shape=(*time, *spec.shape)) if isinstance(spec, FieldSpec) else spec
@@ -143,8 +149,9 @@ class WindowFields(WindowNames):
         """The fields that are uint8 images, one a step."""
         return list(filter(self.is_camera, self._all_names))
 
-    def _preprocess_of(self, found: FoundFeature) -> Preprocess | None:
-        return next((one for name, one in self.cameras.items() if self.find(name).path == found.path), None)
+    def _preprocess_of(self, name: str) -> Preprocess | None:
+        field = self.name_of(name)
+        return next((one for camera, one in self.cameras.items() if self.name_of(camera) == field), None)
 
     def _is_camera(self, found: FoundFeature) -> bool:
         """Whether a step has one uint8 image of a feature."""

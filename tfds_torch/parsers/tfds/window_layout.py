@@ -58,14 +58,15 @@ def _is_sequence(found: FoundFeature | None) -> bool:
 
 
 def make_window_features(
-    features: Feature, sequence: FoundFeature, offsets: Mapping[str, tuple[int, ...]], dataset: str
+    features: Feature, sequence: FoundFeature, columns: Mapping[str, Mapping[tuple[int, ...], str]], dataset: str
 ) -> WindowFeatures:
     """Returns what windows have of the features of their episodes.
 
     Args:
         features: those of the dataset.
         sequence: the one that holds the steps.
-        offsets: key of a feature of steps, from the top level down -> the steps that a window has of it.
+        columns: key of a feature of steps, from the top level down -> the steps that a window has of it, none for its
+            own -> what stands behind the feature's name in the column of these.
         dataset: for messages.
 
     Raises:
@@ -75,13 +76,17 @@ def make_window_features(
     values: list[str] = []
     numbers: dict[str, Numbers] = {}
     stored_as: dict[str, tuple[str, ...]] = {}
-    own_offsets: dict[str, tuple[int, ...]] = {}
+    offsets: dict[str, tuple[int, ...]] = {}
+    copies: dict[str, str] = {}
     # TFDS reads a dataset's features in another order in each process, and the index is kept for all of them.
     for name, leaf, depth in sorted(_leaves(features), key=lambda found: found[0]):
         is_of_steps = name == key or name.startswith(f"{key}/")
         for stored, spec in _stored_fields(name, leaf):
-            if is_of_steps and name in offsets:
-                own_offsets[stored] = offsets[name]
+            for own_offsets, suffix in columns.get(name, {}).items():
+                if own_offsets:
+                    offsets[stored + suffix] = own_offsets
+                if suffix:
+                    copies[stored + suffix] = stored
             found = _numbers_of(spec)
             if is_of_steps and depth == 1 and spec.shape == () and found is None:
                 values.append(stored)
@@ -95,7 +100,7 @@ def make_window_features(
             f"cannot be counted. Its features are {quoted(sequence.feature)}."
         )
     others = tuple(part for parts in stored_as.values() for part in parts)
-    return WindowFeatures(EpisodeLayout(key, tuple(values), numbers, others), own_offsets, stored_as)
+    return WindowFeatures(EpisodeLayout(key, tuple(values), numbers, others), offsets, stored_as, copies)
 
 
 def step_layouts(features: Feature, dataset: str) -> list[EpisodeLayout]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, stored_key
@@ -27,6 +28,18 @@ PADDING = "_pad"
 """Behind the name of a field with offsets: which of its steps are outside of the episode."""
 
 
+class FieldName(NamedTuple):
+    """A name of a feature: offsets, texts and preprocesses belong to it, and not to the other names of the feature.
+
+    Attributes:
+        key: the feature, from the top level down.
+        own: a name of the user's own; empty: the feature's, however it is written.
+    """
+
+    key: str
+    own: str = ""
+
+
 @dataclass(frozen=True)
 class WindowNames:
     """The names of windows' fields.
@@ -34,6 +47,7 @@ class WindowNames:
     A name is one that `names` gives; a feature of steps, counted from the sequence that holds them
     (`observation/image`); or a feature from the top level down, as those of whole episodes are
     (`episode_metadata/file_path`). Beside these there are `episode`, `step`, and `<name>_pad` of a field with offsets.
+    A feature may have several names, each with offsets of its own, or none.
 
     Attributes:
         dataset: its name, for messages.
@@ -62,22 +76,48 @@ class WindowNames:
             self._resolve(key)
 
     @cached_property
-    def offsets(self) -> dict[str, tuple[int, ...]]:
-        """Key of a feature from the top level down -> the steps that a window has of it."""
-        found: dict[str, tuple[int, ...]] = {}
+    def offsets(self) -> dict[FieldName, tuple[int, ...]]:
+        """The steps that a window has of a field, where it has others than its own."""
+        found: dict[FieldName, tuple[int, ...]] = {}
         for name, offsets in self.windows.offsets.items():
-            key = "/".join(self.find(name).path)
-            if not self._is_of_steps(key):
+            field = self.name_of(name)
+            if not self._is_of_steps(field.key):
                 raise ConfigError(
                     f"{self.dataset}: {quoted(name)} is one value an episode, and offsets are for features of steps, "
                     f"those of {quoted(self.windows.sequence)}. Leave it out of offsets."
                 )
-            if found.setdefault(key, tuple(offsets)) != tuple(offsets):
+            if found.setdefault(field, tuple(offsets)) != tuple(offsets):
+                short = quoted(self._short(field.key))
                 raise ConfigError(
-                    f"{self.dataset}: the feature {quoted(key)} has two lists of offsets. A window has one: ask for "
-                    f"all steps, and divide them in the training loop."
+                    f"{self.dataset}: {quoted(name)} has two lists of offsets. Give the feature two names, each with "
+                    f"its own: fields={{'past': {short}, 'future': {short}}}."
                 )
         return found
+
+    @cached_property
+    def columns(self) -> dict[str, dict[tuple[int, ...], str]]:
+        """Key of a feature that some name has offsets for -> offsets -> what stands behind the key in their column.
+
+        Empty offsets are the window's own step, for the names of the feature without any.
+        """
+        found: dict[str, dict[tuple[int, ...], str]] = {}
+        for key in dict.fromkeys(field.key for field in self.offsets):
+            own = [name for name, of in self.names.items() if "/".join(self._resolve(of).path) == key]
+            asked = {self.offsets.get(FieldName(key, name), ()) for name in ("", *own)}
+            (first, *others) = sorted(asked - {()})
+            found[key] = {first: ""} | {offsets: f" at {list(offsets)}" for offsets in others}
+            if () in asked:
+                found[key][()] = " at its own step"
+        return found
+
+    def name_of(self, name: str) -> FieldName:
+        """Returns the name of a field in one form, however it is written; raises ConfigError as `find`."""
+        return FieldName("/".join(self.find(name).path), name if name in self.names else "")
+
+    def column_suffix(self, name: str) -> str:
+        """Returns what stands behind the keys of a field in its columns, where its feature has several of them."""
+        field = self.name_of(name)
+        return self.columns.get(field.key, {}).get(self.offsets.get(field, ()), "")
 
     def find(self, name: str) -> FoundFeature:
         """Returns the feature behind a field.
@@ -98,7 +138,11 @@ class WindowNames:
         """Returns the steps that a window has of a field; None: its own step, or it is one value an episode."""
         if name in OWN_FIELDS or (name not in self.names and self._look_up(name) is None):
             return None
-        return self.offsets.get("/".join(self.find(name).path))
+        return self.offsets.get(self.name_of(name))
+
+    def is_text(self, name: str) -> bool:
+        """Whether bytes of a field come as str."""
+        return bool(self.windows.texts) and self.name_of(name) in set(map(self.name_of, self.windows.texts))
 
     def has(self, name: str) -> bool:
         """Whether there is a feature behind a field."""
@@ -113,7 +157,7 @@ class WindowNames:
             return None
         if self.names.get(base, base) != base or self._look_up(base) is not None:
             if self.offsets_of(base) is not None:
-                return padding_key("/".join(self.find(base).path))
+                return padding_key("/".join(self.find(base).path) + self.column_suffix(base))
             raise ConfigError(
                 f"{self.dataset}: there is no field {quoted(name)}: {quoted(base)} has no offsets, so no step of it is "
                 f"outside of an episode. Fields with offsets are {', '.join(self.windows.offsets) or 'none'}."
@@ -141,8 +185,9 @@ class WindowNames:
 
     @property
     def _all_names(self) -> list[str]:
-        """A name for each feature: the one that `names` gives, else its own."""
+        """A name for each feature: those that `names` gives, else its own, which also stands where it has offsets."""
         named = {"/".join(self._resolve(key).path) for key in self.names.values()}
+        named -= {field.key for field in self.offsets if not field.own}
         return [*self.names, *(self._short(key) for key, _ in list_leaves(self.features) if key not in named)]
 
     @property

@@ -66,7 +66,7 @@ class WindowSource(ReadByNumber):
 
     def steps(self) -> "WindowSource":
         """Returns all steps of the same episodes, one after the other, each with one value of a feature of steps."""
-        features = replace(self.features, offsets={})
+        features = replace(self.features, offsets={}, copies={})
         steps = WindowSource(self.episodes, Windows(self.windows.sequence), features)
         steps._stamps = self._stamps
         steps._reader = replace(self.reader, features=features, table=WindowTable(self.reader.num_steps))
@@ -101,13 +101,14 @@ class WindowSource(ReadByNumber):
     def specs(self) -> Mapping[str, FieldSpec]:
         """The fields of a window, as they are stored."""
         specs = dict(self.episodes.specs)
-        for key, spec in self.episodes.specs.items():
-            offsets = self.features.offsets.get(key)
+        for column in (*self.episodes.specs, *self.features.copies):
+            feature = self.features.feature_of(column)
+            spec, offsets = self.episodes.specs[feature], self.features.offsets.get(column)
             time = () if offsets is None else (len(offsets),)
-            if self.features.is_of_steps(key):
-                specs[key] = replace(spec, shape=(*time, *spec.shape[1:]))
+            if self.features.is_of_steps(feature):
+                specs[column] = replace(spec, shape=(*time, *spec.shape[1:]))
             if offsets is not None:
-                specs[padding_key(key)] = FieldSpec(time, np.dtype(np.bool_))
+                specs[padding_key(column)] = FieldSpec(time, np.dtype(np.bool_))
         return specs | {EPISODE: FieldSpec((), np.dtype(np.int64)), STEP: FieldSpec((), np.dtype(np.int64))}
 
     @cached_property

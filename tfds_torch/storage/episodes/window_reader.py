@@ -39,13 +39,19 @@ class WindowFeatures:
 
     Attributes:
         layout: the features of a record.
-        offsets: feature -> the steps that a window has of it.
+        offsets: column -> the steps that a window has of its feature.
         stored_as: of features that are stored as several others, such as sequences within steps: which.
+        copies: column -> its feature, of which a window has other steps in a column of its name.
     """
 
     layout: EpisodeLayout
     offsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     stored_as: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+
+    def feature_of(self, column: str) -> str:
+        """Returns the feature that a column is of: mostly that of its name."""
+        return self.copies.get(column, column)
 
     def is_of_steps(self, key: str) -> bool:
         """Whether a feature has a value for each step, rather than one for the episode."""
@@ -117,7 +123,7 @@ class WindowReader:
     def announce(self, index: Int64Array, fields: Sequence[str]) -> None:
         """Asks the system to read ahead what windows, int64 [n], have of some fields."""
         episode, step = self.table.locate(index)
-        keys = [key for key in fields if key in self.episodes.specs]
+        keys = [key for key in fields if self.features.feature_of(key) in self.episodes.specs]
         units, example = _all_units({key: self._units_of(key, episode, step) for key in keys}, episode)
         distinct, first, _ = unique(units)
         ranges = ranges_of(self.index, example[first], distinct)
@@ -148,15 +154,16 @@ class WindowReader:
             f"{self.episodes.name} cannot be decoded{cause} {reason}"
         )
 
-    def _units_of(self, key: str, episode: Int64Array, step: Int64Array) -> _Asked:
-        """Returns the units of a feature for windows that begin at steps of episodes, int64 [n] both."""
+    def _units_of(self, column: str, episode: Int64Array, step: Int64Array) -> _Asked:
+        """Returns the units of a column for windows that begin at steps of episodes, int64 [n] both."""
         layout, record, num_steps = self.features.layout, self.records[episode], self.num_steps[episode]
+        key = self.features.feature_of(column)
         if key not in self.episodes.specs:
             raise ConfigError(f"{self.episodes.name}: a window has no stored field {quoted(key)}.")
         if key not in layout.values and key not in layout.numbers:
             units = np.stack([self.index.first_units(part, record) for part in self.features.parts_of(key)], axis=1)
             return _Asked(units, units, units)
-        rows, _ = window_rows(step, num_steps, self.features.offsets.get(key, (0,)))
+        rows, _ = window_rows(step, num_steps, self.features.offsets.get(column, (0,)))
         first = self.index.first_units(key, record)[:, None]
         if key in layout.values:
             return _Asked(first + rows, rows, rows)
@@ -164,39 +171,42 @@ class WindowReader:
         block = rows // size
         return _Asked(first + block, rows % size, np.minimum(size, num_steps[:, None] - block * size))
 
-    def _column(self, key: str, asked: _Asked, found: Sequence[bytes], places: Int64Array, index: Int64Array) -> Any:
-        """Returns the values of a feature of n windows; `places`, int64 [n, T], says which of the units found."""
-        features, spec = self.features, self.episodes.specs[key]
+    def _column(self, name: str, asked: _Asked, found: Sequence[bytes], places: Int64Array, index: Int64Array) -> Any:
+        """Returns the values of a column of n windows; `places`, int64 [n, T], says which of the units found."""
+        features, key = self.features, self.features.feature_of(name)
+        spec = self.episodes.specs[key]
         if key in features.layout.values:
-            return value_column(found, places, has_time=key in features.offsets)
+            return value_column(found, places, has_time=name in features.offsets)
         if (numbers := features.layout.numbers.get(key)) is not None:
             rows = number_column(found, places, asked.rows, asked.steps_of_unit, numbers, np.dtype(spec.dtype))
-            time = (len(features.offsets[key]),) if key in features.offsets else ()
+            time = (len(features.offsets[name]),) if name in features.offsets else ()
             return rows.reshape(len(places), *time, *(side or 0 for side in spec.shape[1:]))
         records = list(examples_of_units(found, places, features.parts_of(key)))
         try:
             column = self.examples.read(records, [key])[key]
         except BadExampleError as error:
             raise self.undecodable(int(index[error.position]), error.reason) from None
-        return self._steps_of(key, column, index) if features.is_of_steps(key) else column
+        return self._steps_of(name, column, index) if features.is_of_steps(key) else column
 
-    def _steps_of(self, key: str, column: Sequence[Any], index: Int64Array) -> list[Any]:
+    def _steps_of(self, name: str, column: Sequence[Any], index: Int64Array) -> list[Any]:
         """Returns the steps of windows out of a feature that was decoded for whole episodes."""
         episode, step = self.table.locate(index)
         num_steps = self.num_steps[episode]
         for number, steps, values in zip(index.tolist(), num_steps.tolist(), column, strict=True):
             if len(values) != steps:
+                key = self.features.feature_of(name)
                 raise self.undecodable(
                     number, f"Its feature {quoted(key)} has {len(values)} steps, and others have {steps}."
                 )
-        offsets = self.features.offsets.get(key)
+        offsets = self.features.offsets.get(name)
         rows, _ = window_rows(step, num_steps, offsets or (0,))
         chosen = [[values[row] for row in own] for values, own in zip(column, rows.tolist(), strict=True)]
         return [own[0] for own in chosen] if offsets is None else chosen
 
     def _bad_unit(self, error: BadUnitError, asked: Mapping[str, _Asked], index: Int64Array) -> ShardError:
         """Returns the error for values that do not have their checksum."""
-        position, key, steps = _place_among(asked, error.position)
+        position, column, steps = _place_among(asked, error.position)
+        key = self.features.feature_of(column)
         path, record, step = self.place_of(int(index[position]))
         where = f"{path}: record {record} ({self.episodes.name}, the window at step {step})"
         at = f"at step {steps} " if key in self.features.layout.values else ""
@@ -214,7 +224,7 @@ class WindowReader:
 
 
 def _place_among(asked: Mapping[str, _Asked], position: int) -> tuple[int, str, int]:
-    """Returns window, feature and row of a unit by its position among those of all features."""
+    """Returns window, column and row of a unit by its position among those of all columns."""
     for key, one in asked.items():
         if position < one.units.size:
             width = one.units.shape[1]
