@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -291,6 +292,13 @@ def test_sequences_are_mapped_element_by_element() -> None:
     positions = remap_one({"a": 3, "b": 0}, ["a", "b"], batch(text=[[0, 1], [], [1]])).features["label"]
     assert positions == [[3, 0], [], [0]]
     assert type(positions[0][0]) is int
+
+
+def test_padding_of_sequences_stays_padding() -> None:
+    texts = [np.array([b"b", b"a"], object), np.array([b"c", b"a"], object), [np.array([-100, -100]), [-100]]]
+    source = replace(batch(text=texts), valid=np.array([True, False, False]))
+    first, second, third = remap_one({"a": 3, "b": 0}, None, source).features["label"]
+    assert (first.tolist(), second.tolist(), third[0].tolist(), third[1]) == ([0, 3], [-100] * 2, [-100] * 2, [-100])
 
 
 def test_what_a_map_is_given_is_not_changed() -> None:

@@ -168,6 +168,35 @@ def test_a_class_map_gets_labels_that_were_checked(right: Path, wrong: Path) -> 
         labels_of(ParserTfds(wrong, "marks", **arguments))
 
 
+def padded_labels(root: str, mode: str) -> list[tuple[int, Any, Any]]:
+    """Returns the examples that padding is made of on all of four ranks, and their labels of several forms."""
+    found = []
+    for rank in range(4):
+        for target in ("label", "labels", "rows", ("cat", "label")):
+            parser = ParserTfds(root, "marks", target_key=target, batch_size=2, read=ReadOptions(mode=mode))
+            for batch in parser.batches(World(rank, 4)):
+                labels = batch.features["label"] if batch.label is None else batch.label
+                places = np.flatnonzero(~batch.valid).tolist()
+                found += [(int(batch.index[at]), target, labels[at]) for at in places]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["index", "examples"])
+def test_padding_has_marked_labels_of_every_form(right: Path, mode: str) -> None:
+    found = call_reader(padded_labels, str(right), mode)
+    assert len(found) == 6 * 4
+    for number, target, label in found:
+        stored = values_of(number)
+        if target == "label":
+            assert label == -100
+        elif target == "labels":
+            assert label.tolist() == [-100] * len(stored["labels"])
+        elif target == "rows":
+            assert [row.tolist() for row in label] == [[-100] * len(row) for row in stored["rows"]]
+        else:
+            assert label == [-100] * ((stored["cat"] > 0) + (stored["label"] > 0))
+
+
 def read_in_mode(root: str, mode: str) -> str:
     """Returns the error of an evaluation in a stream mode; loads tensorflow."""
     parser = ParserTfds(root, "marks", batch_size=4, read=ReadOptions(mode=mode))

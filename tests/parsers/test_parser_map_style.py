@@ -49,6 +49,46 @@ def only_batch(rows: Any, fields: Sequence[str], **arguments: Any) -> Any:
 # Values
 
 
+LABELS: dict[str, tuple[Any, Any]] = {
+    "an integer": (7, -100),
+    "an unsigned integer by itself": (np.uint8(7), -100),
+    "a float": (7.5, np.nan),
+    "a float16": (np.float16(7), np.nan),
+    "one integer in an array": (np.array([7]), [-100]),
+    "int8": (np.arange(3, dtype=np.int8), [-100] * 3),
+    "one-hot": (np.eye(3, dtype=np.int32)[1], [-100] * 3),
+    "smoothed": (np.full(3, 1 / 3, np.float32), [np.nan] * 3),
+    "a mask": (np.ones((2, 2), np.int64), [[-100] * 2] * 2),
+    "a tensor": (torch.ones(2), [np.nan] * 2),
+    "unsigned": (np.arange(3, dtype=np.uint8), [0, 1, 2]),
+    "booleans": (np.array([True, False]), [True, False]),
+    "a text": ("seven", "seven"),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_of_padding_are_marked_where_their_type_can_be(kind: str) -> None:
+    """Unsigned integers and booleans cannot be; `valid` tells padding apart whatever the labels are."""
+    label, expected = LABELS[kind]
+    parser = ParserMapStyle([{"x": number, "label": label} for number in range(10)], batch_size=4)
+    num_valid = 0
+    for rank in range(4):
+        for batched in (True, False):
+            dataset = ImageDataset(parser, fields=("label", "valid"), world=World(rank, 4), batched=batched)
+            for labels, valid in dataset:
+                rows = zip(labels, valid, strict=True) if batched else [(labels, valid)]
+                for own, is_valid in rows:
+                    num_valid += bool(is_valid) and batched
+                    np.testing.assert_array_equal(np.asarray(own), np.asarray(label if is_valid else expected))
+    assert num_valid == 10
+
+
+def test_ragged_labels_of_padding_are_marked() -> None:
+    parser = ParserMapStyle([{"label": np.arange(number)} for number in range(10)], batch_size=4)
+    labels = [one for batch in parser.batches(World(3, 4), fields=["label"]) for one in batch.features["label"]]
+    assert [one.tolist() for one in labels] == [[-100] * number for number in range(2, 6)]
+
+
 VALUES: dict[str, tuple[Any, Any]] = {
     "int": ([5, -6], np.array([5, -6], np.int64)),
     "float": ([0.5, 2.0], np.array([0.5, 2.0], np.float64)),

@@ -33,6 +33,8 @@ from tfds_torch.plan.order import examples_of
 
 _MOST_SHOWN = 4  # Entries of a list.
 _MOST_SHOWN_BYTES = 40
+_MARKS = {"i": PAD_LABEL, "f": np.nan, "c": np.nan}
+"""Kind of a dtype -> what stands for the label of padding, where it can hold any such mark."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Batch:
             and of `Views` a list of these, one for each view; else a list of B arrays uint8 [H, W, C] of their own
             sizes, or of the bytes of B files where they are not decoded; None when not asked for.
         label: int64 [B], -100 where padded; None when not asked for or when the target is not a scalar integer.
-        valid: bool [B]; False marks padding, which only fills the batch.
+        valid: bool [B]; False marks padding, which only fills the batch. Labels among the features are -100 there where
+            they are signed integers, and NaN where they are floats; others cannot be marked.
         index: int64 [B], positions of the examples in the split.
         id: B strings as TFDS gives them, `<shard file>__<record>`; each is computed when it is looked at.
         features: the other features asked for: name -> array [B, ...] or list of B values.
@@ -274,8 +277,42 @@ def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: i
         valid &= ~decoded.replaced
     if request.content.has_label:
         label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
+    elif "label" in columns and not valid.all():
+        columns["label"] = mark_padding(columns["label"], valid)
     image, ids = columns.pop("image", None), request.source.ids(index)
     return Batch(image, label, valid, index, ids, columns, request.epoch, number)
+
+
+def mark_padding(labels: Any, valid: NDArray[np.bool_]) -> Any:
+    """Returns labels of any form, an array [n, ...] or a list of n values, in which those of padding are marked.
+
+    Signed integers of padding become -100, and floats NaN; unsigned ones, booleans and texts stay as they are.
+
+    Args:
+        labels: they are not changed.
+        valid: bool [n]; False marks padding.
+    """
+    if not isinstance(labels, np.ndarray):
+        return [one if is_valid else _marked(one) for one, is_valid in zip(labels, valid.tolist(), strict=True)]
+    if labels.dtype.kind not in _MARKS:
+        return labels
+    marked = labels.copy()
+    marked[~valid] = _MARKS[labels.dtype.kind]
+    return marked
+
+
+def _marked(label: Any) -> Any:
+    """Returns a label of which every number that can be marked is."""
+    if isinstance(label, dict):
+        return {name: _marked(inner) for name, inner in label.items()}
+    if isinstance(label, list | tuple):
+        return [_marked(inner) for inner in label]
+    if isinstance(label, np.ndarray | np.generic):
+        mark = _MARKS.get(label.dtype.kind)
+        return label if mark is None else np.full_like(label, mark)[()]
+    if isinstance(label, bool) or not isinstance(label, int | float):
+        return label
+    return PAD_LABEL if isinstance(label, int) else float("nan")
 
 
 def _failed(error: TfdsTorchError) -> "Future[DecodedChunk]":

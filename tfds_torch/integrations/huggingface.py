@@ -27,7 +27,7 @@ def use_loaders(trainer: "Trainer", train_loader: Loader, eval_loader: Loader | 
     Its checkpoints hold the training loader's position, and `train(resume_from_checkpoint=...)` goes on exactly there,
     also in another number of processes (with the same global batch). A Loader yields what the model takes: give
     `create_loader` a `collate_fn` that returns a dictionary. `evaluate` on several processes sees padding, with the
-    label -100, which `compute_metrics` has to leave out.
+    label -100 (floats: NaN), which `compute_metrics` has to leave out.
 
     Nothing but this trainer is changed.
 

@@ -78,8 +78,8 @@ class ClassMap:
     def _remap_batch(self, batch: Batch) -> Batch:
         is_text = batch.label is None and isinstance(batch.features["label"][0], str | bytes)
         if batch.label is None and not is_text:
-            values = batch.features["label"]
-            labels = [self._new_value(value, id) for value, id in zip(values, batch.id, strict=True)]
+            values = zip(batch.features["label"], batch.id, batch.valid.tolist(), strict=True)
+            labels = [self._new_value(value, id) if valid else _padded(value) for value, id, valid in values]
             return replace(batch, features=batch.features | {"label": labels})
         features = {name: values for name, values in batch.features.items() if name != "label"}
         sources = batch.features["label"] if batch.label is None else batch.label.tolist()
@@ -130,6 +130,13 @@ class ClassMap:
         if 0 <= source < len(self.source_names):
             return self.entries.get(self.source_names[source])
         return NO_LABEL if source == NO_LABEL else None
+
+
+def _padded(value: Any) -> Any:
+    """Returns the new label of padding: of a sequence as many of them."""
+    if isinstance(value, list):
+        return [_padded(inner) for inner in value]
+    return np.full(value.shape, PAD_LABEL, np.int64) if isinstance(value, np.ndarray) else PAD_LABEL
 
 
 def load_class_map(class_map: object) -> Entries:

@@ -41,7 +41,7 @@ class Remainder(StrEnum):
     """What happens to the examples that do not fill a last global batch.
 
     `WRAP`: it is filled with the first examples of the next pass. `DROP`: it is left out. `PAD`: it is filled with
-    copies that are not `valid` and carry the label -100. `KEEP`: it stays short (one rank only).
+    copies that are not `valid` and carry the label -100 (floats NaN). `KEEP`: it stays short (one rank only).
     """
 
     WRAP = "wrap"

@@ -39,7 +39,8 @@ class MaskedMean:
 
         Args:
             values: a real number or bool per example, [B]; of padding it may be anything, NaN too.
-            valid: bool [B], as the field `valid` gives it (`labels != -100` is the same); None: all of them.
+            valid: bool [B], as the field `valid` gives it; None: all of them. `labels != -100` is the same where a
+                label is one integer, and nowhere else.
 
         Raises:
             ConfigError: values is not one number per example, or valid does not fit it or is not bool.
@@ -55,8 +56,8 @@ class MaskedMean:
         valid = _to_tensor("update: valid", valid)
         if valid.dtype != torch.bool:  # Labels, for example: -100 would be true.
             raise ConfigError(
-                f"MaskedMean.update: valid is {valid.dtype}, and must be bool. Give the field `valid`, or "
-                f"`labels != -100`."
+                f"MaskedMean.update: valid is {valid.dtype}, and must be bool. Give the field `valid`: "
+                f"ImageDataset(parser, fields=('image', 'label', 'valid'))."
             )
         if valid.shape != values.shape:
             raise ConfigError(
