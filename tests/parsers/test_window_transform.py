@@ -1,7 +1,9 @@
 """Functions of one's own over windows: they get what the dataset has, run in workers, and their faults are named."""
 
+import json
 import pickle
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -184,24 +186,148 @@ def test_members_of_a_mixture_agree_by_their_transforms(robots: Robots) -> None:
     assert names == set(members)
 
 
-def test_columns_are_what_is_stored(robots: Robots) -> None:
-    parser = open_parser(robots, transform=RELATIVE)
-    np.testing.assert_array_equal(
-        parser.columns(["action"])["action"], open_parser(robots).columns(["action"])["action"]
+# Columns and statistics.
+
+
+def own_steps(parser: ParserTfds, name: str, place: int | None = 0) -> np.ndarray:
+    """Returns what batches hold of a field, at a place in its axis of time."""
+    batches = list(parser.subset(parser.indices).batches(fields=[name]))
+    values = np.concatenate([batch.features[name] for batch in batches])
+    return values if place is None else values[:, place]
+
+
+def turn_gripper(window: dict[str, Any]) -> dict[str, Any]:
+    action = window["action"].astype(np.float64)
+    action[..., 6] = 1 - action[..., 6]
+    return {"action": action}
+
+
+TURNED = WindowTransform(turn_gripper, ["action"])
+OFFSETS = [[0, 1, 2, 3], [-2, -1, 0], [0]]
+
+
+@pytest.mark.parametrize("offsets", OFFSETS)
+def test_columns_and_statistics_are_what_batches_hold(robots: Robots, offsets: list[int]) -> None:
+    windows = Windows(offsets={"action": offsets})
+    plain = open_parser(robots, windows=windows)
+    for _ in range(2):  # What is kept of what is stored is not taken for it.
+        parser = open_parser(robots, windows=windows, transform=TURNED)
+        columns, stored = parser.columns(["action", "observation/state"]), plain.columns(["action"])["action"]
+        expected = stored.astype(np.float64)
+        expected[:, 6] = 1 - expected[:, 6]
+        assert (columns["action"].dtype, columns["action"].shape) == (np.float64, (55, 7))
+        np.testing.assert_array_equal(columns["action"], expected)
+        np.testing.assert_array_equal(columns["action"], own_steps(parser, "action", offsets.index(0)))
+        np.testing.assert_array_equal(parser.columns(["action"], stored=True)["action"], stored)
+        found, of_stored = parser.statistics(["action"])["action"], plain.statistics(["action"])["action"]
+        np.testing.assert_allclose(found.mean, expected.mean(axis=0))
+        np.testing.assert_allclose(found.mean[6], 1 - of_stored.mean[6])
+        np.testing.assert_allclose([found.min[6], found.max[6]], [1 - of_stored.max[6], 1 - of_stored.min[6]])
+        as_stored = parser.statistics(["action"], stored=True)
+        assert as_stored.as_dict() == plain.statistics(["action"]).as_dict()
+        written = json.loads(parser.statistics(["action"]).as_json())["action"]
+        assert written["q99"] == found.q99.tolist()
+        assert written["mean"][6] == found.mean[6]
+
+
+def scale(window: dict[str, Any], by: float) -> dict[str, Any]:
+    return {"action": window["action"] * by}
+
+
+def test_statistics_are_of_the_function_that_is_there_now(robots: Robots) -> None:
+    for factor in (2, 3):
+        transform = WindowTransform(partial(scale, by=factor), ["action"])
+        found = open_parser(robots, transform=transform).statistics(["action"])["action"]
+        np.testing.assert_allclose(found.max, open_parser(robots).columns(["action"])["action"].max(axis=0) * factor)
+
+
+def test_fields_of_other_shapes_types_and_names(robots: Robots) -> None:
+    """Of a field that the dataset does not have, the steps are those of what it is made of."""
+
+    def widen(window: dict[str, Any]) -> dict[str, Any]:
+        action = window["action"]
+        return {
+            "action": np.concatenate([action, action[:, :1] * 2], axis=1),
+            "delta": action - window["observation/state"][:7],
+            "gripper": action[:, 6],
+            "moves": bool(np.abs(action[0, :6]).max() > 1),
+            "state": window["observation/state"],
+            "text": f"step {window['step']}",
+        }
+
+    gives = ["action", "delta", "gripper", "moves", "state", "text"]
+    parser = open_parser(robots, transform=WindowTransform(widen, ["action", "observation/state", "step"], gives))
+    stored = open_parser(robots).columns(["action", "observation/state", "step"])
+    found = parser.columns(gives)
+    action, state = stored["action"], stored["observation/state"]
+    np.testing.assert_array_equal(found["action"], np.concatenate([action, action[:, :1] * 2], axis=1))
+    np.testing.assert_array_equal(found["delta"], action - state[:, :7])
+    np.testing.assert_array_equal(found["gripper"], action[:, 6])
+    np.testing.assert_array_equal(found["moves"], np.abs(action[:, :6]).max(axis=1) > 1)
+    np.testing.assert_array_equal(found["state"], state)
+    assert found["text"].tolist() == [f"step {step}" for step in stored["step"].tolist()]
+    statistics = parser.statistics(["action", "gripper", "moves"])
+    assert [statistics[name].mean.shape for name in statistics] == [(8,), (), ()]
+    chosen = parser.subset(found["moves"])
+    assert 0 < len(chosen) < 55
+    assert set(chosen.columns(["moves"])["moves"].tolist()) == {True}
+    np.testing.assert_array_equal(chosen.columns(["action"])["action"], found["action"][found["moves"]])
+    none = parser.subset(np.zeros(55, bool)).columns(["action", "text"])
+    assert [none[name].shape for name in none] == [(0, 8), (0,)]
+    with pytest.raises(
+        ConfigError, match=r"'moves' is given by transform=. Leave out stored=True, or ask for action, "
+    ):
+        parser.columns(["moves"], stored=True)
+    with pytest.raises(ConfigError, match="the field 'text' is texts or bytes"):
+        parser.statistics(["text"])
+
+
+def test_columns_and_statistics_of_mixtures_are_what_batches_hold(robots: Robots) -> None:
+    members = {name: open_parser(robots, f"{name}_like", windows=Windows()) for name in ("libero", "bridge")}
+    turned = {**members, "libero": open_parser(robots, windows=Windows(), transform=TURNED)}
+    turned["bridge"] = open_parser(robots, "bridge_like", windows=Windows(), transform=TURNED)
+    mixture = ParserMixture(turned, batch_size=5)
+    expected = {name: parser.columns(["action"])["action"].astype(np.float64) for name, parser in members.items()}
+    stored = np.concatenate(list(expected.values())).copy()
+    for own in expected.values():
+        own[:, 6] = 1 - own[:, 6]
+    columns = mixture.columns(["action", "member"])
+    np.testing.assert_array_equal(columns["action"], np.concatenate(list(expected.values())))
+    np.testing.assert_array_equal(mixture.columns(["action", "member"], stored=True)["action"], stored)
+    for name, found in mixture.statistics(["action"]).items():
+        np.testing.assert_allclose(found["action"].mean, expected[name].mean(axis=0))
+    assert mixture.statistics(["action"], stored=True)["libero"].as_dict() == (
+        members["libero"].statistics(["action"]).as_dict()
     )
-    with pytest.raises(ConfigError, match=r"'is_long' is given by transform=. Ask for action, observation/state, lang"):
-        parser.columns(["is_long"])
 
 
-def test_statistics_are_those_of_what_is_stored(robots: Robots) -> None:
-    names = ["action", "observation/state"]
-    exchange = WindowTransform(lambda window: {name: window[name] * 0 for name in names}, names)
-    for _ in range(2):  # The second time, they are the ones that were kept.
-        found = open_parser(robots, transform=exchange).statistics(names)
-        assert found.as_dict() == open_parser(robots).statistics(names).as_dict()
-        assert found["action"].mean.shape != found["observation/state"].mean.shape
-    with pytest.raises(ConfigError, match="'text' is given by transform="):
-        open_parser(robots, transform=RELATIVE).statistics(["text"])
+def test_images_may_be_read_for_a_column_but_are_none(robots: Robots) -> None:
+    def brightness(window: dict[str, Any]) -> dict[str, Any]:
+        return {"mean": window["observation/image"].mean(), "newest": window["observation/image"][-1]}
+
+    parser = open_parser(robots, transform=WindowTransform(brightness, ["observation/image"], ["mean", "newest"]))
+    np.testing.assert_array_equal(parser.columns(["mean"])["mean"], own_steps(parser, "mean", None))
+    with pytest.raises(ConfigError, match="'newest' gives images, and columns are numbers and texts"):
+        parser.columns(["newest"])
+
+
+def test_values_that_are_no_column_are_refused(robots: Robots) -> None:
+    def uneven(window: dict[str, Any]) -> dict[str, Any]:
+        return {"uneven": np.zeros(window["step"]), "mixed": "a" if window["step"] else 1.5}
+
+    parser = open_parser(robots, transform=WindowTransform(uneven, ["step"], ["uneven", "mixed"]))
+    for name in ("uneven", "mixed"):
+        with pytest.raises(ConfigError, match="does not give values of one size and dtype in every window"):
+            parser.columns([name])
+    ahead = open_parser(robots, windows=Windows(offsets={"action": [1, 2]}), transform=TURNED)
+    message = r"gives values of the steps \[1, 2\], counted from the window's own, .* comes with stored=True"
+    for read in (ahead.columns, ahead.statistics):
+        with pytest.raises(ConfigError, match=message):
+            read(["action"])
+    assert ahead.columns(["action"], stored=True)["action"].shape == (55, 7)
+    failing = open_parser(robots, transform=WindowTransform(fail_late, ["action", "step"], ["action"]))
+    with pytest.raises(ConfigError, match="It failed at step 6 of episode"):
+        failing.statistics(["action"])
 
 
 # What is refused.

@@ -1,5 +1,6 @@
 """ParserMixture: several datasets as one, in exact proportions, or one after the other."""
 
+import copy
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -248,14 +249,25 @@ class ParserMixture(ParserBase):
         identity = ("mixture 1", self._source.identity, schedule)
         return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
 
-    def statistics(self, fields: Sequence[str]) -> MemberStatistics:
+    def statistics(self, fields: Sequence[str], *, stored: bool = False) -> MemberStatistics:
         """Returns member -> statistics of fields of numbers, as `ParserTfds.statistics`; members are windows.
+
+        Args:
+            fields: as of `ParserTfds.statistics`.
+            stored: as of `ParserTfds.statistics`.
 
         Raises:
             ConfigError: a member has no windows, or as ParserTfds raises it.
             ShardError, CorruptRecordError: as reading raises them.
         """
-        return MemberStatistics({name: read_statistics(parser, fields) for name, parser in self._members.items()})
+        members = self._members.items()
+        return MemberStatistics({name: read_statistics(parser, fields, stored=stored) for name, parser in members})
+
+    def as_stored(self, fields: Sequence[str]) -> "ParserMixture":
+        """Returns this mixture of members without functions of the user's; see `Selection`."""
+        parser, own = copy.copy(self), [name for name in fields if name != MEMBER]
+        parser._members = {name: member.as_stored(own) for name, member in self._members.items()}
+        return parser
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Returns fields of the members' windows by their numbers in the mixture; `member` is that of each."""

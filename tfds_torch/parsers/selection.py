@@ -140,28 +140,44 @@ class Selection(SplitDescription):
             return map_targets(self._class_map, found, self._source, self.indices)
         return self._class_map.remap_values(found, list(self._source.ids(self.indices)))
 
-    def columns(self, fields: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
         """Returns fields of windows of episodes as arrays over all of them, in the order of `indices`.
 
         A row is what a window's own step has, whatever the offsets of the field; with `Windows(stride=1)` that is every
         step of every episode. A condition over columns is so a mask for `subset`. Only the bytes of these fields are
         read, each compared with its checksum, and no image is.
 
+        A field that a WindowTransform gives is what batches hold: its function is called for every window, with all
+        that it reads. Where the value has the steps of the field's offsets (those of the fields that it is made of,
+        where the dataset has none of its name), a row is the one of the window's own step.
+
         Args:
             fields: numbers and texts of steps, or of episodes, whose value is repeated; `episode`, `step`, and
                 `<name>_pad`, bool [n, T]. Names as in `batches`.
+            stored: whether fields are those that the dataset stores, also where a WindowTransform gives others.
 
         Returns:
-            Name -> array [n, ...] of the declared dtype. Texts, as the dataset declares them or `Windows(texts=...)`
-            names them, are objects [n] of str, equal ones the same object; other bytes are objects [n] of bytes.
+            Name -> array [n, ...] of the declared dtype, or of what a function gives. Texts, as the dataset declares
+            them or `Windows(texts=...)` names them, are objects [n] of str, equal ones the same object; other bytes are
+            objects [n] of bytes.
 
         Raises:
-            ConfigError: the parser has no windows; a field does not exist, is an image, or has no fixed size.
+            ConfigError: the parser has no windows; a field does not exist, is an image, or has no fixed size; a
+                function failed, or gives other steps than the window's own.
             ShardError, CorruptRecordError: as reading raises them.
         """
         if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
             raise ConfigError(f"columns: fields={quoted(fields)} must be a list of the names of fields.")
-        return self.columns_at(list(dict.fromkeys(fields)), self.indices)
+        names = list(dict.fromkeys(fields))
+        return (self.as_stored(names) if stored else self).columns_at(names, self.indices)
+
+    def as_stored(self: _Self, fields: Sequence[str]) -> _Self:
+        """Returns this parser without functions of the user's that make fields of windows.
+
+        Raises:
+            ConfigError: one of these fields is only given by such a function.
+        """
+        return self
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Returns fields of windows by their numbers, int64 [n], in the order asked."""
@@ -170,8 +186,11 @@ class Selection(SplitDescription):
             f"whole records. Give ParserTfds windows=Windows('steps'). Labels of whole records are parser.targets()."
         )
 
-    def column_keys(self, field: str) -> tuple[str, ...]:
-        """Returns the stored fields that a column is made of: its name is the user's, and says nothing."""
+    def column_keys(self, field: str) -> tuple[str, ...] | None:
+        """Returns the stored fields that a column is made of: its name is the user's, and says nothing.
+
+        None: a function of the user's makes it, of which nobody knows whether it is the same one next time.
+        """
         return self.encoded_field(field).decoder.keys
 
     @property

@@ -219,8 +219,15 @@ class MemberStatistics(Mapping[str, Statistics]):
         return json.dumps(self.as_dict(layout, action=action, proprio=proprio, mask=mask), indent=2)
 
 
-def read_statistics(parser: Selection, names: Sequence[str]) -> Statistics:
+def read_statistics(parser: Selection, names: Sequence[str], *, stored: bool = False) -> Statistics:
     """Returns statistics of fields over the own steps of a parser's windows, from the cache folder where they are kept.
+
+    Those of what a function of the user's gives are computed each time.
+
+    Args:
+        parser: has windows.
+        names: the fields.
+        stored: whether they are of what is stored, as in `Selection.columns`.
 
     Raises:
         ConfigError: as of `Selection.columns`; a field is not numbers, a value is not finite, or there are no windows.
@@ -228,17 +235,25 @@ def read_statistics(parser: Selection, names: Sequence[str]) -> Statistics:
     """
     if isinstance(names, str):
         raise ConfigError(f"statistics: fields={quoted(names)} must be a list of the names of fields.")
+    if stored:
+        parser = parser.as_stored(names)
     episode = parser.columns(["episode"])["episode"]
     parser.check_fields(names)
     if not len(episode):
         raise ConfigError(f"{parser.dataset_name}: there are no windows, and so no statistics.")
-    files = {name: kept_path("statistics", _identity(parser, name), ".json") for name in names}
+    keys = {name: parser.column_keys(name) for name in names}
+    files = {
+        name: kept_path("statistics", (1, parser.fingerprint, parser.source.stamps, own), ".json")
+        for name, own in keys.items()
+        if own is not None
+    }
     found = {name: own for name, file in files.items() if (own := _decode(load_kept(file))) is not None}
-    for name, values in parser.columns([name for name in files if name not in found]).items():
+    for name, values in parser.columns([name for name in keys if name not in found]).items():
         _check_numbers(parser, name, values)
         found[name] = compute_statistics(values)
-        store_kept(files[name], json.dumps(found[name].as_dict()).encode(), "Statistics")
-    in_order = {name: found[name] for name in files}
+        if name in files:
+            store_kept(files[name], json.dumps(found[name].as_dict()).encode(), "Statistics")
+    in_order = {name: found[name] for name in keys}
     return Statistics(parser.dataset_name, in_order, len(episode), len(np.unique(episode)))
 
 
@@ -254,11 +269,6 @@ def compute_statistics(values: NDArray[Any]) -> FieldStatistics:
         for numbers, value in zip(found.values(), own, strict=True):
             numbers.append(value)
     return FieldStatistics(**{name: np.array(own, np.float64).reshape(shape) for name, own in found.items()})
-
-
-def _identity(parser: Selection, name: str) -> object:
-    """Returns what the statistics of a field depend on."""
-    return 1, parser.fingerprint, parser.source.stamps, parser.column_keys(name)
 
 
 def _decode(content: bytes | None) -> FieldStatistics | None:

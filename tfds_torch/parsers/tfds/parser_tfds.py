@@ -1,5 +1,6 @@
 """ParserTfds: a TFDS dataset on disk as batches of numpy arrays."""
 
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, pa
 from tfds_torch.parsers.tfds.window_arguments import WindowArguments, check_read_mode, divide_preprocess
 from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
+from tfds_torch.parsers.tfds.window_transforms import TransformedFields, read_given
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
@@ -94,7 +96,7 @@ class ParserTfds(ParserBase):
         fields: of windows: names of your own -> the features that they stand for, so that datasets agree:
             `{"image_primary": "observation/image"}`. Other features keep their names.
         transform: of windows: functions that make fields out of others in the workers, as actions of another space. See
-            `WindowTransform`. `columns` and `statistics` have what is stored.
+            `WindowTransform`. `columns` and `statistics` have what they give, and with stored=True what is stored.
         cache: where decoded images are kept: built here and now if it is not there, by one process for all ranks, and
             read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
             or `L`. None: images are decoded in every epoch.
@@ -266,31 +268,50 @@ class ParserTfds(ParserBase):
         """Returns how a field is handed over as it is stored: every single image encoded; see ParserBase."""
         return self._fields.encoded_field(name)
 
-    def statistics(self, fields: Sequence[str]) -> Statistics:
+    def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics:
         """Returns mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
 
-        They are computed in float64 once, and kept in the user's cache folder as long as the files are the same. A
-        subset has statistics of its own.
+        They describe what batches hold. They are computed in float64 once, and kept in the user's cache folder as long
+        as the files are the same; those of a field that a WindowTransform gives are computed each time. A subset has
+        statistics of its own.
 
         Args:
             fields: numbers, as `columns` reads them.
+            stored: whether they are of what the dataset stores, also where a WindowTransform gives a field.
 
         Raises:
             ConfigError: the parser has no windows; a field does not exist, or is not numbers; or a value is not finite.
             ShardError, CorruptRecordError: as reading raises them.
         """
-        return read_statistics(self, fields)
+        return read_statistics(self, fields, stored=stored)
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Returns fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
-        stored = self._fields.stored(fields)
-        if not isinstance(stored, WindowFields) or not isinstance(self._source, WindowSource):
+        given = {name: one for name in fields if (one := self._given(name)) is not None}
+        stored = [name for name in fields if name not in given]
+        of_windows = self._fields.stored(stored)
+        if not isinstance(of_windows, WindowFields) or not isinstance(self._source, WindowSource):
             return super().columns_at(fields, index)
-        return WindowColumns(stored, self._source, self.read.threads_of_worker(1)).read(fields, index)
+        num_threads = self.read.threads_of_worker(1)
+        columns = WindowColumns(of_windows, self._source, num_threads).read(stored, index)
+        columns |= read_given(given, of_windows, self._source, index, num_threads)
+        return {name: columns[name] for name in fields}
 
-    def column_keys(self, field: str) -> tuple[str, ...]:
-        """Returns the stored fields that a column is made of, whatever a transform gives of its name."""
-        return self._fields.stored([field]).encoded_field(field).decoder.keys
+    def as_stored(self, fields: Sequence[str]) -> "ParserTfds":
+        """Returns this parser without its WindowTransforms; see `Selection`."""
+        parser = copy.copy(self)
+        parser._fields = self._fields.stored(fields)
+        return parser
+
+    def column_keys(self, field: str) -> tuple[str, ...] | None:
+        """Returns the stored fields that a column is made of; None: a WindowTransform gives it."""
+        return None if self._given(field) is not None else super().column_keys(field)
+
+    def _given(self, name: str) -> TransformedField | None:
+        """Returns how a field is made that a WindowTransform gives; None: it is stored."""
+        if not isinstance(self._fields, TransformedFields) or name not in self._fields.given:
+            return None
+        return self._fields.given[name].with_jpeg_decoder(self.read.jpeg_decoder)
 
     @property
     def _has_integer_target(self) -> bool:

@@ -6,16 +6,19 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import Content, EncodedField, FieldDecoder
 from tfds_torch.engines.window_transform import TransformedField, WindowTransform
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.tfds.feature_tree import FoundFeature
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.parsers.tfds.window_names import OWN_FIELDS
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec, Source
 
@@ -106,8 +109,8 @@ class TransformedFields:
         for name in names:
             if name in self.given and name not in self.of_windows.all_fields:
                 raise ConfigError(
-                    f"{self.of_windows.dataset}: columns are what is stored, and {quoted(name)} is given by "
-                    f"transform=. Ask for {', '.join(self.given[name].inputs)}, and apply the function to their steps."
+                    f"{self.of_windows.dataset}: columns are what is stored with stored=True, and {quoted(name)} is "
+                    f"given by transform=. Leave out stored=True, or ask for {', '.join(self.given[name].inputs)}."
                 )
         return self.of_windows
 
@@ -122,3 +125,78 @@ class TransformedFields:
             name: FieldSpec(values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
             for name, values in decoded.items()
         }
+
+
+def read_given(
+    given: Mapping[str, TransformedField], fields: WindowFields, source: Source, index: Int64Array, num_threads: int
+) -> dict[str, NDArray[Any]]:
+    """Returns fields that functions of the user's give as columns: what a batch holds of each window's own step.
+
+    Args:
+        given: name -> how a field is made.
+        fields: the fields of the windows as they are stored.
+        source: the windows.
+        index: int64 [n].
+        num_threads: number of threads that read and decode.
+
+    Returns:
+        Name -> numbers [n, ...], or objects [n] of str or bytes.
+
+    Raises:
+        ConfigError: a function failed, gives an image, values that differ in size, or no value of the own step.
+        ShardError, CorruptRecordError: as reading raises them.
+    """
+    if not given or not len(source):
+        return {name: np.empty(0) for name in given}
+    asked = index if len(index) else np.zeros(1, np.int64)  # The first window shows shape and dtype.
+    content, size = Content(given, has_label=False), examples_at_once(source)
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in given}
+    for _, decoded in read_examples(source, content, asked, num_threads, size):
+        for name, own in parts.items():
+            own.append(_own_steps(given[name], fields, decoded[name]))
+            if (own[-1].dtype, own[-1].shape[1:]) != (own[0].dtype, own[0].shape[1:]):
+                raise _not_a_column(given[name], _UNLIKE)
+    return {name: np.concatenate(own)[: len(index)] for name, own in parts.items()}
+
+
+_UNLIKE = "does not give values of one size and dtype in every window"
+
+
+def _own_steps(field: TransformedField, fields: WindowFields, values: Any) -> NDArray[Any]:
+    """Returns what n windows have of a field at their own step, [n, ...]."""
+    if not isinstance(values, np.ndarray):
+        if not all(isinstance(one, str) for one in values) and not all(isinstance(one, bytes) for one in values):
+            raise _not_a_column(field, _UNLIKE)
+        texts = np.empty(len(values), object)
+        texts[:] = values
+        return texts
+    step = _own_step(field, fields, values.shape[1:])
+    own: NDArray[Any] = values if step is None else values[:, step]
+    if own.dtype == np.uint8 and own.ndim > 3:
+        raise _not_a_column(field, "gives images, and columns are numbers and texts. Images come in batches()")
+    return own
+
+
+def _own_step(field: TransformedField, fields: WindowFields, shape: tuple[int, ...]) -> int | None:
+    """Returns the place of a window's own step in a value; None: it is one value, without an axis of time."""
+    names = [field.name] if fields.has(field.name) else field.inputs
+    times = {offsets for name in names if (offsets := fields.offsets_of(name)) is not None}
+    fitting = [offsets for offsets in times if shape and len(offsets) == shape[0]]
+    if not fitting:
+        return None
+    places = {offsets.index(0) if 0 in offsets else None for offsets in fitting}
+    if len(places) > 1 or None in places:
+        steps = " or ".join(str(list(offsets)) for offsets in fitting)
+        raise _not_a_column(
+            field,
+            f"gives values of the steps {steps}, counted from the window's own, and a column is of the own one. Give "
+            f"it the name of a field whose offsets have 0, or read batches()",
+        )
+    return places.pop()
+
+
+def _not_a_column(field: TransformedField, why: str) -> ConfigError:
+    return ConfigError(
+        f"{field.dataset}: columns: the transform that gives {quoted(field.name)} {why}. What is stored of a field "
+        f"comes with stored=True."
+    )
