@@ -28,8 +28,8 @@ def structured_field(features: Feature, path: Sequence[str]) -> FieldDecoder:
 
     A dictionary becomes a `dict`. A sequence becomes an array with one dimension more, or a list where its elements
     have different sizes; a sequence of sequences a list of arrays; a sequence of dictionaries a dictionary of
-    sequences. A nested dataset (`tfds.features.Dataset`) becomes a list of its steps, and one within another a dictionary
-    of arrays. Texts are bytes.
+    sequences. A nested dataset (`tfds.features.Dataset`) becomes a list of its steps; one within another becomes a
+    dictionary of arrays. Texts are bytes.
 
     It is thread-safe, and can be pickled where the dataset's own connectors can.
 
