@@ -1,17 +1,45 @@
 """The part of the report page about a mixture, with a picture of its shares over an epoch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
+from tfds_torch.check.figures import count_rows
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.member_counts import Int64Array, MemberCounts, draw_independently, expected_counts
-from tfds_torch.check.mixture_report import count_rows
-from tfds_torch.check.page_part import Part
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.mixture_order import MixtureOrder
 from tfds_torch.runtime.printable import printable
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page; what is empty is left out.
+
+    Attributes:
+        id: of its element, for links.
+        title: its heading.
+        note: a sentence below it.
+        headings: of a table.
+        rows: of the table; a cell that is Markup was made here.
+        drawings: (title, SVG, caption) each.
+        images: (URI, whether it is enlarged, caption) each.
+        details: (summary, ids) each, folded.
+        sentences: a list.
+    """
+
+    id: str
+    title: str
+    note: str = ""
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+    drawings: Sequence[tuple[str, Markup, str]] = ()
+    images: Sequence[tuple[Markup, bool, str]] = ()
+    details: Sequence[tuple[str, Sequence[str]]] = ()
+    sentences: Sequence[str] = ()
+
 
 _MOST_DRAWN = 8
 _MOST_STEPS = 50

@@ -19,13 +19,11 @@ from tfds_torch.check import report as printed
 from tfds_torch.check.contact_sheet import Picture
 from tfds_torch.check.content import choose_shown
 from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.figures import plural, show_bytes, show_seconds
+from tfds_torch.check.figures import describe_members, plural, show_bytes, show_seconds
 from tfds_torch.check.findings import Findings
-from tfds_torch.check.mixture_page import mixture_part
-from tfds_torch.check.mixture_report import describe_members
+from tfds_torch.check.mixture_page import Part, mixture_part
 from tfds_torch.check.network_report import describe_network, network_rows
 from tfds_torch.check.order_sample import OrderSample
-from tfds_torch.check.page_part import Part
 from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
 from tfds_torch.check.throughput import RankReading

@@ -11,10 +11,9 @@ from rich.text import Text
 
 from tfds_torch.check.content import ImageSizes, LabelCount, choose_shown
 from tfds_torch.check.expectation import Expectation, PipelineCounts
-from tfds_torch.check.figures import Rows, plural
+from tfds_torch.check.figures import Rows, count_rows, describe_members, plural
 from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
-from tfds_torch.check.mixture_report import count_rows, describe_members
 from tfds_torch.check.network_report import describe_network, network_rows
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of, promised_by
 from tfds_torch.check.throughput import RankReading

@@ -17,13 +17,13 @@ from tfds_torch.engines.request import ReadRequest, ReplacementRange
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.mixture_columns import read_member_columns
 from tfds_torch.parsers.mixture_fields import LABEL_NAME, MixtureFields, common_boxes, common_class_names
 from tfds_torch.parsers.mixture_members import (
     OF_BLOCKS,
     check_agreement,
     check_members,
     check_read_options,
+    read_member_columns,
     with_common_blocks,
 )
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource

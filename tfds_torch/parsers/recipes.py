@@ -15,7 +15,6 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.one_split import is_one_split, open_one_split
-from tfds_torch.parsers.own_dataset import open_own_dataset
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
@@ -26,6 +25,33 @@ from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.imported_function import import_function
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
+
+
+def open_own_dataset(source: str, **arguments: Any) -> ParserMapStyle:
+    """Returns the parser of a dataset that a function returns.
+
+    Args:
+        source: `module:function`; the function is called without arguments, here and now.
+        arguments: of ParserMapStyle.
+
+    Raises:
+        ConfigError: there is no such function, it raises, or its result is not a dataset with a length and items by
+            number.
+    """
+    if isinstance(arguments["target_key"], tuple):
+        raise ConfigError(
+            f"target_key={arguments['target_key']}: the target of your own dataset is one field. Name one."
+        )
+    function = import_function("source", source)
+    try:
+        dataset = function()
+    except Exception as error:  # Of whatever the function does.
+        raise ConfigError(f"source={source!r} raised {type(error).__name__}: {error}.") from error
+    try:
+        return ParserMapStyle(dataset, **arguments)
+    except ConfigError as error:
+        raise ConfigError(f"source={source!r}: {error}") from None
+
 
 _OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
 _OF_WINDOWS = ("windows", "fields", "cameras", "transform")

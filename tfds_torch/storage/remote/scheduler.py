@@ -12,9 +12,8 @@ from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
 from tfds_torch.storage.open_files import most_open_files
 from tfds_torch.storage.remote import hold
 from tfds_torch.storage.remote.block_job import BlockJob, BlockKey, Segment, Span
-from tfds_torch.storage.remote.budget import Budget
+from tfds_torch.storage.remote.budget import Budget, cut_object
 from tfds_torch.storage.remote.cache import Cache, Claim, RemoteObject
-from tfds_torch.storage.remote.cutting import cut_object
 from tfds_torch.storage.remote.hold import Hold
 from tfds_torch.storage.remote.transfers import Transfers
 from tfds_torch.storage.remote.urls import split, without_secrets
