@@ -133,7 +133,7 @@ $(INSTALLED_BENCH): $(INSTALLED)
 	@$(INSTALL) -e '.[ffcv]' || echo "FFCV will be reported as missing; it is built from its source, which needs: apt install libopencv-dev libturbojpeg0-dev pkg-config"
 	@touch $@
 
-bench: $(INSTALLED_BENCH) ## measure this machine against timm and others, and write README's and docs' tables; or one suite: SUITE=jpeg
+bench: $(INSTALLED_BENCH) ## measure this machine against timm and others; or one suite: SUITE=jpeg
 	@$(BIN)/python -m benchmarks $(SUITE)
 
 clean: ## remove the environment, caches and build outputs

@@ -1,18 +1,29 @@
-"""Report: the figures of a suite, as data that is written, read back and shown; pages and charts are made from it."""
+"""Report: the figures of a suite, as data that is written and read back, as text and as a page.
 
+mkdocs calls `on_page_markdown`, which puts the committed reports on the page Benchmarks.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.tables import COMPETITORS, Column, Ratio, Row, Spread, Table
-from benchmarks.targets import Verdict
-from benchmarks.task import OURS
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
-SCHEMA = 3
-"""Of the JSON form; `report.schema.json` describes it."""
+from benchmarks.tables import Column, Ratio, Row, Spread, Table
+from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.atomic_file import write_atomically
+from tfds_torch.runtime.printable import printable
 
-_SPEED_SUITES = ("sample", "jpeg", "jpeg_eval", "png32")
-_SPEED_TITLE = "examples a second into the training process, whole epochs"
+SCHEMA = 4
+"""Of the JSON form."""
+
+RESULTS = Path(__file__).parent / "results"
+ALL_REPORTS = "<!-- all reports -->"
+"""The site has all committed reports in the place of this line."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +32,9 @@ class Report:
 
     Attributes:
         date: of the beginning, ISO 8601, UTC.
-        took_s: None: not recorded.
         machine: see `machine.describe_machine`.
-        versions: distribution -> version; None: not installed.
-        settings: see `task.Settings`.
-        configured: where to read the configuration of the competitors.
+        versions: distribution -> version.
+        settings: see `turns.Settings`.
     """
 
     suite: str
@@ -33,16 +42,14 @@ class Report:
     method: str
     command: str
     date: str
-    took_s: float | None
+    took_s: float
     machine: Mapping[str, Any]
     versions: Mapping[str, str | None]
     settings: Mapping[str, Any]
     tables: Sequence[Table]
-    targets: Sequence[Verdict]
-    configured: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the report for JSON: figures in the units of their columns, raw epochs in seconds and bytes."""
+        """Returns the report for JSON, figures in the units of their columns."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
@@ -55,31 +62,19 @@ class Report:
         if data.get("schema") != SCHEMA:
             raise ValueError(f"its schema is {data.get('schema')}, and should be {SCHEMA}")
         own = {key: value for key, value in data.items() if key != "schema"}
-        targets = [Verdict(**target) for target in own.pop("targets")]
-        return cls(**own | {"tables": list(map(_table, own["tables"]))}, targets=targets)
-
-    def table(self, name: str) -> Table:
-        """Returns a table.
-
-        Raises:
-            KeyError: there is none of this name.
-        """
-        return {table.name: table for table in self.tables}[name]
+        return cls(**own | {"tables": list(map(_table, own["tables"]))})
 
     def facts(self) -> list[str]:
         """Returns lines about when, how and where it was measured."""
         machine, settings = self.machine, self.settings
-        ram = "memory not known" if machine["ram_bytes"] is None else f"{machine['ram_bytes'] / 2**30:.0f} GiB"
-        where = f"{machine['cpu'] or 'CPU not known'} ({machine['architecture']}), {machine['num_cores']} cores, {ram}"
-        load = "not known" if machine["load_before"] is None else f"{machine['load_before']:.2f}"
-        took = "" if self.took_s is None else f", took {self.took_s:.0f} s"
+        where = f"{machine['cpu'] or 'CPU not known'} ({machine['architecture']}), {machine['num_cores']} cores"
         return [
-            f"{self.command}, begun {self.date}{took}",
-            f"{where}, {machine['kernel']}, load before: {load}",
+            f"{self.command}, begun {self.date}, took {self.took_s:.0f} s",
+            f"{where}, {machine['ram_bytes'] / 2**30:.0f} GiB, {machine['kernel']}, "
+            f"load before: {machine['load_before']:.2f}",
             f"{settings['num_photos']:,} photographs in {settings['num_shards']} shards, batches of "
             f"{settings['batch_size']}, {settings['num_workers']} workers, {settings['num_repeats']} repeats",
             ", ".join(f"{name} {version or 'not installed'}" for name, version in self.versions.items()),
-            f"how it is configured, and why: {self.configured}",
         ]
 
     def markdown(self) -> str:
@@ -88,52 +83,60 @@ class Report:
         for table in self.tables:
             lines += [f"#### {table.title[0].upper()}{table.title[1:]}", ""] if table.title else []
             lines += [table.note, ""] if table.note else []
-            lines += table_lines(*table.texts(), table.reasons())
-        if self.targets:
-            verdicts = [[one.name, one.wanted, one.found, "kept" if one.kept else "**MISSED**"] for one in self.targets]
-            lines += table_lines(["target", "wanted", "found", ""], verdicts, rule="---|")
+            headings, rows = table.texts()
+            lines += [_line(headings), "|---|" + "---:|" * (len(headings) - 1), *map(_line, rows), ""]
+            lines += [line for reason in table.reasons() for line in (f"{reason.rstrip('.')}.", "")]
         return "\n".join([*lines, *(f"- {fact}" for fact in self.facts()), ""])
 
+    def show(self, console: Console) -> None:
+        """Prints the tables."""
+        for table in self.tables:
+            headings, rows = table.texts()
+            shown = RichTable(title=f"{self.suite}: {table.title or self.title}", title_justify="left")
+            for number, heading in enumerate(headings):
+                shown.add_column(heading, justify="right" if number else "left", overflow="fold")
+            for row in rows:
+                shown.add_row(*map(Text, row))
+            console.print(shown)
+            for reason in table.reasons():
+                console.print(Text(printable(reason)), soft_wrap=True)
+        for fact in self.facts():
+            console.print(Text(fact), soft_wrap=True)
 
-def overview(reports: Sequence[Report]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Returns title, headings and rows of the tables about all reports: speeds of whole epochs, and targets."""
-    speeds, targets = _speeds(reports), _targets(reports)
-    headings = ["competitor", *(report.suite for report in reports if report.suite in _SPEED_SUITES)]
-    tables = [
-        (_SPEED_TITLE, headings, [[cells.get(heading, "") for heading in headings] for cells in speeds]),
-        ("targets", ["suite", "targets kept", "missed"], targets),
-    ]
-    return [table for table in tables if table[2]]
+    def write(self, folder: Path) -> None:
+        """Writes `<suite>.json`, and the page `<suite>.md`.
 
-
-def _speeds(reports: Sequence[Report]) -> list[dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for report in reports:
-        for row in report.table(COMPETITORS).rows if report.suite in _SPEED_SUITES else ():
-            cells = found.setdefault(row.name, {"competitor": row.title})
-            speed, ratio = (row.figures.get(key) for key in ("examples_per_s", "ours_by_it"))
-            cells[report.suite] = f"{speed.median:,.0f}" if isinstance(speed, Spread) else "-"
-            if isinstance(ratio, Spread) and row.name != OURS:
-                cells[report.suite] += f" ({ratio.median:.2f} x)"
-    return list(found.values())
-
-
-def _targets(reports: Sequence[Report]) -> list[list[str]]:
-    rows = []
-    for report in reports:
-        missed = [target.name for target in report.targets if not target.kept]
-        if report.targets:
-            num_all = len(report.targets)
-            rows.append([report.suite, f"{num_all - len(missed)} of {num_all}", ", ".join(missed) or "-"])
-    return rows
+        Raises:
+            ConfigError: the folder cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / f"{self.suite}.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
+            write_atomically(folder / f"{self.suite}.md", self.markdown().encode())
+        except OSError as error:
+            raise ConfigError(f"The report cannot be written to {folder}: {error}. Choose another --out.") from error
 
 
-def table_lines(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], reasons: Sequence[str] = (), rule: str = "---:|"
-) -> list[str]:
-    """Returns a table in Markdown, with a paragraph for every reason; `rule` aligns all columns but the first one."""
-    lines = [_line(headings), "|---|" + rule * (len(headings) - 1), *map(_line, rows), ""]
-    return lines + [line for reason in reasons for line in (f"{reason.rstrip('.')}.", "")]
+def read_reports(folder: Path = RESULTS) -> dict[str, Report]:
+    """Returns all reports of a folder, by suite.
+
+    Raises:
+        ConfigError: one cannot be read.
+    """
+    reports = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            reports[path.stem] = Report.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"The report {path} cannot be read: {error}. Run its suite again.") from error
+    return reports
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Puts all committed reports into the page that has a line for them. mkdocs calls this for every page."""
+    if ALL_REPORTS not in markdown:
+        return markdown
+    return markdown.replace(ALL_REPORTS, "\n".join(report.markdown() for report in read_reports().values()))
 
 
 def _line(cells: Sequence[str]) -> str:

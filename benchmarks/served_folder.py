@@ -56,6 +56,11 @@ class ServerAddress:
     def __init__(self, url: str) -> None:
         self.url = url
 
+    @property
+    def ledger_url(self) -> str:
+        """Where its ledger is read as JSON."""
+        return f"{self.url}{LEDGER}"
+
     def ledger(self) -> Ledger:
         """Returns all requests since the start or the last `forget`."""
         found = self.ask("GET", LEDGER)

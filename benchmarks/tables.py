@@ -5,11 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-COMPETITORS = "competitors"
-"""Name of the table of a suite that is one comparison."""
-
 Samples = Mapping[str, Mapping[str, Any]]
-"""Row -> column's key -> numbers in the order of the turns (None: not reported), or a text."""
+"""Row -> column's key -> numbers round by round (None: not reported), or a text."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One row's values by another's, turn by turn: a drift of the machine hits both of a turn.
+    """One row's values by another's, round by round: a drift of the machine hits both of a round.
 
     Attributes:
         key: of the values that are divided.
@@ -75,16 +72,12 @@ class Row:
     Attributes:
         figures: column's key -> figure; None or no key: there is none. Keys without a column are in the data only.
         missing: why there are no figures; None: there are some.
-        epochs: raw figures of each measured epoch, where the row is a competitor.
-        warm_ups: raw figures of the epochs that were not counted.
     """
 
     name: str
     title: str
     figures: Mapping[str, Spread | str | None] = field(default_factory=dict)
     missing: str | None = None
-    epochs: Sequence[Mapping[str, Any]] = ()
-    warm_ups: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -132,10 +125,6 @@ class Table:
         """Returns a row; None where there is none of this name."""
         return next((row for row in self.rows if row.name == name), None)
 
-    def column(self, key: str) -> Column:
-        """Returns a column."""
-        return next(column for column in self.columns if column.key == key)
-
     def spread(self, name: str, key: str) -> Spread | None:
         """Returns a figure; None where it is a text, or there is none."""
         row = self.row(name)
@@ -165,5 +154,5 @@ def collect(samples: Iterable[tuple[str, Mapping[str, float | None]]]) -> dict[s
 
 def _ratio(ratio: Ratio, name: str, samples: Samples) -> Spread | None:
     of, by = (samples.get(row or name, {}).get(ratio.key, ()) for row in (ratio.of, ratio.by))
-    # One that failed has fewer turns.
+    # One that was measured less often has fewer rounds.
     return Spread.of(one / other for one, other in zip(of, by, strict=False) if one is not None and other)

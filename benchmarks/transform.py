@@ -1,14 +1,16 @@
-"""What is done with an image where competitors have no transform of their own: Pillow and numpy alone."""
+"""Images of tar files, and the transform of peers that have none of their own: Pillow and numpy alone."""
 
 import math
 import random
-from collections.abc import Callable
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.task import EVAL, TRAIN, Task
+from benchmarks.protocol import EVAL, TRAIN, Task
 
 CROP_PCT = 0.875
 """Side of the piece that an evaluation looks at, by the short side of the image."""
@@ -16,11 +18,25 @@ CROP_PCT = 0.875
 _NUM_ATTEMPTS = 10
 
 
+def read_tars(folder: str) -> Iterator[tuple[bytes, int]]:
+    """Yields the image file and the label of every sample of a folder of tar files that `formats.tars_of` wrote."""
+    for path in sorted(Path(folder).glob("*.tar")):
+        image = b""
+        with tarfile.open(path) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                content = b"" if file is None else file.read()
+                if member.name.endswith((".jpg", ".png")):
+                    image = content
+                elif member.name.endswith(".cls"):
+                    yield image, int(content)
+
+
 def transform_of(task: Task) -> Callable[[Image.Image], NDArray[np.uint8]]:
     """Returns a task's work, picklable: an RGB image -> uint8 [3, H, W], contiguous and writable."""
     if task.work not in (TRAIN, EVAL) or task.image_shape is None:
         return channels_first
-    size = task.image_shape[-1]
+    size = task.size
     return RandomResizedCropFlip(size) if task.work == TRAIN else ResizeCenterCrop(size)
 
 

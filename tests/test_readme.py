@@ -7,7 +7,7 @@ import pytest
 from doc_blocks import ROOT, THE_TWELVE_LINES, Reader, blocks_of
 from zygote import forked_instead_of_fresh
 
-from benchmarks.pages import read_reports
+from benchmarks.report import read_reports
 from tfds_torch import ParserTfds, World, demo
 
 README = (ROOT / "README.md").read_text()

@@ -1,1 +1,1 @@
-"""The competitors: each module describes its configuration. Packages of others are imported inside functions."""
+"""The peers: each module is a script that runs one, and says how that is configured."""

@@ -7,24 +7,24 @@ are delivered as they are come from `decoders.image` alone. All else is a defaul
 them. Batches are copied out of DALI's own memory, as its plugin for torch does it, and viewed as [B, 3, H, W] without
 another copy.
 
-DALI wants an index file for every shard (its script tfrecord2idx): they are written when the competitor starts. It has
-an environment of its own, see `benchmarks.environments`, in which there is no tensorflow and no torch.
+DALI wants an index file for every shard (its script tfrecord2idx): they are written when this script starts. It
+wants an environment of its own, in which there is no tensorflow and no torch.
 """
 
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.task import EVAL, IMAGE_SHAPE, TRAIN, Task
+from benchmarks.protocol import EVAL, TRAIN, Epochs, Task, serve
 from benchmarks.transform import CROP_PCT
 
 _LENGTH = struct.Struct("<Q")
 _AROUND_BYTES = 16  # Of a record's framing: its length (8), and two checksums (4 each).
 
 
-def load(task: Task) -> Callable[[int], Iterable[Any]]:
+def load(task: Task) -> Epochs:
     """Returns the function epoch -> batches of images, numpy uint8 [B, 3, H, W]."""
     from nvidia.dali import pipeline_def  # type: ignore[import-not-found, unused-ignore]
 
@@ -38,7 +38,7 @@ def load(task: Task) -> Callable[[int], Iterable[Any]]:
         pipeline.build()
 
     def batches() -> Iterator[Any]:
-        for _ in range(task.num_photos // task.batch_size):
+        for _ in range(task.num_examples // task.batch_size):
             (images,) = pipeline.run()
             yield images.as_array().transpose(0, 3, 1, 2)  # [B, H, W, 3] -> [B, 3, H, W]
 
@@ -74,7 +74,7 @@ def _images(shards: list[str], indices: list[str], task: Task) -> Any:
         features={"image": tfrecord.FixedLenFeature((), tfrecord.string, "")},
         random_shuffle=task.is_training,
     )["image"]
-    height, width = (task.image_shape or IMAGE_SHAPE)[1:]
+    height = width = 0 if task.work not in (TRAIN, EVAL) else task.size
     linear = {"interp_type": types.INTERP_LINEAR, "antialias": True}
     if task.work == TRAIN:
         area, ratio = [0.08, 1.0], [3 / 4, 4 / 3]
@@ -88,3 +88,11 @@ def _images(shards: list[str], indices: list[str], task: Task) -> Any:
         images = fn.resize(images, device="cpu", resize_shorter=int(height / CROP_PCT), **linear)
         images = fn.crop(images, device="cpu", crop=(height, width))
     return images
+
+
+if __name__ == "__main__":
+    serve(
+        load,
+        ("nvidia-dali-cuda120",),
+        install="in an environment of its own: pip install nvidia-dali-cuda120 numpy pillow; then --venv dali=DIR",
+    )

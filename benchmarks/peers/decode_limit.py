@@ -10,25 +10,25 @@ delays the end of an epoch.
 """
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from benchmarks.task import PLAIN, TRAIN, Task
+from benchmarks.protocol import PLAIN, TRAIN, Epochs, Task, serve
 from benchmarks.transform import CROP_PCT, RandomResizedCropFlip
 from tfds_torch.runtime.limits import num_cores
 
 _IMAGES_OF_A_CALL = 16
 
 
-def load(task: Task) -> Callable[[int], Iterable[Any]]:
+def load(task: Task) -> Epochs:
     """Returns the function epoch -> batches of heights, numpy int32 [16]."""
     import tensorflow as tf
 
     images = list(_read(task))
-    boxes = [_box(image, task.work) for image in images]
+    boxes = [box_of(image, task.work) for image in images]
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = num_cores()
@@ -59,7 +59,7 @@ def _read(task: Task) -> Iterable[bytes]:
         yield tf.train.Example.FromString(record).features.feature["image"].bytes_list.value[0]
 
 
-def _box(image: bytes, work: str) -> tuple[int, int, int, int]:
+def box_of(image: bytes, work: str) -> tuple[int, int, int, int]:
     """Returns top, left, height and width of the piece that is decoded."""
     width, height = Image.open(io.BytesIO(image)).size
     if work == TRAIN:
@@ -67,3 +67,7 @@ def _box(image: bytes, work: str) -> tuple[int, int, int, int]:
         return top, left, bottom - top, right - left
     side = round(CROP_PCT * min(width, height))
     return (height - side) // 2, (width - side) // 2, side, side
+
+
+if __name__ == "__main__":
+    serve(load)

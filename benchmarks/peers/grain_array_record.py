@@ -8,13 +8,17 @@ The iterator never ends, so an epoch is as many batches as the others have, it h
 begun while the epoch before was still running: that work was measured there.
 """
 
-from collections.abc import Callable, Iterable
+import io
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.task import Task
-from benchmarks.transform import transform_of
+from PIL import Image
+
+from benchmarks.protocol import Epochs, Task, serve
+from benchmarks.transform import read_tars, transform_of
+
+_LABEL_BYTES = 8  # A record begins with the label; the image file follows.
 
 
 class DecodeAndTransform:
@@ -24,18 +28,26 @@ class DecodeAndTransform:
         self.transform = transform_of(task)
 
     def __call__(self, record: bytes) -> tuple[Any, int]:
-        """Returns image and label of a record that `benchmarks.conversion` wrote."""
-        from benchmarks.conversion import decode_record
-
-        image, label = decode_record(record)
-        return self.transform(image), label
+        """Returns image and label of a record that `prepare` wrote."""
+        image = Image.open(io.BytesIO(record[_LABEL_BYTES:])).convert("RGB")
+        return self.transform(image), int.from_bytes(record[:_LABEL_BYTES], "little")
 
 
-def load(task: Task) -> Callable[[int], Iterable[Any]]:
+def prepare(task: Task) -> None:
+    """Writes the images of `task.tars`; an image file does not get smaller by another compression."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(f"{task.files}/images.array_record", "group_size:1,uncompressed")
+    for image, label in read_tars(task.tars):
+        writer.write(label.to_bytes(_LABEL_BYTES, "little") + image)
+    writer.close()
+
+
+def load(task: Task) -> Epochs:
     """Returns the function epoch -> batches of images, numpy uint8 [B, 3, H, W]."""
     import grain
 
-    shards = sorted(map(str, Path(str(task.converted_dir)).glob("*.array_record")))
+    shards = sorted(map(str, Path(task.files).glob("*.array_record")))
     examples = grain.MapDataset.source(grain.sources.ArrayRecordDataSource(shards))
     if task.is_training:
         examples = examples.seed(0).shuffle()
@@ -43,5 +55,9 @@ def load(task: Task) -> Callable[[int], Iterable[Any]]:
     if task.num_workers:
         dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=task.num_workers))
     batches = iter(dataset)
-    num_batches = task.num_photos // task.batch_size
+    num_batches = task.num_examples // task.batch_size
     return lambda epoch: (images for images, _ in islice(batches, num_batches))
+
+
+if __name__ == "__main__":
+    serve(load, ("grain", "array-record"), prepare=prepare)

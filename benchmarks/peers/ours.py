@@ -1,173 +1,120 @@
-"""This package: whole batches through `create_loader`, or single examples behind torch's own DataLoader; other levels.
+"""This package: whole batches through `create_loader`, or single PIL images behind torch's own DataLoader.
 
 Configured, for whole batches: `is_training`, batch size, workers, and the work as `TrainPreprocess` or
 `EvalPreprocess`; an evaluation of all examples without shuffling. Images that are delivered as they are have a
-preprocess that finds nothing to do, or, in `load_batched`, none. A mixture has `weights="sizes"`, and an epoch of as
-many examples as the dataset. All else is a default. Without workers, threads of
-the training process decode, and no batch travels.
+preprocess that finds nothing to do, or none (`has_preprocess`). A mixture has `weights="sizes"`, and an epoch of as
+many examples as the dataset. Without workers, threads of the training process decode, and no batch travels. Windows of
+episodes are an action of 16 steps, both cameras and the state; their images are delivered as they are stored.
 
-For single examples: `is_training`, which shuffles (8,192 encoded examples, divided among the workers) and fills the
-last batch; the `ReadOptions` of the task; the shared transform; `persistent_workers`, as timm's loader has it. All
-else is a default: torch's collation, its prefetch factor of 2, the start method of the system. `parser_level` is
-`ParserTfds.batches` in one process: decoded images, and no torch. With `decoded`, only the size of every image
-travels to the training process; `as_arrays` sends the pixels of images that are all of one size.
+For single examples: `transform=` with the shared transform, and `persistent_workers`, as timm's loader has it. All else
+is a default: torch's collation, its prefetch factor of 2, the start method of the system.
+
+Options of the task: `read`: arguments of `ReadOptions`; `is_single`; `has_preprocess`; `source`: `tars` (of
+`task.tars`), `beton` (in `task.files`), `mixture` (`num_members` equal parts), `cached` (a decoded cache in
+`cache_dir`), `windows`, or none of them.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
-from benchmarks.task import EVAL, IMAGE_SHAPE, TRAIN, Task
+from benchmarks.protocol import EVAL, TRAIN, Epochs, Task, serve
 from benchmarks.transform import CROP_PCT, RandomResizedCropFlip
 
-Epochs = Callable[[int], Iterable[Any]]
+PACKAGES = ("tfds-torch", "torch", "tensorflow-datasets", "turbojpeg", "simplejpeg")
+NUM_ACTIONS = 16
+CAMERAS = {"image_primary": "observation/image_0", "image_wrist": "observation/image_1"}
+_WINDOW_FIELDS = (*CAMERAS, "action", "action_pad", "state", "episode", "step")
+_PADDING = 4
 
 
 def load(task: Task) -> Epochs:
     """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W]."""
-    return _batches(task, _parser(task, _preprocess(task)))
+    from tfds_torch import ImageDataset, create_loader
+
+    parser, options = make_parser(task), task.options
+    if options.get("is_single"):
+        from torch.utils.data import DataLoader
+
+        loader: Any = DataLoader(
+            ImageDataset(parser, transform=RandomResizedCropFlip()),
+            batch_size=task.batch_size,
+            num_workers=task.num_workers,
+            persistent_workers=task.num_workers > 0,
+        )
+        return lambda epoch: (images for images, _ in loader)
+    if options.get("source") == "windows":
+        dataset = ImageDataset(parser, fields=_WINDOW_FIELDS)
+    else:
+        dataset = ImageDataset(parser, batched=True)
+    loader = create_loader(dataset, num_workers=task.num_workers)
+    if options.get("is_read"):
+        return lambda epoch: (read_all(batch) for batch in loader)
+    return lambda epoch: (batch[0] for batch in loader)
 
 
-def load_mixture(task: Task) -> Epochs:
-    """As `load`, with equal parts of the dataset as the members of a mixture, weighted by their sizes."""
-    return _batches(task, mixture_of(task))
+def read_all(batch: Any) -> Any:
+    """Reads every byte of images and labels, and returns the images."""
+    images, labels = batch[:2]
+    images.permute(0, 2, 3, 1).numpy().reshape(-1).view(np.uint64).sum()
+    labels.sum()
+    return images
 
 
-def mixture_of(task: Task) -> Any:
-    """Returns the mixture of a dataset's equal parts, whose epoch has every example once."""
-    from tfds_torch import ParserMixture, ReadOptions
+def make_parser(task: Task) -> Any:
+    """Returns the parser that the task's options name."""
+    from tfds_torch import DecodedCache, ParserBeton, ParserMixture, ParserTfds, ParserWebDataset, ReadOptions
 
-    return ParserMixture(
-        _parts_of(task),
-        weights="sizes",
-        is_training=True,
-        batch_size=task.batch_size,
-        preprocess=_preprocess(task),
-        epoch_size=task.num_photos,
-        read=ReadOptions(**task.read),
-    )
-
-
-def _parts_of(task: Task) -> dict[str, Any]:
-    """Returns equal parts of the dataset, as the members of a mixture: name -> parser."""
-    from tfds_torch import ParserTfds
-
-    bounds = [task.num_photos * number // task.num_members for number in range(task.num_members + 1)]
-    return {
-        f"part {number}": ParserTfds(task.data_dir, task.dataset, f"{task.split}[{start}:{stop}]")
-        for number, (start, stop) in enumerate(pairwise(bounds))
-    }
-
-
-def load_tars(task: Task) -> Epochs:
-    """As `load` for training, with the tar files of `converted_dir`."""
-    from tfds_torch import ParserWebDataset, TrainPreprocess
-
-    tars = sorted(map(str, Path(str(task.converted_dir)).glob("*.tar")))
-    preprocess = TrainPreprocess(size=(task.image_shape or IMAGE_SHAPE)[-1])
-    parser = ParserWebDataset(tars, is_training=True, batch_size=task.batch_size, preprocess=preprocess)
-    return _batches(task, parser)
+    source = task.options.get("source")
+    common: dict[str, Any] = {"is_training": task.is_training, "batch_size": task.batch_size}
+    read = ReadOptions(**task.options.get("read", {}))
+    if source == "windows":
+        return _windows(task, common, read)
+    if not task.options.get("is_single"):
+        common["preprocess"] = _preprocess(task)
+    if source == "tars":
+        return ParserWebDataset(sorted(map(str, Path(task.tars).glob("*.tar"))), **common)
+    if source == "beton":
+        return ParserBeton(str(next(Path(task.files).glob("*.beton"))), **common)
+    if source == "mixture":
+        num_members = int(task.options["num_members"])
+        bounds = [task.num_examples * number // num_members for number in range(num_members + 1)]
+        parts = {
+            f"part {number}": ParserTfds(task.data_dir, task.dataset, f"train[{start}:{stop}]")
+            for number, (start, stop) in enumerate(pairwise(bounds))
+        }
+        return ParserMixture(parts, weights="sizes", epoch_size=task.num_examples, read=read, **common)
+    if source == "cached":
+        common["cache"] = DecodedCache(task.options["cache_dir"])
+    return ParserTfds(task.data_dir, task.dataset, read=read, **common)
 
 
-def load_batched(task: Task) -> Epochs:
-    """As `load`, without a preprocess: images of one size, as they are."""
-    return _batches(task, _parser(task))
-
-
-def load_after_reading(task: Task) -> Epochs:
-    """As `load`, after an epoch of another loader without workers, as in a notebook that first looks at its data.
-
-    What reading has left in the process (threads, an imported tensorflow) must not slow down its workers.
-    """
-    for _ in load(replace(task, num_workers=0))(0):
-        pass
-    return load(task)
-
-
-def load_cached(task: Task) -> Epochs:
-    """As `load_batched` without workers, with the decoded cache in `converted_dir`, built before the first epoch."""
-    from tfds_torch import DecodedCache
-
-    return _batches(replace(task, num_workers=0), _parser(task, cache=DecodedCache(task.converted_dir)))
-
-
-def load_single(task: Task) -> Epochs:
-    """Returns the function epoch -> batches of images, torch uint8 [B, 3, 224, 224]."""
-    return _loader(task, RandomResizedCropFlip())
-
-
-def parser_level(task: Task) -> Epochs:
-    """Returns the function epoch -> lists of decoded images."""
-    parser = _parser(task)
-    return lambda epoch: (batch.image for batch in parser.batches(epoch=epoch))
-
-
-def decoded(task: Task) -> Epochs:
-    """Returns the function epoch -> batches of sizes, torch int64 [B, 2]."""
-    return _loader(task, _size)
-
-
-def as_arrays(task: Task) -> Epochs:
-    """Returns the function epoch -> batches of images, torch uint8 [B, H, W, 3]."""
-    return _loader(task, _pixels)
-
-
-def _parser(task: Task, preprocess: Any = None, **options: Any) -> Any:
-    from tfds_torch import ParserTfds, ReadOptions
+def _windows(task: Task, common: dict[str, Any], read: Any) -> Any:
+    from tfds_torch import ParserTfds, Windows
 
     return ParserTfds(
         task.data_dir,
         task.dataset,
-        task.split,
-        is_training=task.is_training,
-        batch_size=task.batch_size,
-        preprocess=preprocess,
-        read=ReadOptions(**task.read),
-        **options,
+        windows=Windows("steps", offsets={"action": range(NUM_ACTIONS)}),
+        fields={**CAMERAS, "state": "observation/state"},
+        read=read,
+        **common,
     )
 
 
 def _preprocess(task: Task) -> Any:
     from tfds_torch import EvalPreprocess, TrainPreprocess
 
-    if task.image_shape is None:
-        raise ValueError("a preprocess needs a size")
-    size = task.image_shape[-1]
+    if not task.options.get("has_preprocess", True):
+        return None
     if task.work == TRAIN:
-        return TrainPreprocess(size=size)
-    return EvalPreprocess(size=size, crop_pct=CROP_PCT if task.work == EVAL else 1.0)
+        if task.options.get("is_padded"):
+            return TrainPreprocess(size=task.size, crop_padding=_PADDING)
+        return TrainPreprocess(size=task.size)
+    return EvalPreprocess(size=task.size, crop_pct=CROP_PCT if task.work == EVAL else 1.0)
 
 
-def _batches(task: Task, parser: Any) -> Epochs:
-    from tfds_torch import ImageDataset, create_loader
-
-    loader = create_loader(ImageDataset(parser, batched=True), num_workers=task.num_workers)
-    return lambda epoch: (batch[0] for batch in loader)
-
-
-def _loader(task: Task, transform: Callable[[Image.Image], Any]) -> Epochs:
-    from torch.utils.data import DataLoader
-
-    from tfds_torch import ImageDataset
-
-    loader = DataLoader(
-        ImageDataset(_parser(task), transform=transform),
-        batch_size=task.batch_size,
-        num_workers=task.num_workers,
-        persistent_workers=task.num_workers > 0,
-    )
-    return lambda epoch: (images for images, _ in loader)
-
-
-def _size(image: Image.Image) -> NDArray[np.int64]:
-    return np.array(image.size, np.int64)
-
-
-def _pixels(image: Image.Image) -> NDArray[np.uint8]:
-    return np.asarray(image).copy()  # torch asks for memory that it may write to.
+if __name__ == "__main__":
+    serve(load, PACKAGES)

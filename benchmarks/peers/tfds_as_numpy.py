@@ -5,18 +5,18 @@ examples (`shuffle(1000)`), and `prefetch(AUTOTUNE)`. It has no workers: tf.data
 transform and the stacking of batches run in the training process.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.task import Task
+from benchmarks.protocol import Epochs, Task, serve
 from benchmarks.transform import RandomResizedCropFlip
 
 
-def load(task: Task) -> Callable[[int], Iterable[Any]]:
+def load(task: Task) -> Epochs:
     """Returns the function epoch -> batches of images, numpy uint8 [B, 3, 224, 224]."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -31,3 +31,7 @@ def load(task: Task) -> Callable[[int], Iterable[Any]]:
             yield np.stack(batch)
 
     return lambda epoch: batches()
+
+
+if __name__ == "__main__":
+    serve(load, ("tensorflow-datasets",))

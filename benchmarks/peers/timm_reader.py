@@ -4,18 +4,18 @@ Configured: `is_training`, batch size, workers and the device `cpu`; `set_epoch`
 does. `color_jitter=0`, because no other competitor changes colors: timm's default would cost it more. An evaluation has
 `crop_pct=0.875`; images that are delivered as they are have `no_aug=True`. All else is timm's default: bilinear
 (antialiased), a shuffle buffer of 8,192 and a prefetch of 2,048 decoded images, divided among the workers (and limited
-by the number of images); persistent workers; `fast_collate`. In `load_single`, the shared transform takes the place of
-the loader's own, ending in a torch tensor as timm's own does.
+by the number of images); persistent workers; `fast_collate`. With the option `is_single`, the shared transform takes
+the place of the loader's own, ending in a torch tensor as timm's own does.
 
 The batches are uint8, taken from the DataLoader inside of `PrefetchLoader`, because that one would also turn them to
 float32 and normalise them, which no other competitor does.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.task import IMAGE_SHAPE, PLAIN, Task
+from benchmarks.protocol import PLAIN, Epochs, Task, serve
 from benchmarks.transform import CROP_PCT, RandomResizedCropFlip
 
 _OPERATORS = (
@@ -41,17 +41,14 @@ class TensorTransform:
         return torch.from_numpy(self.transform(image))
 
 
-def load(task: Task) -> Callable[[int], Iterable[Any]]:
-    """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W], with timm's own transforms."""
+def load(task: Task) -> Epochs:
+    """Returns the function epoch -> batches of images, torch uint8 [B, 3, H, W]."""
+    if task.options.get("is_single"):
+        return _epochs(task, TensorTransform())
     return _epochs(task, no_aug=task.work == PLAIN, color_jitter=0.0, crop_pct=CROP_PCT)
 
 
-def load_single(task: Task) -> Callable[[int], Iterable[Any]]:
-    """Returns the same function with the shared transform."""
-    return _epochs(task, TensorTransform())
-
-
-def _epochs(task: Task, transform: Any = None, **options: Any) -> Callable[[int], Iterable[Any]]:
+def _epochs(task: Task, transform: Any = None, **options: Any) -> Epochs:
     import torch
 
     _declarations.append(declare_torchvision_operators())
@@ -66,7 +63,7 @@ def _epochs(task: Task, transform: Any = None, **options: Any) -> Callable[[int]
     )
     loader = create_loader(
         dataset,
-        input_size=task.image_shape or IMAGE_SHAPE,
+        input_size=task.image_shape,
         batch_size=task.batch_size,
         is_training=task.is_training,
         num_workers=task.num_workers,
@@ -103,3 +100,7 @@ def declare_torchvision_operators() -> Any:
             for operator in _OPERATORS:
                 library.define(f"{operator}(Tensor x) -> Tensor")
     return library
+
+
+if __name__ == "__main__":
+    serve(load, ("timm", "torchvision", "torch", "tensorflow-datasets"))

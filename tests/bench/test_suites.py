@@ -1,93 +1,162 @@
-"""The table of suites: who takes part, and that every target finds what it judges."""
+"""Each suite is measured at a tiny size; its report is written, read back and shown."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import (
-    cached_costs,
-    comparisons,
-    episode_costs,
-    export_costs,
-    index_costs,
-    loader_costs,
-    mixture_costs,
-    remote_tables,
-    resuming,
-)
+from benchmarks import command, report
+from benchmarks.peer_process import ROOT
+from benchmarks.report import ALL_REPORTS, Report, on_page_markdown, read_reports
 from benchmarks.suites import SUITES
-from benchmarks.tables import COMPETITORS, Table
-from benchmarks.targets import Target
-from tfds_torch.engines.options import ReadOptions
+from benchmarks.tables import Column, Row, Spread, Table
 
-TABLES = {
-    "sample": [comparisons.SAMPLE.table],
-    "start": [comparisons.STARTING.table],
-    "index": [
-        *(index_costs.BUILDING, index_costs.ORDER, index_costs.LOCALITY),
-        *(comparison.table for comparison in (*comparisons.WARM_MODES, comparisons.COLD_MODES)),
-    ],
-    "state": [resuming.STATE, resuming.RESUMING],
-    "jpeg": [comparisons.JPEG.table],
-    "jpeg_eval": [comparisons.JPEG_EVAL.table],
-    "png32": [comparisons.PNG32.table],
-    "memory": [comparisons.STARTING.table, comparisons.IMPORTS, comparisons.BEYOND],
-    "notebook": [comparison.table for comparison in comparisons.NOTEBOOK],
-    "ready": [loader_costs.READY, loader_costs.LARGE],
-    "multi": [loader_costs.ITEMS, loader_costs.PHOTOS, loader_costs.WORKERS],
-    "feeder": [loader_costs.FEED, loader_costs.CUT],
-    "scale": [comparisons.SCALE],
-    "export": [
-        *(*export_costs.BETON.values(), *export_costs.TARS.values()),
-        *(export_costs.MEMORY, export_costs.READING.table, export_costs.INDEXING),
-    ],
-    "cached": [*(comparison.table for comparison in (*cached_costs.PIXELS, cached_costs.CACHE)), cached_costs.OPENING],
-    "mixture": [
-        *(comparison.table for comparison in (*mixture_costs.SPEEDS, mixture_costs.PROCESSES)),
-        *(mixture_costs.TABLE, mixture_costs.SLICES, mixture_costs.LENGTHS, mixture_costs.DEVIATIONS),
-    ],
-    "episodes": [episode_costs.SPEEDS.table, episode_costs.MEMORIES, episode_costs.INDEXING, episode_costs.COLUMNS],
-    "remote": [
-        *(remote_tables.PIXELS, remote_tables.FIRST, remote_tables.MACHINES),
-        *(remote_tables.BYTES, remote_tables.SMALL_CACHE, remote_tables.LONG),
-    ],
+TINY = ("--photos", "16", "--batch-size", "4", "--workers", "1", "--repeats", "1")
+SLOW = {
+    "jpeg": "ours,webdataset,grain",
+    "jpeg_eval": "ours,limit",
+    "png32": "ours,ours_batched,timm",
+    "sample": "ours,timm",
+    "start": "ours,as_numpy",
+    "memory": "ours,ours_8",
+    "cached": "",
+    "remote": "",
+    "episodes": "",
+    "mixture": "",
+    "export": "",
 }
+ABSENT = ("ffcv", "dali", "streaming", "litdata")
+"""Peers that are not installed for the tests, where a report may give a reason."""
 
 
-def test_every_suite_is_there_once_and_says_what_it_measures() -> None:
-    assert [suite.name for suite in SUITES] == list(TABLES)
-    for suite in SUITES:
-        assert suite.title
-        assert "{" not in suite.method
-        assert suite.method.endswith(".")
+def measure(suite: str, out: Path, *more: str) -> Report:
+    # A fresh process: here, tensorflow is not imported.
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", suite, *TINY, "--out", str(out), *more],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found = Report.from_dict(json.loads((out / f"{suite}.json").read_text()))
+    assert (out / f"{suite}.md").read_text() == found.markdown()
+    assert f"{suite}: " in done.stdout
+    return found
 
 
-@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
-def test_every_target_judges_a_column_that_its_suite_has(suite: object) -> None:
-    tables: dict[str, Table] = {table.name: table for table in TABLES[suite.name]}
-    targets: list[Target] = suite.targets
-    names = [peer.name for peer in suite.peers]
-    assert len({target.name for target in targets}) == len(targets)
-    for target in targets:
-        assert target.column in {column.key for column in tables[target.table].columns}, target.name
-        if names and target.table == COMPETITORS:
-            assert set(target.rows) <= set(names), target.name
+def rows_without_figures(found: Report) -> dict[str, str]:
+    return {
+        f"{table.name}: {row.name}": row.missing or "no reason"
+        for table in found.tables
+        for row in table.rows
+        if row.missing or not any(row.figures.values())
+    }
 
 
-def test_the_columns_of_a_table_differ() -> None:
-    all_tables = [table for tables in TABLES.values() for table in tables]
-    wrong = [one.name for one in all_tables if len({column.key for column in one.columns}) < len(one.columns)]
-    assert not wrong, str(wrong)
+def test_every_suite_has_a_smoke_test() -> None:
+    assert list(SUITES) == [*list(SLOW)[:6], "order", *list(SLOW)[6:]]
 
 
-def test_peers_of_the_suites_take_turns_after_us() -> None:
-    names = {suite.name: [peer.name for peer in suite.peers] for suite in SUITES if suite.peers}
-    others = ["ours_0", "timm", "webdataset", "grain", "dali", "ffcv", "limit"]
-    assert names["sample"] == names["start"] == ["ours", "timm", "webdataset", "grain", "as_numpy"]
-    assert names["jpeg"] == ["ours", "ours_simplejpeg", "baseline", "ours_0", "ours_0_simplejpeg", *others[1:]]
-    assert names["jpeg_eval"] == ["ours", "ours_simplejpeg", *others]
-    assert names["png32"] == ["ours", "ours_batched", *others]
-    assert names["memory"] == ["ours", "ours_0", "ours_8", "timm", "ffcv"]
+def test_the_suite_order_is_measured(tmp_path: Path) -> None:
+    found = measure("order", tmp_path)
+    assert [table.name for table in found.tables] == ["order", "locality"]
+    assert rows_without_figures(found) == {}
 
 
-def test_a_resume_may_read_its_batch_those_decoded_ahead_and_one_that_is_fetched_meanwhile() -> None:
-    (limit,) = (one.limit for suite in SUITES for one in suite.targets if one.column == "batches_read")
-    assert limit == 2 + ReadOptions().prefetch_batches
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("suite", SLOW)
+def test_a_suite_is_measured(suite: str, tmp_path: Path) -> None:
+    more = ["--only", SLOW[suite]] if SLOW[suite] else ["--photos", "64"] if suite == "mixture" else []
+    found = measure(suite, tmp_path, *more)
+    if SLOW[suite]:
+        assert [row.name for row in found.tables[0].rows] == SLOW[suite].split(",")
+    absent = rows_without_figures(found)
+    assert {name: reason for name, reason in absent.items() if not name.endswith(ABSENT)} == {}
+
+
+def test_peers_say_how_they_are_configured() -> None:
+    for path in (ROOT / "benchmarks" / "peers").glob("[a-z]*.py"):
+        assert "Configured" in path.read_text().split('"""')[1], path.name
+
+
+def test_a_report_is_read_back_and_is_a_page() -> None:
+    rows = [Row("a", "the a", {"x": Spread(2.0, 1.0, 3.0), "text": "5 + 6"}), Row("b", "b|c", {}, "it broke.")]
+    table = Table("t", "a table", "How.", "what", [Column("x", "x, s", "{:.1f}"), Column("text", "parts")], rows)
+    machine = {"cpu": None, "architecture": "x", "num_cores": 2, "ram_bytes": 2**33, "kernel": "k", "load_before": 0.5}
+    settings = {"num_photos": 4096, "num_shards": 8, "batch_size": 128, "num_workers": 2, "num_repeats": 2}
+    made = Report("jpeg", "speed", "Thus.", "python -m benchmarks", "now", 3.0, machine, {"a": "1"}, settings, [table])
+    data = json.loads(json.dumps(made.as_dict()))
+    assert Report.from_dict(data) == made
+    lines = made.markdown().splitlines()
+    assert "| the a | 2.0 (1.0 to 3.0) | 5 + 6 |" in lines
+    assert "| b\\|c | - | - |" in lines
+    assert "b|c is missing: it broke." in lines
+    with pytest.raises(ValueError, match="its schema is 1, and should be 4"):
+        Report.from_dict(data | {"schema": 1})
+
+
+def test_committed_reports_are_of_suites_and_stand_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reports = read_reports()
+    assert set(reports) == set(SUITES) - {"order"}
+    page = on_page_markdown(f"above\n{ALL_REPORTS}\nbelow")
+    assert [line for line in page.splitlines() if line.startswith("### ")] == [
+        f"### {name}: {one.title}" for name, one in reports.items()
+    ]
+    assert on_page_markdown("another page") == "another page"
+    (tmp_path / "jpeg.json").write_text("{}")
+    with pytest.raises(report.ConfigError, match=r"jpeg\.json cannot be read: its schema is None"):
+        read_reports(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["jpg"], "There is no suite 'jpg': choose from jpeg, "),
+        (["jpeg", "--only", "tim"], "There is no peer 'tim': choose from ours, "),
+        (["memory", "--only", "dali"], "None of dali takes part in the suite memory: choose from ours, ours_0, "),
+        (["jpeg", "--repeats", "0"], "--repeats 0: must be at least 1."),
+        (["jpeg", "--photos", "100"], "--photos 100: 2 workers with batches of 128 need at least 256."),
+        (["jpeg", "--timeout", "nan"], "--timeout nan: must be a number"),
+        (["jpeg", "--baseline", "/nowhere"], "--baseline /nowhere: there is no tfds_torch in it."),
+        (["jpeg", "--venv", "dali=/nowhere"], "--venv dali=/nowhere: there is no /nowhere/bin/python."),
+        (["jpeg", "--out", "/dev/null/x"], "The reports cannot be written to /dev/null/x: "),
+    ],
+)
+def test_wrong_usage_says_what_is_right(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.main(arguments) == command.USAGE
+    assert f"error: {message}" in capsys.readouterr().err
+
+
+def test_a_report_is_written_for_each_suite_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def nothing(run: Any) -> Iterator[Table]:
+        asked.append(run)
+        yield from ()
+
+    monkeypatch.setattr(command, "SUITES", {name: replace(one, measure=nothing) for name, one in SUITES.items()})
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    out = tmp_path / "out"
+    venv = f"dali={tmp_path}"
+    assert command.main(["cached", "jpeg", "--only", "dali,ours", "--venv", venv, "--out", str(out)]) == command.OK
+    assert sorted(path.name for path in out.iterdir()) == ["cached.json", "cached.md", "jpeg.json", "jpeg.md"]
+    assert [list(run.only) for run in asked] == [["dali", "ours"], []]
+    assert asked[0].settings.venvs == {"dali": str(tmp_path)}
+    assert "venvs" not in json.loads((out / "jpeg.json").read_text())["settings"]
+    assert f"Reports are in {out}." in capsys.readouterr().out

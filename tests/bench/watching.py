@@ -3,8 +3,7 @@
 import os
 import select
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,22 +19,9 @@ def wait_for(look: Callable[[], T]) -> T:
     return found
 
 
-def read_pids(folder: Path, name: str) -> list[int]:
-    """Waits until a planted competitor has told its pids."""
-    path = folder / f"{name}.pids"
-    wait_for(path.exists)
-    return list(map(int, path.read_text().split()))
-
-
-def open_pids(pids: list[int]) -> list[int]:
-    """Returns handles that stay those processes' own; those that are gone already have none."""
-    handles = []
-    for pid in pids:
-        try:
-            handles.append(os.pidfd_open(pid))
-        except ProcessLookupError:
-            continue
-    return handles
+def open_pids(pids: Iterable[int]) -> list[int]:
+    """Returns handles that stay those processes' own."""
+    return [os.pidfd_open(pid) for pid in pids]
 
 
 def assert_all_end(handles: list[int]) -> None:
@@ -43,8 +29,3 @@ def assert_all_end(handles: list[int]) -> None:
         readable, _, _ = select.select([handle], [], [], WATCHDOG_S)
         os.close(handle)
         assert readable, "a process still runs"
-
-
-def state_of(pid: int) -> str:
-    """The letter that the system has for a process's state: T is stopped."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,0 +1,20 @@
+"""All suites, by name."""
+
+from collections.abc import Mapping
+
+from benchmarks.suites import cached, episodes, epochs, export, mixture, order, remote, start
+from benchmarks.turns import Suite
+
+SUITES: Mapping[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        *epochs.SUITES,
+        *start.SUITES,
+        order.SUITE,
+        cached.SUITE,
+        remote.SUITE,
+        episodes.SUITE,
+        mixture.SUITE,
+        export.SUITE,
+    )
+}
