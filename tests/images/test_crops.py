@@ -193,7 +193,7 @@ def test_boxes_of_small_integers_are_taken() -> None:
 def test_a_box_has_pixels_of_its_image_and_is_inside_where_it_is_resized(
     box: tuple[int, ...], is_possible: bool
 ) -> None:
-    crops, sizes = Crops(rows((0, 0, 5, 5), box)), rows((20, 30), (20, 30))
+    crops, sizes = Crops(rows((0, 0, 1, 1), box)), rows((20, 30), (20, 30))
     if is_possible:
         assert len(crops.parameters(sizes, (8, 9), np.array([True, True]))) == 2
         return
@@ -204,6 +204,12 @@ def test_a_box_has_pixels_of_its_image_and_is_inside_where_it_is_resized(
         f"The box (top, left, height, width) = {box} cannot be cut out of 20 x 30 pixels: it must have pixels of the "
         f"image, and only a box of the result's size, 8 x 9, may reach outside of it."
     )
+
+
+def test_boxes_of_the_size_of_the_results_are_only_cut() -> None:
+    sizes, no = rows((20, 30), (20, 30)), np.zeros(2, np.bool_)
+    assert Crops(rows((0, 0, 8, 9), (3, 4, 8, 9))).parameters(sizes, (8, 9), no).only_cut(sizes)
+    assert not Crops(rows((0, 0, 9, 9), (3, 4, 8, 9))).parameters(sizes, (8, 9), no).only_cut(sizes)
 
 
 def test_boxes_that_are_cut_and_boxes_that_are_resized_may_be_mixed() -> None:

@@ -173,6 +173,12 @@ def test_they_are_plain_values(value: Any) -> None:
 # Training
 
 
+def test_positions_are_kept_where_the_whole_image_is_squashed() -> None:
+    assert EvalPreprocess(8, crop_mode="squash", crop_pct=1).keeps_positions
+    others = [TrainPreprocess(8), EvalPreprocess(8, crop_pct=1), EvalPreprocess(8, crop_mode="squash", crop_pct=0.9)]
+    assert not any(one.keeps_positions for one in others)
+
+
 def test_flips_have_their_probability() -> None:
     for probability in (0.0, 0.25, 0.5, 1.0):
         share = place(TrainPreprocess(size=8, hflip=probability), (20, 30), MANY).flips.mean()

@@ -4,6 +4,7 @@ import os
 import pickle
 import textwrap
 from pathlib import Path
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -11,7 +12,9 @@ from conftest import RunPython
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.storage import open_files
+from tfds_torch.storage.object_files import MappedObject
 from tfds_torch.storage.open_files import MappedFile, OpenFiles, ProcessLock, stamp_of
+from tfds_torch.storage.shard_files import RangeReader
 
 
 def write_files(folder: Path, count: int) -> list[str]:
@@ -336,3 +339,28 @@ def test_a_disk_that_cannot_be_read_is_an_error_with_the_files_name(mapped: Mapp
         pytest.raises(ShardError, match=r"a\.beton cannot be read: Input/output error"),
     ):
         mapped.read(0, 1)
+
+
+class FarBytes:
+    """Reads bytes of one object, as a RangeReader does."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.num_reads = content, 0
+
+    def advise_ranges(self, ranges: Any) -> None:
+        pass
+
+    def read(self, file: int, start: int, size: int) -> bytes:
+        self.num_reads += 1
+        return self.content[start : start + size]
+
+
+def test_bytes_are_looked_for_in_the_part_that_holds_them() -> None:
+    reader = FarBytes(b"a--a--a--a--")
+    mapped = MappedObject(cast(RangeReader, reader), (12, 0))
+    for start, stop in ((0, 4), (4, 12)):
+        assert mapped.part(start, stop).tobytes() == reader.content[start:stop]
+    reads = reader.num_reads
+    assert (mapped.find(b"a", 1, 4), mapped.find(b"a", 5, 9), mapped.find(b"a", 7, 9)) == (3, 6, -1)
+    assert reader.num_reads == reads
+    assert (mapped.find(b"a", 2, 6), reader.num_reads) == (3, reads + 1)  # No part holds all of it.
