@@ -245,7 +245,7 @@ def test_stored_specs_tell_keys_shapes_types_and_defaults() -> None:
         }
     )
     assert stored_specs(features) == {
-        "a/b/c": FieldSpec((), object),
+        "a/b/c": FieldSpec((), object, b""),  # features.json does not say whether a text is optional.
         "a/b/d": FieldSpec((), np.dtype(np.float64)),
         "boxes/box": FieldSpec((None, 4), np.dtype(np.float32), ()),  # Empty where an example lacks it.
         "number": FieldSpec((), np.dtype(np.int32), np.iinfo(np.int32).min),

@@ -139,10 +139,12 @@ def reads(datasets: Datasets) -> dict[str, dict[str, Any]]:
 
 
 def assert_labels(name: str, examples: list[Example], num_valid: int = NUM_TRAIN + NUM_TEST) -> None:
-    """Asserts that every example has its label; padding has none, or that of the example it copies."""
+    """Asserts that every example has its label, and padding none."""
     case = CASES[name]
     for number, label, valid, id_ in examples:
-        assert label == (case.labels[number] if valid or not case.is_scalar else -100), (number, id_)
+        stored = case.labels[number]
+        padding = -100 if case.is_scalar else [-100] * len(stored)
+        assert label == (stored if valid else padding), (number, id_)
     assert sorted(number for number, _, valid, _ in examples if valid) == list(NUMBERS)[:num_valid]
 
 

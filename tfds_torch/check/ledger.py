@@ -289,7 +289,7 @@ class Ledger:
         summary.num_padded += num_padded
         summary.num_examples += len(batch)
         if batch.label is not None:
-            for i in np.flatnonzero((batch.label == PAD_LABEL) == batch.valid).tolist():
+            for i in np.flatnonzero(~batch.valid & (batch.label != PAD_LABEL)).tolist():
                 summary.labels.add(f"{summary}, {batch.id[i]}: label {batch.label[i]}, valid {batch.valid[i]}")
         wanted = self.expected.last_size if number == plan.num_batches - 1 else plan.batch_size
         if len(batch) != wanted:

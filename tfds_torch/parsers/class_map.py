@@ -114,6 +114,8 @@ class ClassMap:
     def _new_label(self, source: Any, example: str) -> int:
         source = source.decode(errors="replace") if isinstance(source, bytes) else source
         label = self._find(source)
+        if label is None and source == PAD_LABEL:
+            return PAD_LABEL  # An optional label that is None.
         if label is None:
             raise ConfigError(
                 f"{self.dataset}: the class map has no label for {quoted(source)}, the target of the example "

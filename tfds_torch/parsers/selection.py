@@ -16,6 +16,7 @@ from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
 from tfds_torch.parsers.split_description import SplitDescription
+from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder, refuse_groups
 from tfds_torch.plan.mixture_weights import SIZES, make_segments
 from tfds_torch.plan.order import Int64Array
@@ -80,6 +81,13 @@ class Selection(SplitDescription):
                 f"{self.dataset_name}: balanced() needs one integer as the label of an example. Mix subsets by hand: "
                 f"ParserMixture({{name: parser.subset(...)}}, weights)."
             )
+        num_none = int(np.count_nonzero(targets == PAD_LABEL))
+        if num_none:
+            raise ConfigError(
+                f"{self.dataset_name}: balanced() mixes classes, and {num_none:,} of {len(targets):,} labels are "
+                f"{PAD_LABEL}: no label, as of an optional feature that is None. Leave them out: "
+                f"parser.subset(parser.targets() != {PAD_LABEL}).balanced()."
+            )
         parser = copy.copy(self)
         parser._order = self._mix_classes(targets, temperature, epoch_size)
         parser._epoch_size = None
@@ -114,7 +122,8 @@ class Selection(SplitDescription):
         Those of a whole split are read once and kept in the user's cache folder, as long as the files are the same.
 
         Returns:
-            int64 [n] where each is one integer, else a list.
+            int64 [n] where each is one integer, else a list. Of an optional feature of TFDS, None is -100, and among
+            floats NaN.
 
         Raises:
             ConfigError: there is no field `label`, or the files are read as streams.
@@ -186,6 +195,10 @@ class Selection(SplitDescription):
             f"whole records. Give ParserTfds windows=Windows('steps'). Labels of whole records are parser.targets()."
         )
 
+    def number_of_none(self, field: str) -> float | None:
+        """Returns the number that stands for None in a column; None: the field is not optional, or it is unknown."""
+        return None
+
     def column_keys(self, field: str) -> tuple[str, ...] | None:
         """Returns the stored fields that a column is made of: its name is the user's, and says nothing.
 
@@ -224,7 +237,7 @@ class Selection(SplitDescription):
 
 def cache_file(source: Source, target_key: object) -> Path:
     """Returns where the targets of a split are kept: another place once a file has changed."""
-    return kept_path("targets", (1, source.name, source.identity, source.stamps, target_key), ".npy")
+    return kept_path("targets", (2, source.name, source.identity, source.stamps, target_key), ".npy")
 
 
 def read_targets(source: Source, content: Content, index: Int64Array, num_threads: int) -> NDArray[Any] | list[Any]:

@@ -242,14 +242,15 @@ def read_statistics(parser: Selection, names: Sequence[str], *, stored: bool = F
     if not len(episode):
         raise ConfigError(f"{parser.dataset_name}: there are no windows, and so no statistics.")
     keys = {name: parser.column_keys(name) for name in names}
+    of_none = {name: parser.number_of_none(name) for name in names}
     files = {
         name: kept_path("statistics", (1, parser.fingerprint, parser.source.stamps, own), ".json")
         for name, own in keys.items()
-        if own is not None
+        if own is not None and of_none[name] is None  # Those of older versions count None as a number.
     }
     found = {name: own for name, file in files.items() if (own := _decode(load_kept(file))) is not None}
     for name, values in parser.columns([name for name in keys if name not in found]).items():
-        _check_numbers(parser, name, values)
+        _check_numbers(parser, name, values, of_none[name])
         found[name] = compute_statistics(values)
         if name in files:
             store_kept(files[name], json.dumps(found[name].as_dict()).encode(), "Statistics")
@@ -282,10 +283,19 @@ def _decode(content: bytes | None) -> FieldStatistics | None:
         return None
 
 
-def _check_numbers(parser: Selection, name: str, values: NDArray[Any]) -> None:
+def _check_numbers(parser: Selection, name: str, values: NDArray[Any], none: float | None) -> None:
     if not is_numeric(values.dtype) or values.dtype.kind == "c":
         raise ConfigError(
             f"{parser.dataset_name}: statistics are of numbers, and the field {quoted(name)} is texts or bytes."
+        )
+    num_none = 0 if none is None else np.count_nonzero((values == none).reshape(len(values), -1).all(axis=1))
+    if num_none:
+        number = "-np.inf" if none == -np.inf else repr(none)
+        largest = "" if values.ndim == 1 else f".reshape({len(values)}, -1).max(axis=1)"
+        raise ConfigError(
+            f"{parser.dataset_name}: {quoted(name)} is an optional feature, and {num_none:,} of {len(values):,} values "
+            f"are None, for which TFDS reads {number}. Leave these steps out: "
+            f"parser.subset(parser.columns([{quoted(name)}])[{quoted(name)}]{largest} > {number})."
         )
     is_finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
     if not is_finite.all():

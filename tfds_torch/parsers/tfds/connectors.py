@@ -1,8 +1,9 @@
 """From TFDS's feature connectors to the plain values that are known of them; imports TFDS, and no tensorflow."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -33,7 +34,11 @@ def plain_features(connector: Any) -> Feature:
         is_dataset = isinstance(connector, tfds.features.Dataset)
         return Repeated(text, spec, plain_features(connector.feature), is_dataset)
     info = connector.get_serialized_info()
-    parts = {key: _stored_spec(part) for key, part in info.items()} if isinstance(info, dict) else _stored_spec(info)
+    default = _stored_default(connector)
+    if isinstance(info, dict):
+        parts: Any = {key: _stored_spec(part) for key, part in info.items()}
+    else:
+        parts = _stored_spec(info) if default is None else replace(_stored_spec(info), default=default)
     is_label = isinstance(connector, tfds.features.ClassLabel)
     names = connector._int2str if is_label else None
     return Leaf(
@@ -45,6 +50,7 @@ def plain_features(connector: Any) -> Feature:
         only_tensorflow=_tensorflow_class(connector),
         num_classes=connector.num_classes if is_label else None,
         class_names=None if names is None else tuple(names),
+        none=_none_of(connector),
     )
 
 
@@ -59,7 +65,52 @@ def _kind_of(connector: Any) -> _Kind:
 
 def stored_specs(features: Any) -> dict[str, FieldSpec]:
     """Returns the stored fields of an example: key -> its spec."""
-    return {key: _stored_spec(info) for key, info in _flatten(features.get_serialized_info())}
+    specs = {key: _stored_spec(info) for key, info in _flatten(features.get_serialized_info())}
+    return specs | {key: replace(specs[key], default=default) for key, default in _stored_defaults(features)}
+
+
+def _stored_defaults(connector: Any, key: str = "") -> Iterator[tuple[str, bytes]]:
+    """Yields the stored fields of bytes that an example may lack, and what stands for them then."""
+    if isinstance(connector, tfds.features.FeaturesDict):
+        for name, inner in connector.items():
+            yield from _stored_defaults(inner, f"{key}/{name}" if key else name)
+    elif (default := _stored_default(connector)) is not None:
+        yield key, default
+
+
+def _stored_default(connector: Any) -> bytes | None:
+    """Returns the bytes that stand for None in an example; None: an example must have them, or they are not bytes.
+
+    features.json does not say which texts are optional, so that any may be missing. A tensor with an encoding has the
+    value that it would have without one, of which TFDS itself would make an error.
+    """
+    if isinstance(connector, tfds.features.Text) and connector.shape == ():
+        return b""
+    if not isinstance(connector, tfds.features.Tensor) or not _is_optional(connector):
+        return None
+    if not connector._encoded_to_bytes:
+        return None
+    least = np.asarray(connector.get_tensor_info().default_value, connector.np_dtype)
+    encoded: bytes = connector.encode_example(least)
+    return encoded
+
+
+def _is_optional(connector: Any) -> bool:
+    return bool(getattr(connector, "_optional", False))  # Old versions of TFDS have no optional features.
+
+
+def _none_of(connector: Any) -> float | None:
+    """Returns the number that stands for None; see Leaf."""
+    if not isinstance(connector, tfds.features.Tensor) or not _is_optional(connector):
+        return None
+    dtype = np.dtype(connector.np_dtype)
+    if dtype.kind not in "if":
+        return None
+    (number, *_) = np.asarray(connector.get_tensor_info().default_value).reshape(-1).tolist()
+    if connector._encoded_to_bytes or dtype.kind == "i":
+        return cast(float, number)
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
 
 
 def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | None:
@@ -104,6 +155,9 @@ def _stored_spec(info: Any) -> FieldSpec:
     dtype = np.dtype(info.np_dtype)
     # As TFDS's own parser has it, a sequence that an example lacks is empty.
     default = () if info.default_value is None and None in info.shape else info.default_value
+    if info.default_value is not None and dtype.kind == "f":
+        with np.errstate(over="ignore"):  # The least float64 is -inf in float32, in which floats are stored.
+            default = np.asarray(default, np.float32)[()]
     return FieldSpec(tuple(info.shape), object if dtype.kind in "OSU" else dtype, default)
 
 

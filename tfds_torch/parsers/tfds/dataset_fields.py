@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tfds_torch.engines.batch import mark_padding
 from tfds_torch.engines.fields import (
     ClassLabelField,
     EncodedField,
@@ -29,9 +31,38 @@ from tfds_torch.parsers.tfds.feature_tree import (
 from tfds_torch.parsers.tfds.features import num_classes, structured_field
 from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.source import FieldSpec
+from tfds_torch.storage.source import Columns, FieldSpec
 
 _FILE_NAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
+
+
+@dataclass(frozen=True)
+class OptionalLabelField:
+    """Labels of which some are None: those are marked as padding is, -100 or NaN, so that losses leave them out.
+
+    Attributes:
+        labels: decodes numbers [n, ...], or n arrays of them.
+        none: the number that stands for None, in all places of a value.
+    """
+
+    labels: FieldDecoder
+    none: float
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return self.labels.keys
+
+    def decode(self, columns: Columns) -> Any:  # noqa: D102
+        values = self.labels.decode(columns)
+        return mark_padding(values, ~are_none(values, self.none))
+
+
+def are_none(values: Any, none: float) -> NDArray[np.bool_]:
+    """Returns which of n values, arrays of numbers, hold nothing but the number that stands for None, bool [n]."""
+    if isinstance(values, np.ndarray):
+        found: NDArray[np.bool_] = (values == none).reshape(len(values), -1).all(axis=1)
+        return found
+    return np.array([bool(np.all(value == none)) for value in values], np.bool_)
 
 
 @dataclass(frozen=True)
@@ -104,8 +135,11 @@ class DatasetFields:
         if name == "image":
             return ImageField("/".join(found.path), image_mode)
         if is_stored_as_it_is(found.feature) and not self._is_repeated(found):
-            return stored_field(found)
-        return structured_field(self.features, found.path)
+            decoder = stored_field(found)
+        else:
+            decoder = structured_field(self.features, found.path)
+        none = found.feature.none if isinstance(found.feature, Leaf) and not self._is_repeated(found) else None
+        return decoder if none is None or name != "label" else OptionalLabelField(decoder, none)
 
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored."""

@@ -61,6 +61,8 @@ class Leaf(Feature):
         only_tensorflow: the class that decodes it with tensorflow only; None: it needs no tensorflow.
         num_classes: number of classes of a label, as declared: 0 or None where it is unknown.
         class_names: names of a label's classes; None: they have none.
+        none: the number that TFDS reads where an example has None, the least one of the dtype, in the dtype that is
+            stored; None: the feature is not optional, or such a number cannot be told from others (0 and False).
     """
 
     kind: Literal["image", "label", "text", "box", "other box", "tensor", "other"]
@@ -69,6 +71,7 @@ class Leaf(Feature):
     only_tensorflow: str | None
     num_classes: int | None
     class_names: tuple[str, ...] | None
+    none: float | None = None
 
     @property
     def is_tensor(self) -> bool:

@@ -26,6 +26,7 @@ from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
 from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
+from tfds_torch.parsers.tfds.feature_tree import Leaf
 from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
 from tfds_torch.parsers.tfds.window_arguments import WindowArguments, check_read_mode, divide_preprocess
@@ -306,6 +307,15 @@ class ParserTfds(ParserBase):
     def column_keys(self, field: str) -> tuple[str, ...] | None:
         """Returns the stored fields that a column is made of; None: a WindowTransform gives it."""
         return None if self._given(field) is not None else super().column_keys(field)
+
+    def number_of_none(self, field: str) -> float | None:
+        """Returns the number that stands for None in a column of an optional feature; see `Selection`."""
+        if self._given(field) is not None or not isinstance(self._source, WindowSource):
+            return None
+        of_windows = self._fields.stored([field])
+        is_feature = isinstance(of_windows, WindowFields) and of_windows.own_field(field) is None
+        feature = of_windows.find(field).feature if is_feature else None
+        return feature.none if isinstance(feature, Leaf) else None
 
     def _given(self, name: str) -> TransformedField | None:
         """Returns how a field is made that a WindowTransform gives; None: it is stored."""
