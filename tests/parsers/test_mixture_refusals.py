@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from picture_fixtures import write_pictures
 from storage.webdataset.made_tars import write_samples, write_tar
 from tfds_fixtures import as_remote, write_numbered
 
-from parsers.tar_samples import NUM_CLASSES, sample_of
+from parsers.tar_samples import NUM_CLASSES, png, sample_of
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
@@ -268,11 +269,18 @@ def test_members_whose_fields_differ_are_named(make: Make) -> None:
         parser.with_preprocess(EvalPreprocess(size=8))
 
 
-def test_other_images_of_different_channels_are_refused(make: Make) -> None:
+def test_other_images_do_not_depend_on_the_image_mode_and_of_different_channels_are_refused(
+    make: Make, tmp_path: Path
+) -> None:
     fields = {"image": "png", "label": "cls", "mask": "seg.png"}
     parser = ParserMixture({"a": make(fields=fields), "b": make(fields=fields, image_mode="L")}, batch_size=2)
+    parser.check_fields(["mask"])
+    image = png(np.zeros((8, 8, 3), np.uint8))
+    for channels in (1, 3):
+        write_pictures(tmp_path, [image], [image], name=f"masked{channels}", mask_channels=channels)
+    members = {"a": ParserTfds(tmp_path, "masked3"), "b": ParserTfds(tmp_path, "masked1")}
     with pytest.raises(ConfigError, match=r"'mask' is an image \(uint8, 3 channels\) in the member 'a', and .*1 chan"):
-        parser.check_fields(["mask"])
+        ParserMixture(members, batch_size=2).check_fields(["mask"])
 
 
 def test_labels_of_different_meaning_are_refused_without_a_class_map(make: Make) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import SAMPLES, Content, Decoded, Samples, describe
+from tfds_torch.engines.fields import SAMPLES, Content, Decoded, ImagesBeside, Samples, describe
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
 from tfds_torch.images.boxes import move_boxes
@@ -274,12 +274,17 @@ class ChunkDecoder:
                 decoded[name] = camera.decode(columns)
         image, preprocess = content.image, content.preprocess
         if image is not None and self._transform is not None:
-            also = () if preprocess is None else preprocess.also
+            also = () if preprocess is None else preprocess.also_kinds
             masks = {name: decoded[name] for name in also if name in decoded}
+            pictures = {
+                name: field.are_pictures(columns)
+                for name in masks
+                if isinstance(field := content.fields[name], ImagesBeside)
+            }
             boxes, move = content.boxes, None
             if boxes and preprocess is not None:
                 move = partial(move_boxes, decoded, boxes, preprocess.min_visible)
-            decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows[_IMAGE], masks, move)
+            decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows[_IMAGE], masks, move, pictures)
             decoded[_IMAGE] = WrittenImages(rows[_IMAGE])
         return decoded
 

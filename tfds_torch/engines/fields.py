@@ -1,13 +1,16 @@
 """How the fields of examples are decoded: a class for each kind; and Content, those that are asked for."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.images.beside import BesideDecoder, Kind
 from tfds_torch.images.boxes import BoxRows
+from tfds_torch.images.decoding import BadImageError, ImageDecodeError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.plan.order import Int64Array
@@ -185,6 +188,66 @@ class ImageField(OneKeyField):
     def decode(self, columns: Columns) -> list[Any]:
         """Returns n images, uint8 [h, w, C]; raises BadImageError."""
         return ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder).decode(columns[self.key])
+
+
+class ImagesBeside(ABC):
+    """A field of single images [h, w, C] that are not *the* image: masks, depths, further cameras."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> tuple[str, ...]:
+        """The stored fields that it needs."""
+
+    @abstractmethod
+    def decode(self, columns: Columns) -> list[NDArray[Any]]:
+        """Returns n whole images [h, w, C]; raises BadImageError or ValueError."""
+
+    @abstractmethod
+    def are_pictures(self, columns: Columns) -> list[bool]:
+        """Returns which of the n images are pictures; the others are numbers."""
+
+    @abstractmethod
+    def of_kind(self, kind: Kind | None, jpeg_decoder: str) -> "ImagesBeside":
+        """Returns this field of images that are known to be pictures, or numbers; None: they are what they are."""
+
+
+@dataclass(frozen=True)
+class ImageBesideField(OneKeyField, ImagesBeside):
+    """Images beside the image, encoded or as arrays, by the rule of `images/beside.py`.
+
+    Attributes:
+        kind: what they are; None: each is what it is.
+        jpeg_decoder: as of `ImageDecoder`.
+        declared: decodes them as the dataset declares them, where no kind is given; None: it declares nothing.
+        are_deep: whether it declares numbers that no picture has, such as uint16.
+    """
+
+    kind: Kind | None = None
+    jpeg_decoder: str = "auto"
+    declared: FieldDecoder | None = None
+    are_deep: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,) if self.declared is None else self.declared.keys
+
+    def decode(self, columns: Columns) -> list[NDArray[Any]]:  # noqa: D102
+        if self.declared is not None and (self.kind is None or (self.are_deep and self.kind == "numbers")):
+            return list(self.declared.decode(columns))
+        decoder, decoded = BesideDecoder(self.kind, self.jpeg_decoder), list[NDArray[Any]]()
+        for image in columns[self.key]:
+            try:
+                decoded.append(decoder.decode(image))
+            except ImageDecodeError as error:
+                raise BadImageError(len(decoded), str(error)) from None
+        return decoded
+
+    def are_pictures(self, columns: Columns) -> list[bool]:  # noqa: D102
+        decoder = BesideDecoder("numbers" if self.are_deep and self.kind is None else self.kind)
+        return [decoder.is_picture(image) for image in columns[self.key]]
+
+    def of_kind(self, kind: Kind | None, jpeg_decoder: str) -> "ImageBesideField":  # noqa: D102
+        return replace(self, kind=kind or self.kind, jpeg_decoder=jpeg_decoder)
 
 
 class EncodedField(NamedTuple):

@@ -1,14 +1,17 @@
 """How values are stored by default, by their declared form or the type of a first value; and their conversion."""
 
+import io
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.beside import is_picture
 from tfds_torch.images.headers import read_header
 from tfds_torch.runtime import tensor_type
 from tfds_torch.storage.beton.fields import (
@@ -21,6 +24,7 @@ from tfds_torch.storage.beton.fields import (
     BetonTensor,
 )
 from tfds_torch.storage.beton.image_field import BetonImage, readable_jpeg_size
+from tfds_torch.storage.map_style.pixels import numbers_of
 from tfds_torch.storage.source import FieldSpec
 
 
@@ -32,7 +36,7 @@ def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
     """Returns how values of a declared form are stored; a first value (or None) shows how images are encoded."""
     if known.kind == "image":
         if isinstance(value, np.ndarray):
-            return BetonImage("raw")
+            return BetonImage("raw") if name == "image" else _field_of_numbers(value)
         # A mask would not survive JPEG.
         is_photo = name == "image" or (value is not None and readable_jpeg_size(value) is not None)
         return BetonImage("passthrough") if is_photo else BetonBytes()
@@ -62,7 +66,7 @@ def check_has_no_images(spec: Any) -> None:
 def field_of_value(name: str, value: Any) -> BetonField:
     """Returns how values like a first one are stored: encoded images keep their bytes, pixels stay pixels."""
     if isinstance(value, Image.Image):
-        return BetonImage("raw")
+        return BetonImage("raw") if name == "image" else _field_of_numbers(numbers_of(value))
     if isinstance(value, bytes | bytearray):
         is_image = readable_jpeg_size(bytes(value)) is not None or (
             name == "image" and read_header(bytes(value)) is not None
@@ -77,6 +81,26 @@ def field_of_value(name: str, value: Any) -> BetonField:
     if value is None or isinstance(value, str | list | tuple | Mapping):
         return BetonJson()
     raise CannotStoreError(f"{type(value).__name__} is nothing that a .beton file holds")
+
+
+def _field_of_numbers(pixels: NDArray[Any]) -> BetonField:
+    """Returns how the numbers of an image beside the image are stored, [h, w, C]: a BetonImage has three channels."""
+    if is_picture(pixels):
+        return BetonImage("raw")
+    return BetonBytes() if can_be_png(pixels) else BetonJson()
+
+
+def can_be_png(pixels: NDArray[Any]) -> bool:
+    """Whether a PNG holds the numbers of an image, [h, w] or [h, w, C], as they are."""
+    num_channels = pixels.shape[2] if pixels.ndim == 3 else 1
+    return (pixels.dtype == np.uint8 and num_channels <= 4) or (pixels.dtype == np.uint16 and num_channels == 1)
+
+
+def encode_png(pixels: NDArray[Any]) -> bytes:
+    """Returns the numbers of an image, [h, w] or [h, w, C], as a PNG; see `can_be_png`."""
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels).save(file, "PNG")
+    return file.getvalue()
 
 
 def _field_of_array(name: str, value: Any) -> BetonField:
@@ -127,6 +151,8 @@ def to_json(value: Any) -> Any:
         return _to_text(bytes(value))
     if is_tensor(value):
         value = np.asarray(value)
+    if isinstance(value, Image.Image):
+        value = numbers_of(value)
     if isinstance(value, np.ndarray):
         return to_json(value.tolist()) if value.dtype.kind in "OS" else value.tolist()
     if isinstance(value, np.generic):
@@ -152,6 +178,10 @@ def _to_text(value: bytes) -> str:
 
 
 def _to_bytes(value: Any) -> Any:
+    if isinstance(value, Image.Image):
+        value = numbers_of(value)
+    if isinstance(value, np.ndarray) and value.ndim == 3 and can_be_png(value):
+        return encode_png(value)
     return value.encode() if isinstance(value, str) else value
 
 

@@ -26,7 +26,7 @@ TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
 """Of a tar file's end, and what the file is filled up to a multiple of."""
 _PIECE_BYTES = 3 * 2**19  # Of records that are read at a time.
 _KEYS = ("number", "id")
-_LONGEST_EXTENSIONS = {"image": "webp", "value": "json"}
+_LONGEST_EXTENSIONS = {"image": "webp", "beside": "webp", "value": "json", "floats": "npy"}
 """Of kinds whose extension depends on the value."""
 
 WrittenShard = tuple[int, int, int]

@@ -11,11 +11,20 @@ from PIL import Image
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.default_fields import CannotStoreError, check_has_no_images, is_tensor, to_json
+from tfds_torch.export.default_fields import (
+    CannotStoreError,
+    can_be_png,
+    check_has_no_images,
+    encode_png,
+    is_tensor,
+    to_json,
+)
 from tfds_torch.export.field_choice import check_are_fields, sample_fields
 from tfds_torch.export.plan import safe_name
+from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.images.headers import READABLE_FORMATS
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.map_style.pixels import numbers_of
 from tfds_torch.storage.source import FieldSpec
 
 _SIGNATURES = {
@@ -35,8 +44,13 @@ _WITHOUT_NAME = {"image": "image", "label": "cls"}
 """Fields whose members have an extension alone, where they are stored in this way."""
 _SAME = {"jpeg": "jpg"}
 """Extensions of the same values."""
-_SEVERAL = {"image": "jpg, png, ... as it was", "value": "npy of arrays, json of other values"}
-"""Descriptions of kinds whose extension depends on the value."""
+_SEVERAL = {
+    "image": "jpg, png, ... as it was",
+    "beside": "jpg, png, ... as it was",
+    "value": "npy of arrays, json of other values",
+    "floats": "npy",
+}
+"""Descriptions of kinds whose extension is another word, or depends on the value."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,8 @@ class Member:
         key: of a sample that is a mapping; position in one that is a sequence.
         name: of the field, in the member's extension; empty: there is none. A name that is the extension of its values
             is not repeated: `png`, and not `png.png`.
-        kind: how values are stored: image, cls, txt, json, npy, bin; value: an array as npy, all else as json.
+        kind: how values are stored: image, beside (another image than the sample's own), floats (an image of them, as
+            npy), cls, txt, json, npy, bin; value: an array as npy, all else as json.
         dtype: of arrays; None: their own.
     """
 
@@ -77,7 +92,7 @@ class Member:
     @property
     def is_extension(self) -> bool:
         """Whether the field is named as an extension of its kind of values."""
-        extensions = _IMAGES if self.kind == "image" else (self.kind,)
+        extensions = _IMAGES if self.kind in ("image", "beside") else (self.kind,)
         return _extension_in(self.name) in extensions
 
     def _named(self, extension: str) -> str:
@@ -154,6 +169,10 @@ def _named(member: Member, every: Sequence[Member], there: Sequence[Member]) -> 
 def _kind_of_spec(known: EncodedField | ConfigError, is_class: bool) -> tuple[str, Any]:
     if isinstance(known, ConfigError):
         raise CannotStoreError(str(known))
+    if known.kind == "image" and isinstance(known.spec, FieldSpec) and known.spec.dtype == np.float32:
+        return "floats", None
+    if known.kind == "image" and isinstance(known.spec, FieldSpec) and known.spec.dtype is object:
+        return "beside", None
     if known.kind != "value":
         return ("image" if known.kind == "image" else "txt"), None
     spec = known.spec
@@ -238,7 +257,9 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
     if isinstance(value, np.ndarray):
         if value.dtype != np.uint8 or not _has_pixels(value):
             raise ValueError(f"{value.dtype} {list(value.shape)} is not uint8 [h, w] or [h, w, 1, 3 or 4].")
-        value = Image.fromarray(value[..., 0] if value.shape[2:] == (1,) else value)
+        return "png", encode_png(value)
+    if isinstance(value, Image.Image) and value.mode == "I":  # Pillow's PNG would cut its numbers to 16 bits.
+        return _encode_beside(numbers_of(value), None)
     if not isinstance(value, Image.Image):
         raise TypeError(f"{type(value).__name__} is not an image.")
     file = io.BytesIO()
@@ -251,6 +272,20 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
     except OSError as error:
         raise ValueError(f"{error}: convert the image first, for example with convert('RGB').") from None
     return "png", file.getvalue()
+
+
+def _encode_beside(value: Any, dtype: Any) -> tuple[str, bytes]:
+    """Encodes an image beside the image: numbers that no PNG holds as an array."""
+    if not isinstance(value, np.ndarray):
+        return _encode_image(value, None)
+    return ("png", encode_png(value)) if can_be_png(value) else _encode_array(value, None)
+
+
+def _encode_floats(value: Any, dtype: Any) -> tuple[str, bytes]:
+    """Encodes an image of floats as an array: TFDS stores each as the four bytes of an RGBA pixel, as no other does."""
+    decoder = ImageDecoder("RGBA")
+    pixels = decoder.decode(value, decoder.read_header(value))
+    return _encode_array(np.ascontiguousarray(pixels).view(np.float32), None)
 
 
 def _encode_class(value: Any, dtype: Any) -> tuple[str, bytes]:
@@ -299,6 +334,8 @@ def _encode_bytes(value: Any, dtype: Any) -> tuple[str, bytes]:
 
 _ENCODERS: dict[str, Callable[[Any, Any], tuple[str, bytes]]] = {
     "image": _encode_image,
+    "beside": _encode_beside,
+    "floats": _encode_floats,
     "cls": _encode_class,
     "txt": _encode_text,
     "json": _encode_json,

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.images.batch_buffer import resize_with_pillow
 from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import BadImageError, Pixels
 from tfds_torch.plan.order import Int64Array
@@ -67,22 +68,46 @@ def check_masks(masks: Mapping[str, Sequence[Pixels]], sizes: Int64Array) -> Non
                 )
 
 
-def cut_alike(masks: Sequence[Pixels], parameters: CropParameters, size: tuple[int, int]) -> list[Pixels]:
-    """Returns masks, uint8 [h, w, C], cropped, resized and mirrored like their n images, by the nearest pixel.
+def cut_alike(
+    masks: Sequence[NDArray[Any]],
+    parameters: CropParameters,
+    size: tuple[int, int],
+    are_pictures: Sequence[bool] | None = None,
+    fill: int | tuple[int, ...] = 0,
+) -> list[NDArray[Any]]:
+    """Returns masks, [h, w, C], cropped, resized and mirrored like their n images.
 
-    The results are uint8 [H, W, C] of `size`, 0 where they are padded.
+    Args:
+        masks: of the sizes of their images; numbers of any type.
+        parameters: how the images are cut.
+        size: height and width of the results.
+        are_pictures: which of them are resized with antialiasing, bilinearly: uint8; all others, or with None all, take
+            the nearest pixel.
+        fill: grey level of a picture's padding, or one for each channel; numbers are 0 where they are padded.
 
     Source: Pillow, `Image.resize` with NEAREST.
     """
     cut = []
-    rows = zip(masks, parameters.rows(), parameters.windows.tolist(), parameters.shrinks.tolist(), strict=True)
-    for mask, (resized, steps, offset, flip, _), window, shrink in rows:
+    smooth = [False] * len(masks) if are_pictures is None else are_pictures
+    rows = zip(masks, smooth, parameters.rows(), parameters.windows.tolist(), parameters.shrinks.tolist(), strict=True)
+    for mask, is_smooth, (resized, steps, offset, flip, _), window, shrink in rows:
         out = np.zeros((*size, mask.shape[-1]), mask.dtype)
-        lines, columns = (
-            _nearest(size[axis], resized[axis], offset[axis], steps[axis] * shrink, window[axis], mask.shape[axis])
-            for axis in (0, 1)
-        )
-        out[lines[0][:, None], columns[0]] = mask[lines[1][:, None], columns[1]]
+        if is_smooth:
+            levels = fill[: mask.shape[-1]] if isinstance(fill, tuple) and len(fill) > 1 else fill
+            out[:] = levels
+            top, left, height, width = window
+            part, scale = mask[top : top + height, left : left + width], (steps[0] * shrink, steps[1] * shrink)
+            if scale != (1.0, 1.0) or list(part.shape[:2]) != resized:
+                part = resize_with_pillow(np.ascontiguousarray(part), (resized[0], resized[1]), scale, bicubic=False)
+            part = part[max(offset[0], 0) : offset[0] + size[0], max(offset[1], 0) : offset[1] + size[1]]
+            top, left = max(-offset[0], 0), max(-offset[1], 0)
+            out[top : top + part.shape[0], left : left + part.shape[1]] = part
+        else:
+            lines, columns = (
+                _nearest(size[axis], resized[axis], offset[axis], steps[axis] * shrink, window[axis], mask.shape[axis])
+                for axis in (0, 1)
+            )
+            out[lines[0][:, None], columns[0]] = mask[lines[1][:, None], columns[1]]
         cut.append(out[:, ::-1] if flip else out)
     return cut
 

@@ -27,6 +27,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, _PNG_PALETTE: 3, 4: 2, 6: 4}
 _BMP_BITFIELDS = 3
 _BMP_DEPTHS = {1: 1, 4: 4, 8: 8, 16: 5, 24: 8, 32: 8}
 """Bits per pixel -> bits per sample; of a palette's indices."""
+_OLD_BMP_BYTES, _MOST_PALETTE_BITS = 12, 8
 
 
 READABLE_FORMATS = "JPEG, PNG, GIF, BMP or WebP"
@@ -97,6 +98,16 @@ def read_header(image: bytes) -> Header | None:
     if image.startswith(b"RIFF") and image[8:12] == b"WEBP":
         return _read_webp(image)
     return None
+
+
+def is_indexed(image: bytes, header: Header) -> bool:
+    """Whether the pixels of an image with this header are stored as indices of a palette's colours."""
+    if header.format == ImageFormat.PNG:
+        return image[25] == _PNG_PALETTE
+    if header.format == ImageFormat.BMP:
+        at = 24 if image[14] == _OLD_BMP_BYTES else 28
+        return int.from_bytes(image[at : at + 2], "little") <= _MOST_PALETTE_BITS
+    return header.format == ImageFormat.GIF
 
 
 def _read_jpeg(image: bytes) -> Header | None:
@@ -185,7 +196,7 @@ def _read_bmp(image: bytes) -> Header | None:
     if len(image) < 34:
         return None
     header_bytes = int.from_bytes(image[14:18], "little")
-    if header_bytes == 12:
+    if header_bytes == _OLD_BMP_BYTES:
         width, height, _, num_bits = _unpack_old_bmp(image, 18)
         has_alpha = False
     else:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.beside import Kind
 from tfds_torch.images.crops import (
     NUM_DRAWS,
     CropParameters,
@@ -28,6 +29,7 @@ from tfds_torch.images.crops import (
 from tfds_torch.images.headers import MOST_PIXELS
 from tfds_torch.images.preprocess_arguments import (
     LEAST_VISIBLE,
+    AlsoFields,
     BoxFields,
     check_interpolation,
     check_range,
@@ -68,7 +70,7 @@ class Preprocess(ABC):
     Attributes:
         size: of the result: pixels of a side, or (height, width).
         fill: grey level of the padding, or one for each channel, 0 to 255.
-        also: other image features, such as a segmentation mask, that go through the same crop, by the nearest pixel.
+        also: other image features that go through the same crop, see `TrainPreprocess`.
         max_pixels: an image of more pixels is an error; it is not decoded.
         boxes: fields of boxes that move with the image, see `TrainPreprocess`.
         min_visible: share of a box's area that must be in the result, see `TrainPreprocess`.
@@ -79,7 +81,7 @@ class Preprocess(ABC):
 
     size: int | tuple[int, int]
     fill: int | tuple[int, ...] = 0
-    also: tuple[str, ...] = ()
+    also: AlsoFields = ()
     max_pixels: int = MOST_PIXELS
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE
@@ -112,9 +114,14 @@ class Preprocess(ABC):
         return dict((entry, ()) if isinstance(entry, str) else entry for entry in self.boxes)
 
     @property
+    def also_kinds(self) -> Mapping[str, Kind | None]:
+        """Name of each other image feature -> what its images are; None: each is what it is."""
+        return dict((entry, None) if isinstance(entry, str) else entry for entry in self.also)
+
+    @property
     def moved_fields(self) -> tuple[str, ...]:
         """The fields that are named because they move with the image."""
-        return *self.also, *(self.box_fields or ())
+        return *self.also_kinds, *(self.box_fields or ())
 
     @property
     def num_pixels(self) -> int:
@@ -211,8 +218,9 @@ class TrainPreprocess(Preprocess):
             every side (more, where it would still be smaller than `size`) and a window of `size` is cut out at random.
             scale, ratio and interpolation are not used then.
         fill: grey level of the padding, or one for each channel, 0 to 255.
-        also: other image features, such as a segmentation mask, that go through the same crop and flip, by the
-            nearest pixel.
+        also: other image features that go through the same crop and flip. Numbers (a palette's indices, one channel, 16
+            bits) take the nearest pixel, and keep their values and type. Pictures (colours of 8 bits, as of a second
+            camera) are resized bilinearly, as RGB. {"left": "picture", "heat": "numbers"} says otherwise.
         max_pixels: an image of more pixels is an error; it is not decoded.
         boxes: fields of boxes that move with the image: TFDS's, [ymin, xmin, ymax, xmax], relative to it. None: those
             that a TFDS dataset declares as BBox, and with them the rows of their sequence. Names, for datasets that
@@ -232,7 +240,7 @@ class TrainPreprocess(Preprocess):
     interpolation: str = "bilinear"
     crop_padding: int | None = None
     fill: int | tuple[int, ...] = 0
-    also: tuple[str, ...] = ()
+    also: AlsoFields = ()
     max_pixels: int = MOST_PIXELS
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE
@@ -317,7 +325,7 @@ class EvalPreprocess(Preprocess):
     interpolation: str = "bilinear"
     crop_mode: str = "center"
     fill: int | tuple[int, ...] = 0
-    also: tuple[str, ...] = ()
+    also: AlsoFields = ()
     max_pixels: int = MOST_PIXELS
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE

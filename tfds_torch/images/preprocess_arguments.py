@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.beside import KINDS, Kind
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 
 BoxFields = tuple[str | tuple[str, tuple[str, ...]], ...] | Mapping[str, Sequence[str]] | None
 """Fields of boxes; or each with those that have a row for each box; None: those that a dataset declares."""
+
+AlsoFields = tuple[str | tuple[str, Kind], ...] | Mapping[str, Kind]
+"""Other image features; or each with whether it is a picture or numbers."""
 
 LEAST_VISIBLE = 0.05
 """Share of a box's area that is visible at least; so small that no crop of TrainPreprocess that lies within a box, 0.08
@@ -33,13 +37,29 @@ def check_shared(value: Any) -> None:
     if not levels or any(check_integer(f"{kind}: fill", level, 0) > 255 for level in levels):
         raise ConfigError(f"{kind}: fill={value.fill!r} must be a grey level, 0 to 255, or one for each channel.")
     object.__setattr__(value, "fill", tuple(levels) if isinstance(value.fill, tuple | list) else levels[0])
-    if not isinstance(value.also, tuple | list) or not all(isinstance(name, str) for name in value.also):
-        raise ConfigError(f"{kind}: also={value.also!r} must be names of image features, such as ('mask',).")
-    object.__setattr__(value, "also", tuple(value.also))
+    object.__setattr__(value, "also", _read_also(kind, value.also))
     object.__setattr__(value, "boxes", _read_boxes(kind, value.boxes))
     if not is_number(value.min_visible) or not 0 <= value.min_visible <= 1:
         raise ConfigError(f"{kind}: min_visible={value.min_visible!r} must be a share of a box's area, 0 to 1.")
     object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))
+
+
+def _read_also(kind: str, also: Any) -> tuple[str | tuple[str, Kind], ...]:
+    """Returns image features as names, or pairs of a name and what its images are."""
+    entries = also.items() if isinstance(also, Mapping) else also if isinstance(also, tuple | list) else (None,)
+    read: list[str | tuple[str, Kind]] = []
+    for entry in entries:
+        name, one = entry if isinstance(entry, tuple | list) and len(entry) == 2 else (entry, None)
+        known = next((other for other in KINDS if other == one), None)
+        if not isinstance(name, str):
+            raise ConfigError(f"{kind}: also={also!r} must be names of image features, such as ('mask',).")
+        if known is None and name is not entry:
+            raise ConfigError(
+                f"{kind}: also={also!r} has {one!r} for {name!r}: the images of a feature are 'picture' or 'numbers', "
+                f"such as {{'left': 'picture', 'heat': 'numbers'}}.{did_you_mean(one, KINDS)}"
+            )
+        read.append(name if known is None else (name, known))
+    return tuple(read)
 
 
 def _read_boxes(kind: str, boxes: Any) -> tuple[str | tuple[str, tuple[str, ...]], ...] | None:

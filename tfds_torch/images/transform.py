@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,9 +133,10 @@ class ImageTransform:
         images: Images,
         keys: Int64Array,
         rows: Rows,
-        masks: Mapping[str, Sequence[Pixels]] | None = None,
+        masks: Mapping[str, Sequence[NDArray[Any]]] | None = None,
         move: MoveAlong | None = None,
-    ) -> dict[str, list[Pixels]]:
+        pictures: Mapping[str, Sequence[bool]] = MappingProxyType({}),
+    ) -> dict[str, list[NDArray[Any]]]:
         """Decodes and transforms n images into n rows of batch buffers.
 
         Args:
@@ -142,9 +145,10 @@ class ImageTransform:
             rows: of the results, n in all.
             masks: other images, name -> n images, that go through the same crop.
             move: moves boxes along, where there is a preprocess; None: there are none.
+            pictures: which of those images are pictures, by name; all others keep their numbers.
 
         Returns:
-            The masks, cut: name -> n images uint8 [H, W, C].
+            The masks, cut: name -> n images [H, W, C].
 
         Raises:
             BadImageError: an image, a mask or a box cannot be used.
@@ -153,7 +157,7 @@ class ImageTransform:
         """
         images, preprocess = self._as_stored(images), self.preprocess
         headers = [] if isinstance(images, StoredPixels) else self.read_headers(images)
-        cut_masks: dict[str, list[Pixels]] = {}
+        cut_masks: dict[str, list[NDArray[Any]]] = {}
         stays = not masks and move is None
         is_kept = stays and isinstance(images, StoredPixels) and self._copies(images.shape[:2])
         if preprocess is None or is_kept:
@@ -175,7 +179,10 @@ class ImageTransform:
                 self._resize(images, headers, rows, parameters)
             if masks:
                 check_masks(masks, sizes)
-                cut_masks = {name: cut_alike(values, parameters, size) for name, values in masks.items()}
+                cut_masks = {
+                    name: cut_alike(values, parameters, size, pictures.get(name), preprocess.fill)
+                    for name, values in masks.items()
+                }
             if move is not None:
                 move(parameters, sizes, size)
         self.augment(keys, rows)

@@ -1,9 +1,11 @@
 """Decode and transform for several views of each image, which share what is decoded."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import BadImageError, ImageDecodeError, ImageDecoder, Pixels
@@ -47,9 +49,10 @@ class ViewsTransform(ImageTransform):
         images: Images,
         keys: Int64Array,
         rows: Rows,
-        masks: Mapping[str, Sequence[Pixels]] | None = None,
+        masks: Mapping[str, Sequence[NDArray[Any]]] | None = None,
         move: MoveAlong | None = None,
-    ) -> dict[str, list[Pixels]]:
+        pictures: Mapping[str, Sequence[bool]] = MappingProxyType({}),
+    ) -> dict[str, list[NDArray[Any]]]:
         """Decodes n images and writes their views; masks and boxes do not go along. See ImageTransform."""
         images = list(images)
         headers = self.read_headers(images)

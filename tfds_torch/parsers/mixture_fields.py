@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, ImagesBeside, StoredField
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
@@ -14,7 +14,14 @@ from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.mixture_members import Members
-from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MemberField, MixedField, encoded_key
+from tfds_torch.parsers.mixture_source import (
+    IMAGE,
+    MEMBER,
+    MemberField,
+    MixedField,
+    MixedImagesField,
+    encoded_key,
+)
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.undecoded import BYTES_SPEC
@@ -166,6 +173,8 @@ class MixtureFields:
         if name == IMAGE and description.kind == "image":
             return ImageField(IMAGE, self._first.image_mode)
         decoders = [parser.field(name) for parser in self._members.values()]
+        if all(isinstance(decoder, ImagesBeside) for decoder in decoders):
+            return MixedImagesField(name, self._of_members(name, decoders))
         return MixedField(name, self._of_members(name, decoders), description.array)
 
     def _of_members(self, name: str, decoders: Sequence[FieldDecoder]) -> tuple[MemberField, ...]:
@@ -207,10 +216,10 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
     if isinstance(decoder, WindowImageField):
         return FieldDescription("value", _plain(parser.element_spec.fields[name]))
     if found.kind == "image":
-        num_channels = CHANNELS[decoder.mode] if isinstance(decoder, ImageField) else 0
-        return FieldDescription(
-            "image", f"{np.dtype(found.spec.dtype)}, {num_channels or found.spec.shape[-1]} channels"
-        )
+        num_channels = CHANNELS[decoder.mode] if isinstance(decoder, ImageField) else found.spec.shape[-1]
+        if found.spec.dtype is object:
+            return FieldDescription("image", "of the type and channels that each has")
+        return FieldDescription("image", f"{np.dtype(found.spec.dtype)}, {num_channels} channels")
     return FieldDescription("value", _plain(parser.element_spec.fields.get(name) if found.spec is None else found.spec))
 
 

@@ -8,10 +8,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import SAMPLES, FieldDecoder, Samples
+from tfds_torch.engines.fields import SAMPLES, FieldDecoder, ImagesBeside, Samples
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
+from tfds_torch.images.beside import Kind
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.arguments import did_you_mean
@@ -154,6 +156,41 @@ class MixedField:
             return values if is_array else list(values)
         shape, dtype = self.array
         return np.asarray(values, dtype).reshape(len(values), *shape)
+
+
+@dataclass(frozen=True)
+class MixedImagesField(MixedField, ImagesBeside):
+    """Images beside the image, of all members."""
+
+    def decode(self, columns: Columns) -> list[NDArray[Any]]:
+        """Returns n images [h, w, C]; raises BadImageError."""
+        return list(super().decode(columns))
+
+    def are_pictures(self, columns: Columns) -> list[bool]:  # noqa: D102
+        asked = [_PicturesOf(member.decoder) for member in self.members if isinstance(member.decoder, ImagesBeside)]
+        return list(MixedField(self.key, tuple(map(MemberField, asked))).decode(columns))
+
+    def of_kind(self, kind: Kind | None, jpeg_decoder: str) -> "MixedImagesField":  # noqa: D102
+        members = tuple(
+            MemberField(member.decoder.of_kind(kind, jpeg_decoder))
+            for member in self.members
+            if isinstance(member.decoder, ImagesBeside)
+        )
+        return replace(self, members=members)
+
+
+@dataclass(frozen=True)
+class _PicturesOf:
+    """Which images of a field are pictures, as a field."""
+
+    images: ImagesBeside
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.images.keys
+
+    def decode(self, columns: Columns) -> list[bool]:
+        return self.images.are_pictures(columns)
 
 
 class _StoredFields(NamedTuple):

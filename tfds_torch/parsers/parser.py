@@ -55,6 +55,15 @@ def is_undecoded(parser: object, name: str) -> bool:
     return find is not None and bool(find(name))
 
 
+def images_beside(parser: object, fields: Sequence[str]) -> frozenset[str]:
+    """Returns which fields of a parser are single images [H, W, C] that are not *the* image.
+
+    A parser of one's own need not have such.
+    """
+    find = getattr(parser, "images_beside", None)
+    return frozenset() if find is None else frozenset(find(fields))
+
+
 @dataclass(frozen=True)
 class ElementSpec:
     """The fields that can be asked for, as single examples have them."""

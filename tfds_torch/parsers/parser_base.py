@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import Content, ImageField, ListField
+from tfds_torch.engines.fields import Content, ImageField, ImagesBeside, ListField
 from tfds_torch.engines.read_mode import find_read_mode
 from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
 from tfds_torch.engines.tf_data import read_in_stream_mode
@@ -108,6 +108,9 @@ class ParserBase(Selection):
         for name, decoder in decoders.items():
             if isinstance(decoder, ImageField | WindowImageField):
                 decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
+            elif isinstance(decoder, ImagesBeside):
+                kinds = {} if self.preprocess is None else self.preprocess.also_kinds
+                decoders[name] = decoder.of_kind(kinds.get(name), self.read.jpeg_decoder)
         for name in varying_fields(self, list(decoders)):
             if not isinstance(decoders[name], ImageField | WindowImageField):
                 decoders[name] = ListField(decoders[name])

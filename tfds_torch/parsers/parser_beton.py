@@ -9,7 +9,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfds_torch.engines.fields import ClassLabelField, DecodedField, EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import (
+    ClassLabelField,
+    DecodedField,
+    EncodedField,
+    FieldDecoder,
+    ImageBesideField,
+    ImageField,
+    StoredField,
+)
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -21,7 +29,7 @@ from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.beton.fields import BetonField, BetonInt, BetonJson
+from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonInt, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.remote.options import RemoteOptions
@@ -170,8 +178,12 @@ class ParserBeton(ParserBase):
                 f"{self.dataset_name}: the image field {quoted(key)} is {quoted(field)}, not an image. Use image_key= "
                 f"with one of {images}, or None."
             )
-        if isinstance(field, BetonImage):
+        if name == "image":
             return ImageField(key, self.image_mode)
+        if isinstance(field, BetonImage):
+            return ImageBesideField(key, "picture")  # As FFCV has it: such a field always has three channels.
+        if isinstance(field, BetonBytes) and self._goes_along(name):
+            return ImageBesideField(key)
         decoder: FieldDecoder = DecodedField(key, json.loads) if isinstance(field, BetonJson) else StoredField(key)
         class_names = self._file.class_names.get(key)
         return ClassLabelField(decoder, len(class_names)) if class_names else decoder
@@ -196,14 +208,16 @@ class ParserBeton(ParserBase):
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images as JPEG or pixels; see ParserBase."""
         decoder = self._field(name)
-        if isinstance(decoder, ImageField):
-            return EncodedField(StoredField(decoder.key), "image", FieldSpec((None, None, 3), np.uint8))
+        if isinstance(decoder, ImageField | ImageBesideField):
+            decoder = StoredField(decoder.key)
+        if isinstance(self._stored[decoder.keys[0]], BetonImage):
+            return EncodedField(decoder, "image", FieldSpec((None, None, 3), np.uint8))
         (key,) = decoder.keys
         is_json = isinstance(self._stored[key], BetonJson)
         return EncodedField(decoder, "value", None if is_json else self._file.specs[key])
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
-        is_image = isinstance(self._field(name), ImageField)
+        is_image = isinstance(self._field(name), ImageField | ImageBesideField)
         return self._stored[self._key(name) or name], is_image
 
     @property

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, StoredField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImagesBeside, StoredField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
@@ -119,6 +119,14 @@ class ParserFields(ABC):
         Raises:
             ConfigError: it does not exist, or `image` or `label` names nothing suitable.
         """
+
+    def images_beside(self, fields: Sequence[str]) -> frozenset[str]:
+        """Returns which of some fields are single images [H, W, C] that are not *the* image, such as masks."""
+        return frozenset(
+            name
+            for name in fields
+            if name not in ("image", *METADATA_FIELDS) and isinstance(self.field(name), ImagesBeside)
+        )
 
     def has_field(self, name: str) -> bool:
         """Whether a field exists: `image` and `label` by image_key and target_key."""

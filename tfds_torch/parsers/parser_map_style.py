@@ -7,7 +7,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfds_torch.engines.fields import ClassLabelField, EncodedField, FieldDecoder, ImageField, OneKeyField, StoredField
+from tfds_torch.engines.fields import (
+    ClassLabelField,
+    EncodedField,
+    FieldDecoder,
+    ImageBesideField,
+    ImageField,
+    OneKeyField,
+    StoredField,
+)
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import ConfigError
@@ -21,13 +29,14 @@ from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.map_style.items import ITEM, ValueKind
-from tfds_torch.storage.map_style.source import WHOLE_ITEM, MapStyleSource, encoded_image_key
+from tfds_torch.storage.map_style.source import WHOLE_ITEM, MapStyleSource, encoded_image_key, image_beside_key
 from tfds_torch.storage.source import Columns, FieldSpec, source_type
 
 SPLIT = "all"
 """The split of a dataset of the user's own, for messages and states: it is one."""
 
 _IMAGE_SPEC = FieldSpec((None, None, 3), np.uint8)
+_BESIDE_SPEC = FieldSpec((None, None, None), object)
 
 
 class ParserMapStyle(ParserBase):
@@ -43,8 +52,9 @@ class ParserMapStyle(ParserBase):
 
     `image` goes through the preprocess, or comes as uint8 [H, W, C]. It may be a PIL image, the bytes of an image file,
     an array or tensor uint8 [H, W], [H, W, C] or [C, H, W], or Hugging Face's `{"bytes": ..., "path": ...}`; a
-    `datasets.Dataset` is asked for encoded images. Other fields keep their types: numbers, arrays and tensors of one
-    size become one array, everything else a list. The field `item` is a whole item, as the dataset gives it.
+    `datasets.Dataset` is asked for encoded images. Other PIL images keep their numbers, [H, W, C] (docs/detection.md).
+    Other fields keep their types: numbers, arrays and tensors of one size become one array, everything else a list. The
+    field `item` is a whole item, as the dataset gives it.
 
     A process asks the dataset for items with one thread at a time, that which iterates. An item that raises is a
     CorruptRecordError with its number, and `ReadOptions(on_error="replace")` lets the next one take its place. An
@@ -145,7 +155,11 @@ class ParserMapStyle(ParserBase):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value, as the first item has them."""
         fields = {
-            field_name(name): _IMAGE_SPEC if name == self.image_key and kind.is_image else kind.spec
+            field_name(name): _IMAGE_SPEC
+            if name == self.image_key and kind.is_image
+            else _BESIDE_SPEC
+            if kind.is_pil
+            else kind.spec
             for name, kind in sorted(self._kinds.items())
         }
         return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
@@ -174,10 +188,13 @@ class ParserMapStyle(ParserBase):
         key = self._key(name)
         if key is None or key not in self._kinds:
             raise ConfigError(self._missing(name, key))
-        if name == "image" or (self.preprocess is not None and name in self.preprocess.also):
+        if name == "image":
             if not self._kinds[key].is_image:
                 raise ConfigError(self._not_an_image(name, key))
             return ImageField(encoded_image_key(key), self.image_mode)
+        if self._is_beside(name, key):
+            is_picture = self.preprocess is not None and self.preprocess.also_kinds.get(name) == "picture"
+            return ImageBesideField(encoded_image_key(key) if is_picture else image_beside_key(key))
         if name != "label":
             return StoredField(key)
         self._check_labels(key)
@@ -194,6 +211,11 @@ class ParserMapStyle(ParserBase):
                 f"such as {', '.join(map(str, empty[:5].tolist()))}. Leave these rows out of the dataset, or of the "
                 f"parser (parser.subset), or fill them; or read {quoted(key)} as another field, with target_key=None."
             )
+
+    def _is_beside(self, name: str, key: str) -> bool:
+        """Whether a field is an image that is not `image`: one of Pillow's, or what goes through the same crop."""
+        kind = self._kinds[key]
+        return kind.is_pil or (self._goes_along(name) and _can_be_image(kind))
 
     def _key(self, name: str) -> str | None:
         """Returns the field of an item that is behind a field; None: image_key or target_key is None."""
@@ -224,8 +246,9 @@ class ParserMapStyle(ParserBase):
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images encoded or as pixels, texts as bytes."""
         decoder = self._field(name)
-        if isinstance(decoder, ImageField):
-            return EncodedField(StoredField(decoder.key), "image", _IMAGE_SPEC)
+        if isinstance(decoder, ImageField | ImageBesideField):
+            spec = _IMAGE_SPEC if isinstance(decoder, ImageField) else _BESIDE_SPEC
+            return EncodedField(StoredField(decoder.key), "image", spec)
         kind = self._kinds.get(self._key(name) or "")
         if kind is None or kind.kind == "object" or kind.is_nullable:
             return EncodedField(decoder, "value", None)
@@ -242,7 +265,8 @@ class ParserMapStyle(ParserBase):
         key = self._key(name)
         if key is None or key not in self._kinds:
             raise ConfigError(self._missing(name, key))
-        return str(self._kinds[key]), self._kinds[key].is_image
+        kind = self._kinds[key]
+        return str(kind), _can_be_image(kind) if self._goes_along(name) else kind.is_image
 
     def _check_preprocess(self) -> None:
         if not len(self._rows):
@@ -301,6 +325,11 @@ class _LabelField(StoredField):
                 f"{self.key!r} as another field, with target_key=None."
             )
         return values
+
+
+def _can_be_image(kind: ValueKind) -> bool:
+    """Whether values can go through the crop of an image: images, and numbers [h, w], [h, w, C] or [C, h, w]."""
+    return kind.is_image or (kind.kind == "array" and len(kind.shape) in (2, 3) and kind.dtype.kind in "biuf")
 
 
 class _TextField(OneKeyField):

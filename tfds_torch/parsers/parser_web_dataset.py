@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from tfds_torch.engines.fields import ClassLabelField, DecodedField, EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.fields import (
+    ClassLabelField,
+    DecodedField,
+    EncodedField,
+    FieldDecoder,
+    ImageBesideField,
+    ImageField,
+    StoredField,
+)
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
@@ -28,6 +36,7 @@ from tfds_torch.parsers.web_dataset_fields import (
     kind_of,
     name_fields,
     show_extensions,
+    spec_of,
 )
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
@@ -161,7 +170,7 @@ class ParserWebDataset(ParserBase):
     @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
-        fields = {name: SPECS[self._kinds[name]] for name in sorted(self._all_fields)}
+        fields = {name: spec_of(name, self._kinds[name]) for name in sorted(self._all_fields)}
         return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
 
     def with_read(self, read: ReadOptions) -> "ParserWebDataset":
@@ -197,7 +206,7 @@ class ParserWebDataset(ParserBase):
                 f"name for it in fields=."
             )
         if kind == "image":
-            return ImageField(name, self.image_mode)
+            return ImageField(name, self.image_mode) if name == "image" else ImageBesideField(name)
         if kind == "label":
             is_named = self._names is not None and name == "label"
             return ClassLabelField(LabelField(name), len(self._names or ())) if is_named else LabelField(name)
@@ -219,7 +228,7 @@ class ParserWebDataset(ParserBase):
         name = self._key(name)
         decoder, kind = self._field(name), self._kind_of(name)
         if kind == "image":
-            return EncodedField(StoredField(name), "image", SPECS[kind])
+            return EncodedField(StoredField(name), "image", spec_of(name, kind))
         if kind == "text":
             return EncodedField(StoredField(name), "text", SPECS[kind])
         return EncodedField(decoder, "value", None if kind in _DECODERS or kind == "own" else SPECS[kind])
@@ -261,7 +270,7 @@ class ParserWebDataset(ParserBase):
         )
 
     def _find_stored(self, name: str) -> tuple[object, bool]:
-        is_image = isinstance(self._field(name), ImageField)
+        is_image = isinstance(self._field(name), ImageField | ImageBesideField)
         return self._kind_of(self._key(name)), is_image
 
     def _check_keys(self) -> None:

@@ -144,10 +144,10 @@ class SplitDescription(ParserFields):
         if self.preprocess is None:
             return
         self._find_stored("image")
-        for name in ("image", *self.preprocess.also):
+        for name in ("image", *self.preprocess.also_kinds):
             if self.is_undecoded(name):
                 raise works_on_pixels(self.dataset_name, name, self.preprocess)
-        for name in self.preprocess.also:
+        for name in self.preprocess.also_kinds:
             stored, is_image = self._find_stored(name)
             if not is_image:
                 raise ConfigError(
@@ -155,6 +155,10 @@ class SplitDescription(ParserFields):
                     f"{quoted(stored)}. Only images go through the same crop."
                 )
         check_box_fields(self.preprocess, self._find_stored, self.dataset_name)
+
+    def _goes_along(self, name: str) -> bool:
+        """Whether the preprocess names a field as an image that goes through the crop of the image."""
+        return self.preprocess is not None and name in self.preprocess.also_kinds
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:
         if class_map is None:

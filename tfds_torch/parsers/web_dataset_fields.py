@@ -50,6 +50,11 @@ SPECS: dict[Kind, FieldSpec] = {
 """The specs of one decoded value, by kind; values of JSON and arrays vary."""
 
 
+def spec_of(name: str, kind: Kind) -> FieldSpec:
+    """Returns the spec of one decoded value of a field: of images beside the image, types and channels vary."""
+    return FieldSpec((None, None, None), object) if kind == "image" and name != "image" else SPECS[kind]
+
+
 def kind_of(name: str, extensions: Sequence[str], decoders: Mapping[str, Decoder] = MappingProxyType({})) -> Kind:
     """Returns what the members of a field are; raises ConfigError where they are of several kinds."""
     own = {extension: decoder_of(extension, decoders) for extension in extensions}

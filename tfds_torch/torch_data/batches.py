@@ -17,15 +17,13 @@ from torch import Tensor
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.padding import Padded, check_fills
 from tfds_torch.errors import ConfigError, WorkerError
-from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.loaders.worker import WorkerBatch
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, Parser, has_windows
+from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, has_windows
 from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric, native
-from tfds_torch.storage.source import FieldSpec
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.profiling import stage
 
@@ -113,7 +111,7 @@ def check_pad(parser: Parser, fields: Sequence[str], pad: Any, is_batched: bool)
             f"pad={pad!r} is for whole batches, and this dataset yields single examples: give it batched=True "
             f"where images are not asked for, or the parser a preprocess; or pad in the collate_fn of the loader."
         )
-    images = () if parser.preprocess is None else parser.preprocess.also
+    images = () if parser.preprocess is None else parser.preprocess.also_kinds
     return check_fills(pad, fields, ("image", *METADATA_FIELDS, *images))
 
 
@@ -180,7 +178,7 @@ def make_items(
     """Yields the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
 
     The images of whole batches are a TensorBuffer's. The fields of `fills` are padded by its values; of `images`, see
-    `image_fields`, values [H, W, C] become [C, H, W]. Those of `lists` stay lists.
+    `images_beside`, values [H, W, C] become [C, H, W]. Those of `lists` stay lists.
     """
     for batch in batches:
         if transforms is None:
@@ -194,21 +192,6 @@ def make_items(
             )
         else:
             yield from make_examples([(name, _values(batch, name)) for name in fields], transforms)
-
-
-def image_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
-    """Returns the fields beside `image` that are declared as one image [H, W, C]; those of windows are [C, H, W]."""
-    others = [name for name in fields if name not in (*DEFAULT_FIELDS, *METADATA_FIELDS)]
-    if not others or has_windows(parser):
-        return frozenset()
-    specs = parser.element_spec.fields
-    return frozenset(name for name in others if _is_image(specs.get(name)))
-
-
-def _is_image(spec: object) -> bool:
-    if not isinstance(spec, FieldSpec) or len(spec.shape) != 3 or spec.dtype is object:
-        return False
-    return np.dtype(spec.dtype) == np.uint8 and spec.shape[-1] in (*CHANNELS.values(), None)
 
 
 def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Transforms) -> Iterator[tuple[Any, ...]]:

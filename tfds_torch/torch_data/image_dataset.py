@@ -11,7 +11,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, is_undecoded, state_at, varying_fields
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, images_beside, is_undecoded, state_at, varying_fields
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
@@ -28,7 +28,6 @@ from tfds_torch.torch_data.batches import (
     check_batched,
     check_field_names,
     check_pad,
-    image_fields,
     make_items,
     timed,
 )
@@ -328,7 +327,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     def _items(self, batches: Iterable[Batch], transforms: Transforms) -> Iterator[Any]:
         if not self.is_batched:
             return make_items(batches, self.fields, transforms)
-        images, lists = image_fields(self.parser, self.fields), varying_fields(self.parser, self.fields)
+        images, lists = images_beside(self.parser, self.fields), varying_fields(self.parser, self.fields)
         return make_items(batches, self.fields, None, self.pad, images, lists)
 
     def _batches(

@@ -150,7 +150,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         if self._epochs is None or self.parser.preprocess is None:
             examples = self.parser.examples_by_index(numbers, self.fields)
         else:
-            images = ("image", *self.parser.preprocess.also)
+            images = ("image", *self.parser.preprocess.also_kinds)
             epoch = self._epochs.now(_loader_seed()) or 0
             examples = self.parser.examples_by_index(numbers, self.fields, epoch=epoch, context=_IN_TENSORS)
         columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from storage.beton.made_files import FIELDS, PAGE, left_behind, sample_of, write_samples, without_manifest
+from storage.beton.made_files import FIELDS, PAGE, left_behind, sample_of, without_manifest, write_samples
 from storage.beton.plain_reader import read_plainly
 
 from tfds_torch.errors import ConfigError, ExportError
@@ -152,7 +152,7 @@ def test_a_file_without_payloads_or_samples_is_written_right(tmp_path: Path) -> 
     BetonWriter(tmp_path / "empty.beton", FIELDS, 0).close()
     assert read_plainly((tmp_path / "empty.beton").read_bytes()) == (TYPES, [])
     assert (verify(tmp_path / "numbers.beton").num_samples, verify(tmp_path / "empty.beton").num_samples) == (3, 0)
-    without_manifest(tmp_path / "numbers.beton")  # The table of allocations is where the samples end, as FFCV writes it.
+    without_manifest(tmp_path / "numbers.beton")  # The table begins where the samples end, as FFCV's.
     assert BetonSource(tmp_path / "numbers.beton").read(np.arange(3), ["label"])["label"].tolist() == [0, 1, 2]
 
 

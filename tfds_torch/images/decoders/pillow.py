@@ -6,6 +6,7 @@ Pillow's file classes are called, not `Image.open`: the header has the format, a
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,23 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
         raise ImageDecodeError(f"It decodes to {pixels.shape}, and there is room for {out.shape}.")
     out[...] = pixels
     return out
+
+
+def decode_stored(image: bytes, header: Header) -> NDArray[Any]:
+    """Returns the numbers of an image as they are stored, [h, w, C]; of an animation, those of the first frame.
+
+    Indices of a palette stay indices, bits become 0 and 1, grey of 16 bits is uint16; all else is uint8, as of Pillow.
+
+    Raises:
+        ImageDecodeError: Pillow cannot decode it.
+    """
+    with _pillow_errors():
+        file = _load(image, header)
+        pixels = np.array(file)
+        if header.format == ImageFormat.PNG:
+            check_rows(image, pixels)
+    numbers = pixels.astype(np.uint16 if file.mode.startswith("I") else np.uint8, copy=False)
+    return numbers if numbers.ndim == 3 else numbers[..., None]
 
 
 def decode_grey_16(image: bytes, header: Header) -> NDArray[np.uint16]:

@@ -12,6 +12,7 @@ from tfds_torch.engines.fields import (
     ClassLabelField,
     EncodedField,
     FieldDecoder,
+    ImageBesideField,
     ImageField,
     PositionsField,
     StoredField,
@@ -138,6 +139,9 @@ class DatasetFields:
             decoder = stored_field(found)
         else:
             decoder = structured_field(self.features, found.path)
+        if self._is_one_image(found):
+            are_deep = found.feature.spec.dtype != np.uint8 or len(decoder.keys) > 1
+            return ImageBesideField(decoder.keys[0], declared=decoder, are_deep=are_deep)
         none = found.feature.none if isinstance(found.feature, Leaf) and not self._is_repeated(found) else None
         return decoder if none is None or name != "label" else OptionalLabelField(decoder, none)
 
@@ -152,8 +156,9 @@ class DatasetFields:
         spec, stored = found.feature.spec, StoredField("/".join(found.path))
         if _is_text(found.feature):
             return EncodedField(stored, "text", spec)
-        is_single = is_image(found.feature) and len(spec.shape) == 3
-        return EncodedField(stored, "image", spec) if is_single else EncodedField(decoder, "value", spec)
+        if self._is_one_image(found):
+            return EncodedField(stored, "image", spec)
+        return EncodedField(decoder, "value", spec)
 
     @property
     def has_integer_target(self) -> bool:
@@ -164,6 +169,9 @@ class DatasetFields:
         if found is None or self._is_repeated(found):
             return False
         return found.feature.shape == () and np.dtype(found.feature.spec.dtype).kind in "iub"
+
+    def _is_one_image(self, found: FoundFeature) -> bool:
+        return is_image(found.feature) and len(found.feature.spec.shape) == 3 and not self._is_repeated(found)
 
     def _is_repeated(self, found: FoundFeature) -> bool:
         """Whether an example has many of a feature: it lies in a sequence, as all do in some datasets of robots."""

@@ -9,19 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
-from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders.pillow import decode_grey_16
-from tfds_torch.images.decoders.png import check_chunks
+from tfds_torch.images.beside import has_other_numbers
+from tfds_torch.images.decoders.pillow import decode_grey_16, decode_stored
+from tfds_torch.images.decoders.png import decode_colours_16
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import Header
 
 _MODES = {channels: mode for mode, channels in CHANNELS.items()}
-_KORNIA_MODES = {1: "mono", 3: "rgb", 4: "rgba"}
 
 
 @dataclass(frozen=True)
 class ImageValues:
     """Decodes images of any of TFDS's kinds. Thread-safe; can be pickled.
+
+    Where one channel is declared, or any number of them, indices of a palette stay indices, and bits are 0 and 1: TFDS
+    makes grey levels of the palette's colours, and 0 and 255.
 
     Attributes:
         shape: height, width, channels (0 or None: as stored), as declared; frames before them where it is a GIF.
@@ -47,6 +49,8 @@ class ImageValues:
             return _decode_frames(image)
         if self.dtype == np.uint16:
             values: NDArray[Any] = self._decode_uint16(image, header)
+        elif self.dtype == np.uint8 and self.shape[-1] in (None, 0, 1) and has_other_numbers(image, header):
+            values = decode_stored(image, header)
         else:
             values = self._decoder.decode(image, header)
         if self.dtype == np.float32:
@@ -60,31 +64,10 @@ class ImageValues:
         if header.bit_depth != 16:
             return self._decoder.decode(image, header).astype(np.uint16) * 257  # 255 becomes 65,535.
         wanted = self.shape[-1] or header.channels
-        values = decode_grey_16(image, header) if header.channels == 1 else _decode_colours_16(image, header)
+        values = decode_grey_16(image, header) if header.channels == 1 else decode_colours_16(image, header)
         if header.channels == 4 and wanted == 3:
             return values[:, :, :3]
         return np.repeat(values, 3, axis=2) if (header.channels, wanted) == (1, 3) else values
-
-
-def _decode_colours_16(image: bytes, header: Header) -> NDArray[np.uint16]:
-    """Returns uint16 [h, w, 3 or 4] of a PNG image: Pillow would drop the lower 8 bits."""
-    check_chunks(image)  # kornia-rs takes files that lack their end.
-    if header.channels not in _KORNIA_MODES:
-        raise ImageDecodeError(f"PNG images of {header.channels} channels of 16 bits cannot be read.")
-    try:
-        from kornia_rs.io import decode_image_png_u16
-    except ImportError:
-        raise ConfigError(
-            "The dataset has PNG images with colours of 16 bits, which the package kornia-rs decodes. Install it with: "
-            "pip install kornia-rs"
-        ) from None
-    try:
-        values: NDArray[np.uint16] = decode_image_png_u16(
-            image, (header.height, header.width), _KORNIA_MODES[header.channels]
-        )
-    except Exception as error:  # kornia-rs raises nothing more special.
-        raise ImageDecodeError(f"kornia-rs says: {str(error).rstrip('.')}.") from None
-    return values
 
 
 def _decode_frames(image: bytes) -> NDArray[np.uint8]:

@@ -363,8 +363,9 @@ class ParserTfds(ParserBase):
                 f"image_mode={quoted(self.image_mode)} cannot be made as the files have it. Use image_mode 'RGB' or "
                 f"'L', or leave out cache=."
             )
-        if cache.max_resolution is not None and self.preprocess is not None and self.preprocess.also:
+        also = {} if self.preprocess is None else self.preprocess.also_kinds
+        if cache.max_resolution is not None and also:
             raise ConfigError(
                 f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, and not "
-                f"{', '.join(map(repr, self.preprocess.also))}, which must be of its size: leave out max_resolution."
+                f"{', '.join(map(repr, also))}, which must be of its size: leave out max_resolution."
             )

@@ -40,6 +40,7 @@ class ValueKind:
         is_image: whether it can stand for an image.
         type_name: of an object, as messages name it.
         is_nullable: whether some items are known to have None, so that the values of every batch are a list.
+        is_pil: whether it is an image of Pillow's.
     """
 
     kind: Literal["array", "text", "bytes", "object"]
@@ -48,6 +49,7 @@ class ValueKind:
     is_image: bool = False
     type_name: str = ""
     is_nullable: bool = False
+    is_pil: bool = False
 
     @property
     def spec(self) -> FieldSpec:
@@ -68,7 +70,8 @@ class ValueKind:
             return cls("bytes", is_image=is_image(value))
         array = _as_array(value)
         if array is None:
-            return cls("object", is_image=is_image(value), type_name=_type_of(value))
+            is_pil = isinstance(value, Image.Image)
+            return cls("object", is_image=is_image(value), type_name=_type_of(value), is_pil=is_pil)
         return cls("array", array.dtype, array.shape, is_image(array))
 
 

@@ -1,12 +1,13 @@
 """Images as datasets hold them: PIL images, arrays, tensors, encoded bytes, Hugging Face's undecoded columns."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
 
@@ -22,6 +23,8 @@ _CONVERTED = {
     **dict.fromkeys(("CMYK", "YCbCr", "LAB", "HSV", "RGBX"), "RGB"),
 }
 """Modes of PIL images -> those that their pixels are taken in; L, RGB and RGBA stay."""
+
+_OF_COLOURS = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
 
 
 def is_image(value: Any) -> bool:
@@ -66,6 +69,52 @@ def encoded_image(value: Any) -> EncodedImage:
         f"It is of type {type(value).__name__}, and an image is a PIL image, the bytes of an image file, an array "
         f"uint8 [h, w, C], or {{'bytes': ..., 'path': ...}}."
     )
+
+
+def image_beside(value: Any) -> bytes | NDArray[Any]:
+    """Returns an image that is not *the* image: the bytes of its file, or its numbers as they are, [h, w, C].
+
+    Of Pillow's images, palettes stay indices and "1" becomes 0 and 1; "I;16" is uint16, "I" int32 and "F" float32. Of
+    three axes of an array, the first or the last are the channels: 1, 3 or 4, else the shorter one.
+
+    Raises:
+        ValueError: it cannot stand for an image; the message is a sentence.
+    """
+    if isinstance(value, Image.Image):
+        return numbers_of(value)
+    array = array_of_tensor(value) if is_tensor(type(value)) else value
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        content = encoded_image(value)
+        return content if not isinstance(content, bytes) or content.startswith(_SIGNATURES) else _opened(content)
+    if array.ndim == 2:
+        return array[..., None]
+    if array.ndim != 3:
+        raise ValueError(f"It is {array.dtype} {list(array.shape)}, and an image is [h, w], [h, w, C] or [C, h, w].")
+    first, last = array.shape[0], array.shape[2]
+    can_be_first, can_be_last = first in _CHANNELS, last in _CHANNELS
+    if can_be_first is can_be_last:
+        can_be_first = first < last or (first == last and array is not value)
+    return np.ascontiguousarray(array.transpose(1, 2, 0) if can_be_first else array)
+
+
+def numbers_of(image: Image.Image) -> NDArray[Any]:
+    """Returns the numbers of a PIL image, [h, w, C]; see `image_beside`."""
+    if image.mode in _OF_COLOURS:
+        return _pixels_of(image)
+    numbers = np.asarray(image)
+    if image.mode == "1":
+        numbers = numbers.astype(np.uint8)
+    elif image.mode.startswith("I;16"):
+        numbers = numbers.astype(np.uint16)
+    return numbers if numbers.ndim == 3 else numbers[..., None]
+
+
+def _opened(content: bytes) -> bytes | NDArray[Any]:
+    """Returns what Pillow reads of a file of another format, such as TIFF; where it reads nothing, the file."""
+    try:
+        return numbers_of(Image.open(io.BytesIO(content)))
+    except UnidentifiedImageError:
+        return content
 
 
 def _is_undecoded(value: Any) -> bool:

@@ -13,7 +13,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack
-from tfds_torch.storage.map_style.pixels import EncodedImage, encoded_image
+from tfds_torch.storage.map_style.pixels import encoded_image, image_beside
 from tfds_torch.storage.map_style.rows import ColumnRows, Rows, UnreadableItemError, rows_of
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
@@ -21,7 +21,7 @@ from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyI
 WHOLE_ITEM = "<item>"
 """The stored field that is a whole item, as the dataset gives it."""
 
-_ENCODED_IMAGE = "image:"
+_ENCODED_IMAGE, _IMAGE_BESIDE = "image:", "beside:"
 _MOST_TRIED = 16  # Items that are looked at for the first one that can be read.
 _ITEM_BYTES = 1 << 10  # Of an item that nobody has looked at.
 _MOST_DIGITS = 19
@@ -35,11 +35,16 @@ def encoded_image_key(name: str) -> str:
     return f"{_ENCODED_IMAGE}{name}"
 
 
+def image_beside_key(name: str) -> str:
+    """Returns the stored field that is the image of a field beside the image, encoded or as its numbers."""
+    return f"{_IMAGE_BESIDE}{name}"
+
+
 class MapStyleSource(ReadByNumber):
     """A `Source` of a dataset of the user's own. Building it reads no item.
 
-    Its stored fields are those of the items, whose values are as they are; that of `encoded_image_key`, whose values
-    are images as decoders take them; and WHOLE_ITEM.
+    Its stored fields are those of the items, whose values are as they are; those of `encoded_image_key` and
+    `image_beside_key`, whose values are images as decoders take them; and WHOLE_ITEM.
 
     One thread at a time asks the dataset for items, also where several sources read it. It is pickled with the source.
 
@@ -143,8 +148,8 @@ class MapStyleSource(ReadByNumber):
             return self._read(numbers, fields, layout)
 
     def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None) -> dict[str, Any]:
-        images = [name.removeprefix(_ENCODED_IMAGE) for name in fields if name.startswith(_ENCODED_IMAGE)]
-        values = [name for name in fields if name != WHOLE_ITEM and not name.startswith(_ENCODED_IMAGE)]
+        images = [name for name in fields if name.startswith((_ENCODED_IMAGE, _IMAGE_BESIDE))]
+        values = [name for name in fields if name != WHOLE_ITEM and name not in images]
         found: dict[str, Any] = {}
         try:
             if WHOLE_ITEM in fields:
@@ -160,15 +165,16 @@ class MapStyleSource(ReadByNumber):
     def _read_fields(
         self, numbers: list[int], values: Sequence[str], images: Sequence[str], layout: Layout
     ) -> dict[str, Any]:
-        names = list(dict.fromkeys([*values, *images]))
+        of_images = {key: key.partition(":")[2] for key in images}
+        names = list(dict.fromkeys([*values, *of_images.values()]))
         columns = self._rows.columns(numbers, names)
         if columns is None:
-            items = self._rows.parts(numbers, names, images)
+            items = self._rows.parts(numbers, names, set(of_images.values()))
             if not self._rows.has_schema:
                 layout.check(items)
             columns = {name: layout.column(items, name) for name in names}
         found = {name: _packed(columns[name], name, layout) for name in values}
-        return found | {encoded_image_key(name): _encoded_images(columns[name], name) for name in images}
+        return found | {key: _encoded_images(columns[name], name, key) for key, name in of_images.items()}
 
     def empty(self, field: str) -> Int64Array:
         """Returns the numbers of the items that have None in a field, int64 [n], as far as that is known unread."""
@@ -239,11 +245,12 @@ def _packed(column: Any, name: str, layout: Layout) -> Any:
     return column if is_packed else pack(column, name, layout)
 
 
-def _encoded_images(column: Sequence[Any], name: str) -> list[EncodedImage]:
-    images: list[EncodedImage] = []
+def _encoded_images(column: Sequence[Any], name: str, key: str) -> list[Any]:
+    convert = image_beside if key.startswith(_IMAGE_BESIDE) else encoded_image
+    images: list[Any] = []
     for value in column:
         try:
-            images.append(encoded_image(value))
+            images.append(convert(value))
         except Exception as error:  # Pillow raises anything for a file that is opened late.
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}."
             raise UnlikeItemError(len(images), f"Its {quoted(name)} is not an image. {reason}") from error

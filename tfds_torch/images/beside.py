@@ -1,0 +1,84 @@
+"""Images beside the image of an example: masks and depths keep their numbers, further cameras are pictures.
+
+One rule says what any of them becomes, whatever the parser, and whether it goes through the crop of its image or not:
+
+- **numbers**, as they are stored, whose crops take the nearest pixel: indices of a palette, bits as 0 and 1, grey of 8
+  bits (one channel), all of 16 bits (uint16), and of arrays and Pillow's images integers and floats of any size;
+- **pictures**, RGB, whose crops are resized bilinearly: colours of 8 bits.
+
+A preprocess says otherwise by name: `also={"left": "picture", "heat": "numbers"}`.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.images.decoders.pillow import decode_stored
+from tfds_torch.images.decoders.png import decode_colours_16
+from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
+from tfds_torch.images.headers import Header, ImageFormat, is_indexed, read_header
+
+Kind = Literal["picture", "numbers"]
+KINDS: tuple[Kind, ...] = ("picture", "numbers")
+
+_COLOURS = (3, 4)
+"""Numbers of channels: of colours, or with an opacity, which pictures drop."""
+
+
+def has_other_numbers(image: bytes, header: Header) -> bool:
+    """Whether an image stores other numbers than decoders of pictures make of it: indices of a palette, or bits."""
+    return is_indexed(image, header) or header.bit_depth == 1
+
+
+def is_picture(image: bytes | NDArray[Any]) -> bool:
+    """Whether an image, encoded or as an array [h, w, C], is a picture: of colours of 8 bits, without a palette."""
+    if isinstance(image, np.ndarray):
+        return image.dtype == np.uint8 and image.ndim == 3 and image.shape[-1] in _COLOURS
+    header = read_header(image)
+    if header is None or is_indexed(image, header):
+        return False
+    return header.channels in _COLOURS and header.bit_depth <= 8
+
+
+class BesideDecoder:
+    """Decodes images beside the image, in the thread that calls it. Thread-safe.
+
+    Args:
+        kind: what they are; None: each is what `is_picture` says.
+        jpeg_decoder: as of `ImageDecoder`.
+    """
+
+    def __init__(self, kind: Kind | None = None, jpeg_decoder: str = "auto") -> None:
+        self._kind = kind
+        self._pictures = ImageDecoder("RGB", jpeg_decoder=jpeg_decoder)
+        self._stored = ImageDecoder(None, jpeg_decoder=jpeg_decoder)
+
+    def is_picture(self, image: bytes | NDArray[Any]) -> bool:
+        """Whether an image, encoded or as an array [h, w, C], is a picture; else it is numbers."""
+        return is_picture(image) if self._kind is None else self._kind == "picture"
+
+    def decode(self, image: bytes | NDArray[Any]) -> NDArray[Any]:
+        """Returns a whole image, encoded or as an array [h, w, C], as [h, w, C].
+
+        Pictures are uint8 [h, w, 3]. Numbers are uint8, or uint16 of 16 bits, with the channels that are stored (RGB
+        for CMYK); arrays come as they are.
+
+        Raises:
+            ImageDecodeError: it cannot be decoded, or is to be a picture and has other numbers than uint8.
+        """
+        if self.is_picture(image):
+            if isinstance(image, np.ndarray) and image.dtype != np.uint8:
+                raise ImageDecodeError(
+                    f"It is {image.dtype} {list(image.shape)}, and a picture is uint8 [h, w, 1, 3 or 4]: name it as "
+                    f"'numbers' in also=."
+                )
+            return self._pictures.decode(image, self._pictures.read_header(image))
+        if isinstance(image, np.ndarray):
+            return image
+        header = self._stored.read_header(image)
+        if header.bit_depth == 16 and header.format == ImageFormat.PNG and header.channels > 1:
+            return decode_colours_16(image, header)
+        if header.bit_depth == 16 or has_other_numbers(image, header):
+            return decode_stored(image, header)
+        return self._stored.decode(image, header)
