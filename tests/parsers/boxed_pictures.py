@@ -48,11 +48,11 @@ def encode(pixels: np.ndarray, file_format: str = "PNG") -> bytes:
     return file.getvalue()
 
 
-def features(*, is_declared: bool = True) -> Any:
-    """Returns the features; whether `bboxes` are declared to be boxes."""
+def features(*, is_declared: bool = True, form: str | None = "REL_YXYX") -> Any:
+    """Returns the features; whether `bboxes` are declared to be boxes, and of which form, if that is known."""
     f = tfds.features
-    box = f.BBoxFeature() if is_declared else f.Tensor(shape=(4,), dtype=np.float32)
-    row = {"bbox": f.BBoxFeature(), "label": f.ClassLabel(names=CLASSES), "name": f.Text()}
+    box = f.BBoxFeature(bbox_format=form) if is_declared else f.Tensor(shape=(4,), dtype=np.float32)
+    row = {"bbox": f.BBoxFeature(bbox_format=form), "label": f.ClassLabel(names=CLASSES), "name": f.Text()}
     return f.FeaturesDict(
         {
             "image": f.Image(shape=(None, None, 3)),
@@ -90,6 +90,7 @@ def write_boxed(
     name: str = NAME,
     *,
     is_declared: bool = True,
+    form: str | None = "REL_YXYX",
 ) -> Path:
     """Writes a TFDS dataset."""
     records = records or [record(number, file_format) for number in range(NUM_EXAMPLES)]
@@ -99,7 +100,7 @@ def write_boxed(
     split = tfds.core.SplitInfo(name="train", shard_lengths=[len(records)], num_bytes=sum(map(len, records)))
     tfds.folder_dataset.write_metadata(
         data_dir=str(directory),
-        features=features(is_declared=is_declared),
+        features=features(is_declared=is_declared, form=form),
         split_infos=[split],
         filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
         check_data=False,

@@ -339,6 +339,21 @@ def test_boxes_of_another_form_stay_with_a_warning(root: Path) -> None:
         assert example["corners"].tolist() == [1, 2, 3, 4]
 
 
+def test_boxes_of_an_unknown_form_stay_until_they_are_named(tmp_path: Path) -> None:
+    root = write_boxed(tmp_path, form=None)
+    parser = open_boxed(root, batch_size=4)
+    (text,) = warnings_of(parser, ("image", "objects/bbox", "bboxes", "label"))
+    assert "the boxes in 'objects/bbox', 'bboxes' stay those of the whole image" in text
+    assert "the dataset does not say so (bbox_format=None), name their features in the preprocess" in text
+    for example in examples_of(parser):
+        np.testing.assert_array_equal(example["objects/bbox"], make_boxes(example["index"]))
+        assert len(example["label"]) == count_rows(example["index"])
+    named = open_boxed(root, TrainPreprocess(size=(72, 64), scale=(0.3, 1.0), boxes=("objects/bbox",)), batch_size=4)
+    assert warnings_of(named, ("image", "objects/bbox")) == []
+    for example in examples_of(named):
+        assert_seen(example["image"], example["label"].tolist(), example["objects/bbox"])
+
+
 def test_boxes_beside_views_stay_with_a_warning(root: Path) -> None:
     parser = open_boxed(root, Views((TrainPreprocess(size=8), 2)), batch_size=4)
     (text,) = warnings_of(parser, ("image", "corners", "objects"))

@@ -97,9 +97,11 @@ def _describe_boxes(parser: Parser, fields: Sequence[str]) -> str | None:
     return (
         f"{parser.dataset_name}: {type(preprocess).__name__} crops or flips the images, and the boxes in "
         f"{', '.join(map(repr, boxes))} stay those of the whole image: those move that are [ymin, xmin, ymax, xmax], "
-        f"relative to the image, one box or one sequence of them in an example. Leave out the preprocess and transform "
-        f"image and boxes together, example by example; or keep the whole image: EvalPreprocess(size=..., crop_pct=1, "
-        f"crop_mode='squash'); or say that they are to stay: boxes=() in the preprocess."
+        f"relative to the image, one box or one sequence of them in an example. If these are such boxes, and the "
+        f"dataset does not say so (bbox_format=None), name their features in the preprocess, as in "
+        f"boxes=('objects/bbox',). Else leave out the preprocess and transform image and boxes together, example by "
+        f"example; or keep the whole image: EvalPreprocess(size=..., crop_pct=1, crop_mode='squash'); or say that they "
+        f"are to stay: boxes=() in the preprocess."
     )
 
 

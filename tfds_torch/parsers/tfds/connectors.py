@@ -58,9 +58,8 @@ def _kind_of(connector: Any) -> _Kind:
     kind: _Kind = next((kind for base, kind in _KINDS if isinstance(connector, base)), "other")
     if kind != "box":
         return kind
-    # Old versions of TFDS have one form only, and write none into features.json.
-    form = getattr(connector, "bbox_format", None)
-    return "box" if form is None or getattr(form, "value", form) == "REL_YXYX" else "other box"
+    form = getattr(connector, "bbox_format", "REL_YXYX")  # Old versions of TFDS have this form only.
+    return "box" if getattr(form, "value", form) == "REL_YXYX" else "other box"  # None: TFDS does not know it.
 
 
 def stored_specs(features: Any) -> dict[str, FieldSpec]:

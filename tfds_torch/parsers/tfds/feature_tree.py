@@ -55,7 +55,7 @@ class Leaf(Feature):
 
     Attributes:
         kind: the kind of feature; all but `image` and `other` are tensors. `box` is [ymin, xmin, ymax, xmax], relative
-            to the image; an `other box` has another form.
+            to the image; an `other box` has another form, or an unknown one.
         stored: FieldSpec of what is stored of a value, or of its parts by name.
         decode: makes a value of what is stored, part by part; None: it is stored as it is.
         only_tensorflow: the class that decodes it with tensorflow only; None: it needs no tensorflow.
