@@ -178,9 +178,11 @@ def has_windows(parser: Parser) -> bool:
 def varying_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
     """Returns the fields of which a value has a side that varies, as it is declared: lists in every batch.
 
-    The image, and what goes through its crop, have the size of the preprocess.
+    Images are not among them: those of one size make one array, as `image` does.
     """
-    sized = {"image", *METADATA_SPECS, *(() if parser.preprocess is None else parser.preprocess.also)}
+    sized = {"image", *METADATA_SPECS, *images_beside(parser, fields)}
+    if parser.preprocess is not None:
+        sized.update(parser.preprocess.also_kinds)
     return frozenset(name for name in fields if name not in sized and None in _declared_shape(parser, name))
 
 
