@@ -13,7 +13,6 @@ from picture_fixtures import write_pictures
 from PIL import Image
 from storage.webdataset.made_tars import write_samples
 from tfds_fixtures import Datasets
-from tfds_torch.parsers.recipe_file import load_config
 
 from tfds_torch import (
     EvalPreprocess,
@@ -31,6 +30,7 @@ from tfds_torch import (
 from tfds_torch.engines.fields import EncodedField, StoredField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.tar_members import choose_members
+from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.storage.source import FieldSpec
 
 SIDE, NUM = 16, 4
