@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tfds_torch.images.beside import BesideDecoder, Kind
@@ -116,6 +117,13 @@ def test_channels_of_arrays_are_the_first_or_the_last_axis() -> None:
         found = image_beside(np.resize(deep, shape))
         assert isinstance(found, np.ndarray)
         assert found.shape[:2] == (40, 50)
+    for shape in ((12, 12, 13), (13, 12, 12), (12, 12, 12)):  # A square is the image's.
+        found = image_beside(np.resize(deep, shape))
+        assert isinstance(found, np.ndarray)
+        assert found.shape[:2] == (12, 12)
+    assert image_beside(torch.zeros(12, 12, 12)).shape == (12, 12, 12)  # type: ignore[union-attr]
+    assert image_beside(torch.zeros(4, 50, 3)).shape == (50, 3, 4)  # type: ignore[union-attr]
+    assert image_beside(np.zeros((4, 50, 3))).shape == (4, 50, 3)  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=re.escape("It is uint16 [3], and an image is [h, w]")):
         image_beside(np.zeros(3, np.uint16))
 

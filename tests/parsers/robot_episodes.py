@@ -138,6 +138,8 @@ def _value(feature: Any, number: int) -> Any:
         return numbers.normal(size=feature.shape).astype(dtype)
     if dtype.kind == "b":
         return np.bool_(number % 3 == 0)
+    if dtype.kind == "u":
+        return numbers.integers(0, np.iinfo(dtype).max, feature.shape, dtype, endpoint=True)
     return numbers.integers(-(2 ** (8 * dtype.itemsize - 1)), 2 ** (8 * dtype.itemsize - 1), feature.shape, dtype)
 
 

@@ -44,7 +44,8 @@ class Batch:
     Attributes:
         image: uint8 [B, H, W, C] where there is a preprocess (what the batch buffer hands over, where one was given),
             and of `Views` a list of these, one for each view; else a list of B arrays uint8 [H, W, C] of their own
-            sizes, or of the bytes of B files where they are not decoded; None when not asked for.
+            sizes, or of the bytes of B files where they are not decoded; None when not asked for. Numbers that are not
+            uint8 of 1, 3 or 4 channels keep their type: one array [B, H, W, C] where they are of one size.
         label: int64 [B], -100 where padded; None when not asked for or when the target is not a scalar integer.
         valid: bool [B]; False marks padding, which only fills the batch. Labels among the features are -100 there where
             they are signed integers, and NaN where they are floats; others cannot be marked.

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import SAMPLES, Content, Decoded, ImagesBeside, Samples, describe
+from tfds_torch.engines.fields import (
+    SAMPLES,
+    Content,
+    Decoded,
+    ImageField,
+    ImagesBeside,
+    Samples,
+    TensorImageField,
+    describe,
+)
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
 from tfds_torch.images.boxes import move_boxes
@@ -207,7 +216,11 @@ class ChunkDecoder:
         content, columns, shapes = self._content, self._columns(chunk), dict[str, tuple[int, int, int, int]]()
         try:
             if content.image is not None and self._transform is not None:
-                shapes[_IMAGE] = (size, *self._transform.row_shape(chunk.columns[content.image.key], position))
+                if isinstance(content.image, TensorImageField):  # Only this one is decoded.
+                    images, position = self._images(content.image, chunk.cut(position, position + 1)), 0
+                else:
+                    images = chunk.columns[content.image.key]
+                shapes[_IMAGE] = (size, *self._transform.row_shape(images, position))
             for name, camera in content.cameras.items():
                 num_images, height, width, num_channels = camera.row_shape(columns, position)
                 shapes[name] = (size * num_images, height, width, num_channels)
@@ -224,7 +237,7 @@ class ChunkDecoder:
         image, masks = content.image, () if content.preprocess is None else content.preprocess.also
         if image is None or self._transform is None or content.cameras or masks:
             return False
-        images = columns[image.key]
+        images = columns.get(image.key)
         others = [values for name, values in columns.items() if name != image.key]
         return (
             isinstance(images, StoredPixels)
@@ -284,22 +297,37 @@ class ChunkDecoder:
             boxes, move = content.boxes, None
             if boxes and preprocess is not None:
                 move = partial(move_boxes, decoded, boxes, preprocess.min_visible)
-            decoded |= self._transform.write(chunk.columns[image.key], chunk.keys, rows[_IMAGE], masks, move, pictures)
+            images = self._images(image, chunk)
+            if image.is_deep:
+                decoded |= self._transform.cut_numbers(_IMAGE, images, chunk.keys, masks, move, pictures)
+                return decoded
+            decoded |= self._transform.write(images, chunk.keys, rows[_IMAGE], masks, move, pictures)
             decoded[_IMAGE] = WrittenImages(rows[_IMAGE])
         return decoded
 
+    def _images(self, image: ImageField, chunk: EncodedChunk) -> Any:
+        """Returns the images of a chunk as they are stored, encoded or as pixels."""
+        if not isinstance(image, TensorImageField):
+            return chunk.columns[image.key]
+        return self._decode_one_by_one(_IMAGE, image.images, chunk, self._columns(chunk))
+
     def _decode_field(self, name: str, chunk: EncodedChunk, columns: Columns) -> Any:
         """Returns the values of a field of a chunk; `columns` are what `_columns` makes of it."""
-        decoder = self._content.fields[name]
+        return self._decode_one_by_one(name, self._content.fields[name].decode, chunk, columns)
+
+    def _decode_one_by_one(
+        self, name: str, decode: Callable[[Columns], Any], chunk: EncodedChunk, columns: Columns
+    ) -> Any:
+        """Returns what a function makes of a chunk; where it fails, finds the example."""
         try:
-            return decoder.decode(columns)
+            return decode(columns)
         except (BadImageError, PreprocessError, TfdsTorchError, MemoryError):
             raise
         except Exception as error:  # Of TFDS's decoders, which do not check what they are given.
             failure = error
         for position in range(len(chunk)):
             try:
-                decoder.decode(self._columns(chunk.cut(position, position + 1)))
+                decode(self._columns(chunk.cut(position, position + 1)))
             except Exception as error:
                 raise self._undecodable(chunk, position, f"Its field {name!r}: {describe(error)}") from error
         raise self._undecodable(chunk, 0, f"The field {name!r} of it and its neighbours: {describe(failure)}")

@@ -185,9 +185,54 @@ class ImageField(OneKeyField):
     mode: str | None = "RGB"
     jpeg_decoder: str = "auto"
 
-    def decode(self, columns: Columns) -> list[Any]:
+    @property
+    def is_deep(self) -> bool:
+        """Whether images have other numbers than pictures, so that they are not resized and need no batch buffer."""
+        return False
+
+    def images(self, columns: Columns) -> Sequence[Any]:
+        """Returns the n images as they are stored: encoded, or as pixels uint8 [h, w, C]."""
+        return columns[self.key]  # type: ignore[no-any-return]
+
+    def decode(self, columns: Columns) -> Any:
         """Returns n images, uint8 [h, w, C]; raises BadImageError."""
-        return ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder).decode(columns[self.key])
+        return ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder).decode(self.images(columns))
+
+
+@dataclass(frozen=True)
+class TensorImageField(ImageField):
+    """Images that are stored as tensors, [h, w] or [h, w, C].
+
+    Attributes:
+        values: decodes the tensors; None: they are stored as they are.
+        are_numbers: whether they are not uint8 of 1, 3 or 4 channels, as pictures are: 13 channels, 16 bits, floats.
+        has_one_size: whether all are declared to be of one size, so that they are one array.
+    """
+
+    values: FieldDecoder | None = None
+    are_numbers: bool = False
+    has_one_size: bool = True
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,) if self.values is None else self.values.keys
+
+    @property
+    def is_deep(self) -> bool:  # noqa: D102
+        return self.are_numbers
+
+    def images(self, columns: Columns) -> list[NDArray[Any]]:
+        """Returns n arrays [h, w, C]; raises ValueError."""
+        values = columns[self.key] if self.values is None else self.values.decode(columns)
+        return [value if value.ndim == 3 else value[..., None] for value in map(np.asarray, values)]
+
+    def decode(self, columns: Columns) -> Any:
+        """Returns n images [h, w, C]: uint8, or of their own type, as one array where they are of one size."""
+        if not self.are_numbers:
+            return super().decode(columns)
+        images = self.images(columns)
+        is_one_array = self.has_one_size and len({image.shape for image in images}) == 1
+        return np.stack(images) if is_one_array else images
 
 
 class ImagesBeside(ABC):
@@ -271,7 +316,7 @@ class Content:
     Attributes:
         fields: name -> how it is decoded; without the images that go into batch buffers.
         has_label: whether the field `label` is a scalar integer, and so becomes `Batch.label`.
-        image: the images that go into batch buffers; None: there are none.
+        image: the images that are cut, or go into batch buffers; None: there are none.
         preprocess: preprocess of those images.
         boxes: the fields, or parts of them, that move with those images.
         are_whole: whether images of windows stay whole, whatever the preprocess of their camera.
@@ -289,7 +334,7 @@ class Content:
     @property
     def in_buffers(self) -> bool:
         """Whether images go into batch buffers."""
-        return self.image is not None or bool(self.cameras)
+        return (self.image is not None and not self.image.is_deep) or bool(self.cameras)
 
     @property
     def keys(self) -> list[str]:

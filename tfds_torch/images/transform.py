@@ -188,6 +188,53 @@ class ImageTransform:
         self.augment(keys, rows)
         return cut_masks
 
+    def cut_numbers(
+        self,
+        name: str,
+        images: Sequence[NDArray[Any]],
+        keys: Int64Array,
+        masks: Mapping[str, Sequence[NDArray[Any]]],
+        move: MoveAlong | None = None,
+        pictures: Mapping[str, Sequence[bool]] = MappingProxyType({}),
+    ) -> dict[str, Any]:
+        """Cuts and flips n images of any numbers, [h, w, C], and what goes along; `augment` is not called.
+
+        Args:
+            name: of the images.
+            images: of any sizes and types.
+            keys: int64 [n], their sample keys.
+            masks: as of `write`.
+            move: as of `write`.
+            pictures: as of `write`.
+
+        Returns:
+            The images, [n, H, W, C], by their name, and the masks, cut. What is padded is 0.
+
+        Raises:
+            BadImageError: a mask or a box cannot be used.
+            PreprocessError: the preprocess failed, or an image would have to be resized.
+        """
+        size = (0, 0) if self.preprocess is None else height_and_width(self.preprocess.size)
+        sizes = np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2)
+        parameters = self.crop_parameters(sizes, keys, np.zeros(len(images), np.bool_))
+        are_resized = (parameters.steps != 1).any(axis=1)
+        if are_resized.any():
+            position = int(are_resized.argmax())
+            image = images[position]
+            raise PreprocessError(
+                position,
+                f"Its image is {image.dtype} {list(image.shape)}, and only uint8 of 1, 3 or 4 channels is resized; "
+                f"others are cut and flipped: TrainPreprocess(size=..., crop_padding=0), or EvalPreprocess(size=..., "
+                f"crop_pct=...) with which size / crop_pct is the shorter side.",
+            )
+        check_masks(masks, sizes)
+        cut: dict[str, Any] = {
+            other: cut_alike(values, parameters, size, pictures.get(other)) for other, values in masks.items()
+        }
+        if move is not None:
+            move(parameters, sizes, size)
+        return cut | {name: np.stack(cut_alike(images, parameters, size))}
+
     def crop_parameters(self, sizes: Int64Array, keys: Int64Array, shrinkable: NDArray[np.bool_]) -> CropParameters:
         """Returns how n images are cut where there is a preprocess; see `Preprocess.crop_parameters`."""
         if self.preprocess is None:

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, ImagesBeside, StoredField
+from tfds_torch.engines.fields import (
+    EncodedField,
+    FieldDecoder,
+    ImageField,
+    ImagesBeside,
+    StoredField,
+    TensorImageField,
+)
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
@@ -204,6 +211,11 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
     decoder = parser.field(name)
     if parser.is_undecoded(name):
         return FieldDescription("bytes", None)
+    if isinstance(decoder, TensorImageField) and decoder.are_numbers:
+        raise ConfigError(
+            f"{parser.dataset_name}: 'image' is not uint8 of 1, 3 or 4 channels, and a mixture has no other images. "
+            f"Ask for it by its own name, or as 'stored/image'."
+        )
     if name == IMAGE:
         return FieldDescription("image", f"image_mode={parser.image_mode!r}")
     if name == LABEL_NAME and parser.has_integer_label:

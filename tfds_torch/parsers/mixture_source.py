@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import SAMPLES, FieldDecoder, ImagesBeside, Samples
+from tfds_torch.engines.fields import SAMPLES, FieldDecoder, ImagesBeside, Samples, TensorImageField
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.images.beside import Kind
@@ -194,14 +194,17 @@ class _PicturesOf:
 
 
 class _StoredFields(NamedTuple):
-    """What the members make a field of: by member, their stored fields; and whether all store it alike, in one."""
+    """What the members make a field of: by member, their decoders; and whether all store it alike, in one field."""
 
-    keys: list[tuple[str, ...]]
+    decoders: list[FieldDecoder]
     is_alike: bool
 
     def column_of(self, part: Part) -> Any:
-        """Returns the encoded values of a part, where each member has one stored field."""
-        return part.columns[self.keys[part.member][0]]
+        """Returns the encoded values of a part, where each member has one stored field, or images as tensors."""
+        decoder = self.decoders[part.member]
+        if isinstance(decoder, TensorImageField):
+            return decoder.images(part.columns)
+        return part.columns[decoder.keys[0]]
 
 
 def encoded_key(name: str) -> str:
@@ -303,7 +306,7 @@ class MixtureSource(ReadByNumber):
         parts, members = [], self._members_of(index)
         for member, places in self._by_member(members):
             own = index[places] - self._offsets[member]
-            asked = list(dict.fromkeys(key for name in wanted for key in stored[name].keys[member]))
+            asked = list(dict.fromkeys(key for name in wanted for key in stored[name].decoders[member].keys))
             began_s = time.perf_counter()
             columns = self._sources[member].read(own, asked) if asked else {}
             if self._metrics is not None and len(own):
@@ -351,7 +354,7 @@ class MixtureSource(ReadByNumber):
         has_class_map = own == "label" and any(parser.class_map is not None for parser in parsers)
         first = decoders[0]
         is_alike = not has_class_map and len(first.keys) == 1 and all(decoder == first for decoder in decoders)
-        return _StoredFields([decoder.keys for decoder in decoders], is_alike)
+        return _StoredFields(decoders, is_alike)
 
     def _members_of(self, index: Int64Array) -> Int64Array:
         """Returns the members of examples, int64 [n]."""

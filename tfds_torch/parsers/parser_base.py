@@ -121,7 +121,7 @@ class ParserBase(Selection):
         preprocess = self.preprocess if is_preprocessed else None
         if preprocess is not None:
             check_has_image(fields, preprocess)
-        if isinstance(image, ImageField) and (in_buffers or preprocess is not None):
+        if isinstance(image, ImageField) and ((in_buffers and not image.is_deep) or preprocess is not None):
             del decoders["image"]
             boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
             return Content(decoders, has_label, image, preprocess, boxes, cameras=cameras)
@@ -138,6 +138,8 @@ class ParserBase(Selection):
 
         It has image and label, as far as the dataset has them. Without both, as where image_key and target_key are
         None, it has all features, those named `image` and `label` too; a window of an episode has all of its fields.
+        A feature `image` that is no image comes as the feature `stored/image`.
+
         The image is whole, uint8 [H, W, C], whatever the preprocess: crops belong to a pass. A negative index counts
         from the end; iterating ends with the split. For more than a few use `examples_by_index`.
 
@@ -174,6 +176,8 @@ class ParserBase(Selection):
             return self.examples_by_index(indices_or_ids, [field_name(key) for key in self._all_fields])
         fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
         if fields:
+            if "image" not in fields and self.has_field(stored_name("image")):  # It is no image, and is not left out.
+                fields.append(stored_name("image"))
             return self.examples_by_index(indices_or_ids, fields)
         own = {stored_name(key): key for key in DEFAULT_FIELDS if key in self._all_fields}
         fields = [*own, *(field_name(key) for key in self._all_fields if key not in DEFAULT_FIELDS)]

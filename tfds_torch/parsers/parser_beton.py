@@ -21,7 +21,7 @@ from tfds_torch.engines.fields import (
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key, stored_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.remote_store import open_files
@@ -176,7 +176,7 @@ class ParserBeton(ParserBase):
             images = [other for other, one in self._stored.items() if isinstance(one, BetonImage)]
             raise ConfigError(
                 f"{self.dataset_name}: the image field {quoted(key)} is {quoted(field)}, not an image. Use image_key= "
-                f"with one of {images}, or None."
+                f"with one of {images}, or None; or ask for it as {quoted(stored_name(key) if key == name else key)}."
             )
         if name == "image":
             return ImageField(key, self.image_mode)

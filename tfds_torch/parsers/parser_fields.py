@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImagesBeside, StoredField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, ImagesBeside, StoredField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
@@ -127,6 +127,12 @@ class ParserFields(ABC):
             for name in fields
             if name not in ("image", *METADATA_FIELDS) and isinstance(self.field(name), ImagesBeside)
         )
+
+    @property
+    def has_image_numbers(self) -> bool:
+        """Whether `image` is numbers that no picture has, such as 13 channels, 16 bits or floats."""
+        decoder = self.field("image")
+        return isinstance(decoder, ImageField) and decoder.is_deep
 
     def has_field(self, name: str) -> bool:
         """Whether a field exists: `image` and `label` by image_key and target_key."""

@@ -15,12 +15,13 @@ from tfds_torch.engines.fields import (
     ImageField,
     OneKeyField,
     StoredField,
+    TensorImageField,
 )
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key
+from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key, stored_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
 from tfds_torch.parsers.undecoded import no_bytes
@@ -189,6 +190,8 @@ class ParserMapStyle(ParserBase):
         if key is None or key not in self._kinds:
             raise ConfigError(self._missing(name, key))
         if name == "image":
+            if not self._kinds[key].is_image and _can_be_image(self._kinds[key]):
+                return TensorImageField(image_beside_key(key), self.image_mode, are_numbers=True)
             if not self._kinds[key].is_image:
                 raise ConfigError(self._not_an_image(name, key))
             return ImageField(encoded_image_key(key), self.image_mode)
@@ -246,9 +249,11 @@ class ParserMapStyle(ParserBase):
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images encoded or as pixels, texts as bytes."""
         decoder = self._field(name)
-        if isinstance(decoder, ImageField | ImageBesideField):
+        if isinstance(decoder, ImageField | ImageBesideField) and not isinstance(decoder, TensorImageField):
             spec = _IMAGE_SPEC if isinstance(decoder, ImageField) else _BESIDE_SPEC
             return EncodedField(StoredField(decoder.key), "image", spec)
+        if isinstance(decoder, TensorImageField):
+            decoder = StoredField(self._key(name) or name)
         kind = self._kinds.get(self._key(name) or "")
         if kind is None or kind.kind == "object" or kind.is_nullable:
             return EncodedField(decoder, "value", None)
@@ -308,8 +313,9 @@ class ParserMapStyle(ParserBase):
         use = f"Use image_key= with one of {images}, or None" if images else "Use image_key=None"
         return (
             f"{self.dataset_name}: the field {quoted(key)} is {self._kinds[key]}, and {quoted(name)} must be a PIL "
-            f"image, the bytes of an image file, or uint8 [h, w], [h, w, C] or [C, h, w]. {use}, or give the field "
-            f"another name: all other fields come as they are."
+            f"image, the bytes of an image file, or numbers [h, w], [h, w, C] or [C, h, w]. {use}, or give the field "
+            f"another name: all other fields come as they are. This one comes as "
+            f"{quoted(stored_name(key) if key == name else key)}, too."
         )
 
 

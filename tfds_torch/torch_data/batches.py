@@ -17,6 +17,7 @@ from torch import Tensor
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.padding import Padded, check_fills
 from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, has_windows
 from tfds_torch.parsers.parser_options import check_has_image
@@ -227,21 +228,39 @@ def _convert(
 
 
 def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor | bytes:
-    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4; a tensor or undecoded bytes as they are."""
+    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4, as PIL has it.
+
+    Other numbers [H, W, C] become a tensor [C, H, W]; tensors and undecoded bytes stay.
+    """
     if isinstance(pixels, Tensor | bytes):
         return pixels
+    if pixels.dtype != np.uint8 or pixels.shape[-1] not in CHANNELS.values():
+        return _channels_first(pixels)
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
 def _field(batch: Batch, name: str, is_image: bool) -> Any:
     """Returns a field of a whole batch, a tensor where that is possible; images are uint8 [B, C, H, W]."""
     if name == "image":
-        return batch.image
+        return _image(batch.image)
     if name == "id":
         return list(batch.id)
     if name in ("valid", "index") or (name == "label" and batch.label is not None):
         return torch.from_numpy(np.ascontiguousarray(getattr(batch, name)))
     return _feature(batch.features[name], is_image)
+
+
+def _image(images: Any) -> Any:
+    """Returns the images of a batch; numbers [B, H, W, C], or B of them, which are in no buffer, as [B, C, H, W]."""
+    if isinstance(images, np.ndarray):
+        return torch.from_numpy(images).permute(0, 3, 1, 2)
+    is_list = isinstance(images, list) and bool(images) and isinstance(images[0], np.ndarray)
+    return list(map(_channels_first, images)) if is_list else images
+
+
+def _channels_first(pixels: NDArray[Any]) -> Tensor:
+    """Returns numbers [H, W, C] as a tensor [C, H, W]."""
+    return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
 
 
 def _padded(batch: Batch, name: str, fill: float) -> Padded:

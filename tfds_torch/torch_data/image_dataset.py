@@ -303,6 +303,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             and self.transform is None
             and not self.is_batched
             and not is_undecoded(self.parser, "image")
+            and not getattr(self.parser, "has_image_numbers", False)
         )
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:

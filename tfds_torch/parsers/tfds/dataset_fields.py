@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from tfds_torch.engines.fields import (
     ImageField,
     PositionsField,
     StoredField,
+    TensorImageField,
 )
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.parser import METADATA_SPECS, stored_key
+from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_SPECS, stored_key, stored_name
 from tfds_torch.parsers.tfds.feature_tree import (
     Feature,
     FoundFeature,
@@ -34,6 +35,8 @@ from tfds_torch.parsers.tfds.targets import find_binary_fields, suggest_targets
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Columns, FieldSpec
 
+_CHANNELS = (1, 3, 4)
+"""Of pictures."""
 _FILE_NAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 
 
@@ -118,14 +121,38 @@ class DatasetFields:
             what = {"image": "image feature", "label": "target feature"}.get(name, "feature")
             advice = suggest_targets(self.features) if name == "label" else _suggest_windows(self.features)
             raise ConfigError(f"{self.dataset}: {describe_missing(what, key, self.features)}{advice}")
-        if name == "image" and (
-            not is_image(found.feature) or self._is_repeated(found) or found.feature.spec.dtype != np.uint8
-        ):
+        if name == "image" and self._image_form(found) is None:
+            own = stored_name(key) if key in DEFAULT_FIELDS else key
             raise ConfigError(
-                f"{self.dataset}: the feature {quoted(key)} is not a single uint8 image but {quoted(found.feature)}. "
-                f"Set image_key, or ask for it by its own name among fields."
+                f"{self.dataset}: the feature {quoted(key)} is not a single uint8 image but {quoted(found.feature)}, "
+                f"nor numbers [H, W] or [H, W, C]. Set image_key, or ask for it as {quoted(own)} among fields."
             )
         return found
+
+    def _image_form(self, found: FoundFeature) -> Literal["file", "pixels", "numbers"] | None:
+        """Returns how the images of a feature are stored: as files, as tensors of uint8, or as tensors of others."""
+        feature = found.feature
+        if self._is_repeated(found) or not isinstance(feature, Leaf) or not isinstance(feature.spec, FieldSpec):
+            return None
+        shape, dtype = feature.spec.shape, np.dtype(feature.spec.dtype)
+        if feature.kind == "image" and len(shape) == 3:
+            return "file" if dtype == np.uint8 else "numbers"
+        if feature.kind != "tensor" or len(shape) not in (2, 3) or dtype.kind not in "biuf":
+            return None
+        return "pixels" if is_camera_tensor(feature) or (len(shape) == 2 and dtype == np.uint8) else "numbers"
+
+    def _image_field(self, found: FoundFeature, image_mode: str | None) -> ImageField:
+        key, form = "/".join(found.path), self._image_form(found)
+        if form == "file":
+            return ImageField(key, image_mode)
+        values = None if is_stored_as_it_is(found.feature) else structured_field(self.features, found.path)
+        return TensorImageField(
+            key,
+            image_mode,
+            values=values,
+            are_numbers=form == "numbers",
+            has_one_size=None not in found.feature.spec.shape,
+        )
 
     def field(self, name: str, image_mode: str | None) -> FieldDecoder:
         """Returns how a field is decoded."""
@@ -134,7 +161,7 @@ class DatasetFields:
             return PositionsField(tuple(stored_field(found) for found in numbers))
         found = self.find(name)
         if name == "image":
-            return ImageField("/".join(found.path), image_mode)
+            return self._image_field(found, image_mode)
         if is_stored_as_it_is(found.feature) and not self._is_repeated(found):
             decoder = stored_field(found)
         else:
@@ -153,6 +180,8 @@ class DatasetFields:
         found = self.find(name)
         if self._is_repeated(found):
             return EncodedField(decoder, "value", None)
+        if isinstance(decoder, TensorImageField):
+            return EncodedField(decoder, "value" if decoder.are_numbers else "image", found.feature.spec)
         spec, stored = found.feature.spec, StoredField("/".join(found.path))
         if _is_text(found.feature):
             return EncodedField(stored, "text", spec)
@@ -189,6 +218,14 @@ def _suggest_windows(features: Feature) -> str:
 def is_image(feature: Feature) -> bool:
     """Whether a feature is an image, or the frames of one."""
     return isinstance(feature, Leaf) and feature.kind == "image"
+
+
+def is_camera_tensor(feature: Feature) -> bool:
+    """Whether a feature is a tensor that can stand for images: uint8 [H, W, C] of 1, 3 or 4 channels."""
+    if not isinstance(feature, Leaf) or feature.kind != "tensor" or not isinstance(feature.spec, FieldSpec):
+        return False
+    shape = feature.spec.shape
+    return len(shape) == 3 and shape[2] in _CHANNELS and np.dtype(feature.spec.dtype) == np.uint8
 
 
 def _is_text(feature: Feature) -> bool:

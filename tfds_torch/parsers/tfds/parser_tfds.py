@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, TensorImageField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.window_transform import TransformedField, WindowTransform
 from tfds_torch.errors import ConfigError
@@ -75,7 +75,7 @@ class ParserTfds(ParserBase):
         preprocess: `TrainPreprocess` or `EvalPreprocess`: images are cut, resized and flipped while they are decoded,
             and `batches` yields them as one array. Needs batch_size. None: images come as they are stored. Of windows
             also a dictionary, camera -> preprocess: all images of a window get the same crop and flip.
-        image_key: feature that holds the image; None: the dataset has none.
+        image_key: feature that holds the image, or a tensor [H, W] or [H, W, C]; None: the dataset has none.
         target_key: feature that holds the target; None: there is none. Several keys, also as "cat,dog", name numbers:
             the label is the list of the positions of those that are > 0. Keys are taken literally first, then with "/"
             as nesting.
@@ -347,7 +347,11 @@ class ParserTfds(ParserBase):
         cache = self.cache
         if not isinstance(cache, DecodedCache):
             raise ConfigError(f"cache={quoted(cache)} must be a DecodedCache, for example DecodedCache(), or None.")
-        self._fields.find("image")
+        if isinstance(self._fields.field("image", self.image_mode), TensorImageField):
+            raise ConfigError(
+                f"{self.dataset_name}: cache= keeps decoded images, and {quoted(self.image_key)} is no file but "
+                f"numbers. Leave out cache=."
+            )
         if self.is_undecoded("image"):
             raise ConfigError(
                 f"{self.dataset_name}: cache= keeps decoded images, and decode gives 'image' as bytes. Leave out one."

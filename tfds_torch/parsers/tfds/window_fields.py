@@ -11,7 +11,7 @@ from tfds_torch.engines.window_fields import OtherColumns, WindowField, WindowIm
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess, height_and_width
-from tfds_torch.parsers.tfds.dataset_fields import is_image, is_stored_as_it_is, stored_field
+from tfds_torch.parsers.tfds.dataset_fields import is_camera_tensor, is_image, is_stored_as_it_is, stored_field
 from tfds_torch.parsers.tfds.feature_tree import Feature, FoundFeature, Leaf, Repeated
 from tfds_torch.parsers.tfds.features import structured_field
 from tfds_torch.parsers.tfds.window_layout import make_window_features
@@ -158,8 +158,10 @@ class WindowFields(WindowNames):
         return self._is_frame(found) and bool(self._in_one_step(found).feature.spec.dtype == np.uint8)
 
     def _is_frame(self, found: FoundFeature) -> bool:
-        """Whether a step has one image of a feature, also one of depths."""
+        """Whether a step has one image of a feature, also one of depths, or a tensor that can stand for one."""
         one_step = self._in_one_step(found)
+        if is_camera_tensor(one_step.feature) and is_stored_as_it_is(one_step.feature):
+            return not one_step.sequence_depth
         return not one_step.sequence_depth and is_image(one_step.feature) and len(one_step.feature.shape or ()) == 3
 
 

@@ -75,7 +75,8 @@ def image_beside(value: Any) -> bytes | NDArray[Any]:
     """Returns an image that is not *the* image: the bytes of its file, or its numbers as they are, [h, w, C].
 
     Of Pillow's images, palettes stay indices and "1" becomes 0 and 1; "I;16" is uint16, "I" int32 and "F" float32. Of
-    three axes of an array, the first or the last are the channels: 1, 3 or 4, else the shorter one.
+    three axes of an array, the first or the last are the channels: those that are 1, 3 or 4, else those that are not as
+    long as both others, else the shorter one.
 
     Raises:
         ValueError: it cannot stand for an image; the message is a sentence.
@@ -90,10 +91,13 @@ def image_beside(value: Any) -> bytes | NDArray[Any]:
         return array[..., None]
     if array.ndim != 3:
         raise ValueError(f"It is {array.dtype} {list(array.shape)}, and an image is [h, w], [h, w, C] or [C, h, w].")
-    first, last = array.shape[0], array.shape[2]
+    first, middle, last = array.shape
     can_be_first, can_be_last = first in _CHANNELS, last in _CHANNELS
-    if can_be_first is can_be_last:
-        can_be_first = first < last or (first == last and array is not value)
+    if can_be_first and can_be_last:
+        can_be_first = array is not value  # Of tensors.
+    elif not can_be_first and not can_be_last:
+        is_square = (first == middle) is not (middle == last)
+        can_be_first = middle == last if is_square else (first, array is value) < (last, True)
     return np.ascontiguousarray(array.transpose(1, 2, 0) if can_be_first else array)
 
 
