@@ -40,6 +40,7 @@ class Expectation:
         stored: of a mixture, the examples of each member's split; None: those of a pass.
         num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
         num_repeated: examples of an epoch that uneven files repeat in mode `files`; else 0.
+        may_lack_labels: whether examples may have the label of padding, which None in an optional feature becomes.
     """
 
     plan: EpochPlan
@@ -51,6 +52,7 @@ class Expectation:
     stored: Sequence[int] | None = None
     num_unread: int = 0
     num_repeated: int = 0
+    may_lack_labels: bool = False
 
     @property
     def num_replicas(self) -> int:
@@ -102,6 +104,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
             num_epochs,
             lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
             *_members_of(parser, plan),
+            may_lack_labels=getattr(parser, "has_optional_label", False),
         )
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):
@@ -117,6 +120,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
         lambda rank, epoch: _share_of_rank(parser, plan, rank, epoch),
         num_unread=num_unread,
         num_repeated=num_repeated,
+        may_lack_labels=getattr(parser, "has_optional_label", False),
     )
 
 

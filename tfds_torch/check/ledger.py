@@ -289,7 +289,10 @@ class Ledger:
         summary.num_padded += num_padded
         summary.num_examples += len(batch)
         if batch.label is not None:
-            for i in np.flatnonzero(~batch.valid & (batch.label != PAD_LABEL)).tolist():
+            is_wrong = (batch.label == PAD_LABEL) == batch.valid
+            if self.expected.may_lack_labels:
+                is_wrong &= ~batch.valid
+            for i in np.flatnonzero(is_wrong).tolist():
                 summary.labels.add(f"{summary}, {batch.id[i]}: label {batch.label[i]}, valid {batch.valid[i]}")
         wanted = self.expected.last_size if number == plan.num_batches - 1 else plan.batch_size
         if len(batch) != wanted:

@@ -296,6 +296,11 @@ class ParserMixture(ParserBase):
         return {f"{member}/{name}": one for member, cameras in every.items() for name, one in cameras.items()}
 
     @property
+    def has_optional_label(self) -> bool:
+        """Whether examples of a member may have no label; see `SplitDescription`."""
+        return any(parser.has_optional_label for parser in self._members.values())
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, by label, where all members have the same; else None."""
         return None if self._class_names is None else list(self._class_names)

@@ -226,6 +226,11 @@ class SplitDescription(ParserFields):
         return isinstance(self._source, WindowSource)
 
     @property
+    def has_optional_label(self) -> bool:
+        """Whether examples may have no label, which is -100, or NaN among floats: an optional feature of TFDS."""
+        return False
+
+    @property
     def _row(self) -> MixtureOrder | WeightedOrder | None:
         """The endless row that weights make; None: there are none."""
         return self._order if self._order is not None else self._draws

@@ -23,7 +23,7 @@ from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.statistics import Statistics, read_statistics
-from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, is_image
+from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, OptionalLabelField, is_image
 from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import Leaf
@@ -322,6 +322,11 @@ class ParserTfds(ParserBase):
         if not isinstance(self._fields, TransformedFields) or name not in self._fields.given:
             return None
         return self._fields.given[name].with_jpeg_decoder(self.read.jpeg_decoder)
+
+    @property
+    def has_optional_label(self) -> bool:
+        """Whether examples may have no label; see `SplitDescription`."""
+        return self.has_field("label") and isinstance(self._fields.field("label", None), OptionalLabelField)
 
     @property
     def _has_integer_target(self) -> bool:
