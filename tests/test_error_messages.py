@@ -153,7 +153,6 @@ BAD = {
     ),
     "target key absent": bad(CONFIG, "'lable'", "target feature", "Did you mean 'label'", target_key="lable"),
     "nested target key absent": bad(CONFIG, "'nested/conut'", "Did you mean 'nested/count'", target_key="nested/conut"),
-    "image of 16 bits": bad(CONFIG, "'depth'", "uint8", image_key="depth"),
     "image is a text": bad(CONFIG, "'caption'", "not a single uint8 image", image_key="caption"),
     "unsupported format": bad(
         CONFIG,

@@ -552,7 +552,7 @@ TYPOS = {
     "--shards 3 --name mnist": "--shards is for datasets that are built here",
     "--name cifar10": "python -m tfds_torch.check --name cifar10 --fake 1000",
     "--name cifar10:3.0.2": "tfds build cifar10:3.0.2",
-    "--config nowhere.toml": "'nowhere.toml' does not exist",
+    "--config nowhere.toml": "The config 'nowhere.toml': it does not exist",
     "--config ../x.toml": "leads out of its folder by '..'",
     "--json /nowhere/x.json": "--json '/nowhere/x.json' cannot be written: No such file or directory",
     "--json /dev/null": "--json '/dev/null' names something else than a file",

@@ -50,6 +50,12 @@ ONE_ORDER = "the order does not depend on workers or ranks"
 PIXELS = "pixels are Pillow's"
 
 
+def test_images_that_are_numbers_are_delivered_and_their_pixels_not_compared() -> None:
+    rows = [{"image": np.full((8, 8, 13), number, np.uint16), "label": number % 2} for number in range(20)]
+    report = check_parser(ParserMapStyle(rows, batch_size=4, is_training=True), num_workers=0)
+    assert "images are numbers, and no pictures" in str(report)
+
+
 def training(rows: Any = ROWS, **more: Any) -> ParserMapStyle:
     return ParserMapStyle(rows, **(TRAINING | more))
 

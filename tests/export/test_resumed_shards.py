@@ -23,7 +23,7 @@ from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.storage.array_record import writer as array_record
+from tfds_torch.storage.array_record import package
 
 DAMAGES = ("cut", "other", "gone")
 
@@ -204,7 +204,7 @@ def test_records_with_new_labels_are_refused(exported_root: Path, tmp_path: Path
 
 
 def test_a_missing_package_is_named(photos: ParserTfds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_record.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(package.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'tfds-torch\[array-record\]'"):
         export(photos, tmp_path / "out", format="array_record")
 

@@ -242,7 +242,7 @@ def test_tensors_of_steps_are_cameras(tmp_path: Path) -> None:
             tmp_path,
             "tensor_robot",
             batch_size=7,
-            windows=Windows("steps", offsets={"observation/camera": range(-1, 1)}),
+            windows=Windows("steps", offsets={"camera": range(-1, 1)}),
             fields={"camera": "observation/camera"},
             preprocess=preprocess,
         )

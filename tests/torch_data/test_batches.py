@@ -1,6 +1,5 @@
 """Fields of a whole batch: tensors where values have one shape, lists where they have none."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,8 @@ import pytest
 import torch
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.parsers.parser import ElementSpec
-from tfds_torch.storage.source import FieldSpec, LazyIds
-from tfds_torch.torch_data.batches import image_fields, make_items
+from tfds_torch.storage.source import LazyIds
+from tfds_torch.torch_data.batches import make_items
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 
@@ -92,24 +90,6 @@ def test_numbers_of_three_dimensions_that_are_not_images_keep_their_order() -> N
     blocks = [np.arange(60, dtype=np.uint8).reshape(3, 4, 5), np.ones((3, 4, 5), np.uint8)]
     (tensor,) = fields_of(batch_of(blocks=blocks), "blocks")
     assert tensor.tolist() == [block.tolist() for block in blocks]
-
-
-def test_images_are_those_that_are_declared_so() -> None:
-    specs = {
-        "photo": FieldSpec((None, None, 3), np.uint8),
-        "mask": FieldSpec((4, 5, 1), np.dtype(np.uint8)),
-        "any": FieldSpec((None, None, None), np.uint8),
-        "depth": FieldSpec((4, 5, 1), np.uint16),
-        "cube": FieldSpec((4, 5, 6), np.uint8),
-        "frames": FieldSpec((None, 4, 5, 3), np.uint8),
-        "text": FieldSpec((), object),
-        "nested": {"photo": FieldSpec((4, 5, 3), np.uint8)},
-        "image": FieldSpec((4, 5, 3), np.uint8),
-    }
-    parser: Any = SimpleNamespace(element_spec=ElementSpec(specs))
-    assert image_fields(parser, [*specs, "unknown"]) == {"photo", "mask", "any"}
-    parser.has_windows = True  # Their cameras are declared as they come, [C, H, W].
-    assert image_fields(parser, list(specs)) == frozenset()
 
 
 def test_a_label_that_is_not_a_scalar_integer_is_a_feature() -> None:

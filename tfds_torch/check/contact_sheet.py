@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from tfds_torch.check.reference import CheckedParser
+from tfds_torch.check.reference import CheckedParser, datasets_of, holds_numbers
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import DEFAULT_FIELDS
 from tfds_torch.plan.world import World
@@ -56,7 +56,9 @@ def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
 
 def has_images(parser: CheckedParser) -> bool:
     """Whether the dataset has images to show."""
-    return parser.image_key is not None and parser.has_field("image")
+    if parser.image_key is None or not parser.has_field("image"):
+        return False
+    return not any(map(holds_numbers, datasets_of(parser).values()))
 
 
 def check_has_images(parser: CheckedParser) -> None:

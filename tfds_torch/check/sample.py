@@ -12,6 +12,7 @@ from tfds_torch.check.reference import (
     CheckedParser,
     ComparedExample,
     datasets_of,
+    holds_numbers,
     judge_tfds,
     read_sample,
     stored_image_key,
@@ -68,6 +69,8 @@ def find_why_no_pixels(parser: CheckedParser, indices: Sequence[int]) -> str | N
         return "images come as bytes (decode=)"
     if isinstance(parser.preprocess, Views):
         return "the preprocess makes several views of an image"
+    if any(map(holds_numbers, datasets_of(parser).values())):
+        return "images are numbers, and no pictures"
     own = [one for one in datasets_of(parser).values() if isinstance(one, ParserMapStyle)]
     changing = next((one for one in own if not _is_repeatable(one, indices)), None)
     if changing is not None:

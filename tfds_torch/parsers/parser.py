@@ -178,8 +178,11 @@ def has_windows(parser: Parser) -> bool:
 def varying_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
     """Returns the fields of which a value has a side that varies, as it is declared: lists in every batch.
 
-    Images are not among them: those of one size make one array, as `image` does.
+    Images are not among them: those of one size make one array, as `image` does. Nor are fields of datasets that
+    declare nothing, of which an item would have to be read.
     """
+    if not getattr(parser, "declares_sizes", True):
+        return frozenset()
     sized = {"image", *METADATA_SPECS, *images_beside(parser, fields)}
     if parser.preprocess is not None:
         sized.update(parser.preprocess.also_kinds)

@@ -94,6 +94,7 @@ class ParserMapStyle(ParserBase):
     """
 
     target_key: str | None
+    declares_sizes = False
 
     def __init__(
         self,

@@ -229,7 +229,8 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.transform is not None:
             given["transform"] = [one.make() for one in self.transform]
         given |= {"windows": self.windows, "fields": self.fields, "remote": remote}
-        return ParserTfds(root, self.name, self.split or "train", download=download, cache=cache, **given)
+        split = "train" if self.split is None else self.split
+        return ParserTfds(root, self.name, split, download=download, cache=cache, **given)
 
     def for_evaluation(self) -> "Config":
         """Returns this recipe without what it says of training only: every example once, in order."""

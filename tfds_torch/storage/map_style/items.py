@@ -195,7 +195,7 @@ def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
     kind = layout.kinds[name]
     if not len(values):
         return np.empty((0, *kind.shape), kind.dtype) if kind.kind == "array" and not kind.is_nullable else []
-    if kind.kind == "object":
+    if kind.kind == "object" or kind.is_nullable:
         return list(values)
     if kind.kind != "array":
         wanted = str if kind.kind == "text" else bytes
@@ -205,7 +205,7 @@ def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
         return list(values)
     (first_type, *others) = {type(value) for value in values}
     plain = None if others else _PLAIN.get(first_type)
-    if plain is not None and plain == kind.dtype and not kind.shape and not kind.is_nullable:
+    if plain is not None and plain == kind.dtype and not kind.shape:
         try:
             return np.array(values, kind.dtype)
         except OverflowError:
@@ -217,7 +217,7 @@ def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
         if not is_alike and value is not None:
             raise _unlike_value(position, value, name, layout)
         arrays.append(array)
-    if kind.is_nullable or any(array is None for array in arrays):
+    if any(array is None for array in arrays):
         return list(values)
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
