@@ -36,6 +36,9 @@ class Gallery:
     image_key: str | None = "image"
     dataset_name: str = "gallery:1.0.0"
 
+    def field(self, name: str) -> object:
+        return None
+
     def has_field(self, name: str) -> bool:
         return name == "image" or (name == "label" and self.labels is not None)
 
