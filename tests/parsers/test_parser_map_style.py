@@ -670,6 +670,19 @@ def test_an_item_that_raises_is_named_or_replaced(caplog: pytest.LogCaptureFixtu
     assert "item 5 cannot be read" in caplog.text
 
 
+def test_an_item_that_raises_leaves_those_of_other_chunks_where_they_are() -> None:
+    class Many(Raising):
+        def __len__(self) -> int:
+            return 200
+
+        def __getitem__(self, number: int) -> Any:
+            return {"x": super().__getitem__(number)[1]}
+
+    parser = ParserMapStyle(Many([70]), batch_size=200, read=ReadOptions(on_error="replace"))
+    (batch,) = parser.batches(fields=("x",))
+    assert batch.features["x"].tolist() == batch.index.tolist() == [*range(70), 71, *range(71, 200)]
+
+
 def test_a_first_item_that_raises_is_looked_behind_and_all_of_them_are_an_error() -> None:
     read = ReadOptions(on_error="replace")
     assert only_batch(Raising([0, 1]), ("image", "label"), read=read).label.tolist()[2:] == list(range(2, NUM))

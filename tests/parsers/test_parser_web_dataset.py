@@ -52,6 +52,12 @@ def test_it_is_a_parser(urls: str) -> None:
     assert [Path(path).name for path in parser.paths] == ["a-00.tar", "a-01.tar", "a-02.tar"]
 
 
+def test_a_preprocess_of_no_samples_is_looked_at_as_well(urls: str) -> None:
+    nothing = ParserWebDataset(urls).subset([])
+    with pytest.raises(ConfigError, match="A preprocess needs batch_size"):
+        nothing.with_preprocess(EvalPreprocess(8))
+
+
 def test_every_kind_of_member_comes_as_what_it_is(urls: str) -> None:
     parser = ParserWebDataset(urls, FIELDS, CLASSES, batch_size=NUM_EXAMPLES)
     (batch,) = parser.batches(fields=tuple(FIELDS))
