@@ -136,19 +136,20 @@ def test_as_much_is_decoded_ahead_as_was_asked_for(mean_example_bytes: int) -> N
     assert min(ahead[20:60]) >= 2 * 10 - request.chunk_size
 
 
-@pytest.mark.parametrize("place", [25, 20, 29])
+@pytest.mark.parametrize("at_once", [0, 40], ids=["chunk by chunk", "all at once"])
+@pytest.mark.parametrize("place", [25, 20, 29, 35])
 @pytest.mark.parametrize("is_read", [True, False], ids=["decoding fails", "reading fails"])
-def test_what_was_read_before_a_damaged_example_comes_before_its_error(is_read: bool, place: int) -> None:
-    source = MadeSource(40, mean_example_bytes=400_000)
+def test_what_was_read_before_a_damaged_example_comes_before_its_error(is_read: bool, place: int, at_once: int) -> None:
+    source = MadeSource(40, mean_example_bytes=40_000 if at_once else 400_000)
     content = Content({"label": StoredField("number"), "image": ImageField("image")}, True)
-    request = request_of(source, content)
+    request = request_of(source, content, read_at_once=at_once)
     damaged = int(WorkerOrder(request.plan, 0).planned(place, place + 1).index[0])
     source.damaged = frozenset() if is_read else frozenset([damaged])
     source.images = [b"" if number == damaged else IMAGE for number in range(40)]
     batches, came = read_in_index_mode(request), []
     with pytest.raises(CorruptRecordError, match=f"example {damaged} "):
         came.extend(batch.batch for batch in batches)
-    assert came == [0, 1]
+    assert came == list(range(place // 10))
 
 
 def test_any_other_error_of_a_source_comes_as_it_is() -> None:
