@@ -1,6 +1,8 @@
 """Recipes: what to read and how, as a TOML file such as those in `configs/` says it; see `recipe_file`."""
 
+import importlib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any
@@ -22,9 +24,35 @@ from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.windows import Windows
-from tfds_torch.runtime.imported_function import import_function
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def import_function(argument: str, name: str) -> Callable[..., Any]:
+    """Returns the function that a text names.
+
+    Args:
+        argument: whose value the text is, for messages.
+        name: `module:function`.
+
+    Raises:
+        ConfigError: the text has another form, the module cannot be imported, or has no such function.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(f"{argument}={quoted(name)} must be 'module:function', such as 'my_data:make_dataset'.")
+    module, _, function_name = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # Of whatever the module does.
+        raise ConfigError(
+            f"{argument}={name!r}: the module {module!r} cannot be imported: {type(error).__name__}: {error}."
+        ) from error
+    function = getattr(found, function_name, None)
+    if not callable(function):
+        raise ConfigError(f"{argument}={name!r}: the module {module!r} has no function {function_name!r}.")
+    return function  # type: ignore[no-any-return]
 
 
 def open_own_dataset(source: str, **arguments: Any) -> ParserMapStyle:
