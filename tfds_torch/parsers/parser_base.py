@@ -94,7 +94,13 @@ class ParserBase(Selection):
         return batches if context.is_read_ahead else OneThreadIterator(batches, repr(self))
 
     def _content(
-        self, fields: Sequence[str], *, in_buffers: bool, has_cameras: bool = False, is_preprocessed: bool = True
+        self,
+        fields: Sequence[str],
+        *,
+        in_buffers: bool,
+        has_cameras: bool = False,
+        is_preprocessed: bool = True,
+        in_batches: bool = True,
     ) -> Content:
         """Returns the content to decode for some fields.
 
@@ -103,6 +109,7 @@ class ParserBase(Selection):
             in_buffers: whether `image` goes into batch buffers also without a preprocess.
             has_cameras: whether images of windows do.
             is_preprocessed: whether images are cut and resized.
+            in_batches: whether whole batches are made, in which values whose size varies are lists.
         """
         decoders = {name: self.field(name) for name in fields if name not in METADATA_FIELDS}
         for name, decoder in decoders.items():
@@ -111,7 +118,7 @@ class ParserBase(Selection):
             elif isinstance(decoder, ImagesBeside):
                 kinds = {} if self.preprocess is None else self.preprocess.also_kinds
                 decoders[name] = decoder.of_kind(kinds.get(name), self.read.jpeg_decoder)
-        for name in varying_fields(self, list(decoders)):
+        for name in varying_fields(self, list(decoders)) if in_batches else ():
             if not isinstance(decoders[name], ImageField | WindowImageField):
                 decoders[name] = ListField(decoders[name])
         cameras = {name: one for name, one in decoders.items() if has_cameras and isinstance(one, WindowImageField)}
@@ -225,7 +232,7 @@ class ParserBase(Selection):
         if epoch is not None:
             check_single_examples(self.dataset_name, self.preprocess)
             keys = keys + self._first_pass(epoch, keys) * max(1, len(self._source))
-        content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None)
+        content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None, in_batches=False)
         return decode_examples(self._source, content, self._class_map, self.read, keys, seed=self.seed, context=context)
 
     def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> int | NDArray[np.int64]:

@@ -203,23 +203,30 @@ def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
             if not isinstance(value, wanted) and value is not None:
                 raise _unlike_value(position, value, name, layout)
         return list(values)
-    (first_type, *others) = {type(value) for value in values}
+    types = {type(value) for value in values}
+    if type(None) in types:
+        for position, value in enumerate(values):
+            if value is not None and not _is_alike(_as_array(value), kind):
+                raise _unlike_value(position, value, name, layout)
+        return list(values)
+    (first_type, *others) = types
     plain = None if others else _PLAIN.get(first_type)
     if plain is not None and plain == kind.dtype and not kind.shape:
         try:
             return np.array(values, kind.dtype)
         except OverflowError:
             pass  # Found below.
-    arrays: list[Any] = []
+    arrays = []
     for position, value in enumerate(values):
-        array = None if value is None else _as_array(value)
-        is_alike = array is not None and array.dtype == kind.dtype and array.ndim == len(kind.shape)
-        if not is_alike and value is not None:
+        array = _as_array(value)
+        if not _is_alike(array, kind):
             raise _unlike_value(position, value, name, layout)
         arrays.append(array)
-    if any(array is None for array in arrays):
-        return list(values)
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
+
+
+def _is_alike(array: Any, kind: ValueKind) -> bool:
+    return array is not None and array.dtype == kind.dtype and array.ndim == len(kind.shape)
 
 
 def num_bytes(value: Any) -> int:

@@ -237,9 +237,7 @@ def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
         TfdsTorchError: likewise, where it is one of our own.
     """
     fetch = getattr(dataset, "__getitems__", None)
-    if not callable(fetch):
-        fetch = _one_by_one(dataset)
-    elif len(numbers) > 1:
+    if callable(fetch) and len(numbers) > 1:
         try:
             return _fetch(dataset, fetch, numbers)
         except (TfdsTorchError, MemoryError):
@@ -249,7 +247,7 @@ def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
     found: list[Any] = []
     try:
         for number in numbers:
-            found += _fetch(dataset, fetch, [number])
+            found.append(_fetch(dataset, fetch, [number])[0] if callable(fetch) else dataset[number])
     except (TfdsTorchError, MemoryError):
         raise
     except Exception as error:
@@ -265,10 +263,6 @@ def _fetch(dataset: Any, fetch: Callable[[list[int]], Any], numbers: Sequence[in
             f"returned {len(found)}: it must return one for each number, in the order asked."
         )
     return found
-
-
-def _one_by_one(dataset: Any) -> Callable[[list[int]], list[Any]]:
-    return lambda numbers: [dataset[number] for number in numbers]
 
 
 def _is_hugging_face(dataset: Any) -> bool:
