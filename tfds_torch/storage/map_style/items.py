@@ -18,6 +18,7 @@ IMAGE, LABEL, ITEM = "image", "label", "item"
 
 _OF_IMAGE_AND_TARGET = (IMAGE, LABEL)
 _PLAIN = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
+_NUMBERS = "biufc"
 _LARGEST = {"c": 16}  # Bytes of a number that a tensor can hold; of others 8.
 
 
@@ -114,7 +115,8 @@ class Layout:
         form, values = _take_apart(item, names)
         kinds = {name: ValueKind.of(value) for name, value in values.items()}
         for name, kind in kinds.items():
-            if kind.kind == "array" and kind.dtype.itemsize > _LARGEST.get(kind.dtype.kind, 8):
+            is_too_large = kind.kind == "array" and kind.dtype.itemsize > _LARGEST.get(kind.dtype.kind, 8)
+            if is_too_large or (kind.kind == "array" and not is_numeric(kind.dtype)):
                 raise ConfigError(
                     f"ParserMapStyle: {quoted(name)} of item {number} is {kind}, a type that tensors do not have: give "
                     f"it as float64 or complex128."
@@ -216,10 +218,10 @@ def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
             return np.array(values, kind.dtype)
         except OverflowError:
             pass  # Found below.
-    arrays = []
+    arrays, dtype, num_axes = [], kind.dtype, len(kind.shape)
     for position, value in enumerate(values):
         array = _as_array(value)
-        if not _is_alike(array, kind):
+        if array is None or array.dtype != dtype or array.ndim != num_axes:
             raise _unlike_value(position, value, name, layout)
         arrays.append(array)
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
@@ -281,9 +283,12 @@ def _as_array(value: Any) -> Any:
             return None
     if is_tensor(type(value)):
         value = array_of_tensor(value)
-    if not isinstance(value, np.ndarray | np.generic) or not is_numeric(value.dtype):
+    if not isinstance(value, np.ndarray | np.generic):
         return None
-    return native(np.asarray(value))
+    dtype = value.dtype
+    if dtype.kind not in _NUMBERS and not is_numeric(dtype):
+        return None
+    return np.asarray(value) if dtype.isnative else native(np.asarray(value))
 
 
 def _unlike_value(position: int, value: Any, name: str, layout: Layout) -> UnlikeItemError:
