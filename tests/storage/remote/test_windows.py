@@ -171,4 +171,4 @@ def test_a_forked_reader_follows_the_order_on_its_own(server, shards, make_store
     child.join(60)
     assert child.exitcode == 0
     assert bytes_on_disk(tmp_path / "cache") <= max_bytes
-    assert sum(server.sent.values()) <= 1.2 * SPLIT
+    assert sum(server.sent.values()) <= 1.6 * SPLIT  # Twice, if either fetched for itself; one may fall behind.
