@@ -17,7 +17,7 @@ from PIL import Image
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, expected_windows, is_image_folder
 from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
-from tfds_torch.engines.fields import TensorImageField
+from tfds_torch.engines.fields import ImageField
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser_beton import ParserBeton
@@ -140,7 +140,7 @@ def stored_image_key(parser: SingleParser) -> str | None:
 def holds_numbers(parser: SingleParser) -> bool:
     """Returns whether the images of a dataset are numbers that are no pictures: 13 channels, 16 bits, floats."""
     field = parser.field("image") if parser.has_field("image") else None
-    return isinstance(field, TensorImageField) and field.are_numbers
+    return isinstance(field, ImageField) and field.is_deep
 
 
 def num_skipped_files(parser: CheckedParser) -> int | None:

@@ -18,7 +18,6 @@ from tfds_torch.engines.fields import (
     ImageField,
     ImagesBeside,
     Samples,
-    TensorImageField,
     describe,
 )
 from tfds_torch.errors import ConfigError, TfdsTorchError
@@ -216,11 +215,8 @@ class ChunkDecoder:
         content, columns, shapes = self._content, self._columns(chunk), dict[str, tuple[int, int, int, int]]()
         try:
             if content.image is not None and self._transform is not None:
-                if isinstance(content.image, TensorImageField):  # Only this one is decoded.
-                    images, position = self._images(content.image, chunk.cut(position, position + 1)), 0
-                else:
-                    images = chunk.columns[content.image.key]
-                shapes[_IMAGE] = (size, *self._transform.row_shape(images, position))
+                first = self._images(content.image, chunk.cut(position, position + 1))  # Only this one is looked at.
+                shapes[_IMAGE] = (size, *self._transform.row_shape(first, 0))
             for name, camera in content.cameras.items():
                 num_images, height, width, num_channels = camera.row_shape(columns, position)
                 shapes[name] = (size * num_images, height, width, num_channels)
@@ -307,8 +303,6 @@ class ChunkDecoder:
 
     def _images(self, image: ImageField, chunk: EncodedChunk) -> Any:
         """Returns the images of a chunk as they are stored, encoded or as pixels."""
-        if not isinstance(image, TensorImageField):
-            return chunk.columns[image.key]
         return self._decode_one_by_one(_IMAGE, image.images, chunk, self._columns(chunk))
 
     def _decode_field(self, name: str, chunk: EncodedChunk, columns: Columns) -> Any:

@@ -208,8 +208,7 @@ class ParserMapStyle(ParserBase):
     def _check_labels(self, key: str) -> None:
         """Refuses a column in which some of the examples have no label."""
         empty = self._rows.empty(key)
-        empty = empty[np.isin(empty, self.indices)]
-        if len(empty):
+        if len(empty) and len(empty := empty[np.isin(empty, self.indices)]):
             raise ConfigError(
                 f"{self.dataset_name}: the label {quoted(key)} is None in {len(empty)} of {len(self.indices)} rows, "
                 f"such as {', '.join(map(str, empty[:5].tolist()))}. Leave these rows out of the dataset, or of the "

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import get_spawning_popen
 from typing import Any, NoReturn
 
@@ -283,7 +284,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """
         transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
         batches = self._batches(world, start, metrics, slots)
-        return self._items(batches, transforms)
+        return self._item_maker(transforms)(batches)
 
     @property
     def users_own(self) -> Any:
@@ -316,20 +317,22 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             )
         num_passed = began.examples
         start = replace(began.began_at.start, start_batch=began.start_batch)
+        make = self._item_maker((self.transform, self.target_transform))
         for batch in self._batches(iteration.plan.world, start):
             self._iterations.epochs.note_produced(batch.batch + 1)
-            for item in self._items([batch], (self.transform, self.target_transform)):
+            for item in make([batch]):
                 if num_passed:
                     num_passed -= 1
                 else:
                     iteration.num_examples += len(batch) if self.is_batched else 1
                     yield item
 
-    def _items(self, batches: Iterable[Batch], transforms: Transforms) -> Iterator[Any]:
+    def _item_maker(self, transforms: Transforms) -> Callable[[Iterable[Batch]], Iterator[Any]]:
+        """Returns what makes items of batches; which of their fields are images or lists is looked up here, once."""
         if not self.is_batched:
-            return make_items(batches, self.fields, transforms)
+            return partial(make_items, fields=self.fields, transforms=transforms)
         images, lists = images_beside(self.parser, self.fields), varying_fields(self.parser, self.fields)
-        return make_items(batches, self.fields, None, self.pad, images, lists)
+        return partial(make_items, fields=self.fields, transforms=None, fills=self.pad, images=images, lists=lists)
 
     def _batches(
         self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None

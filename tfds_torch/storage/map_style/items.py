@@ -102,8 +102,8 @@ class Layout:
         cls,
         item: Any,
         names: Sequence[str] | None,
-        number: int = 0,
-        has_empty: Callable[[str], bool] = lambda name: False,
+        number: int,
+        has_empty: Callable[[str], bool],
     ) -> "Layout":
         """Returns the layout of an item; its fields are called `names`, where it is not a dictionary of names.
 

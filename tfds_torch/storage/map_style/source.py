@@ -65,6 +65,7 @@ class MapStyleSource(ReadByNumber):
         self._rows: Rows = rows_of(dataset)
         self._size = len(self._rows)
         self._layout: Layout | None = None
+        self._empty: dict[str, Int64Array] = {}
         self._lock = _locks.setdefault(id(dataset), ProcessLock())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -178,10 +179,10 @@ class MapStyleSource(ReadByNumber):
 
     def empty(self, field: str) -> Int64Array:
         """Returns the numbers of the items that have None in a field, int64 [n], as far as that is known unread."""
-        return self._rows.empty(field)
-
-    def _has_empty(self, field: str) -> bool:
-        return len(self._rows.empty(field)) > 0
+        found = self._empty.get(field)
+        if found is None:  # A list is looked through once.
+            found = self._empty[field] = self._rows.empty(field)
+        return found
 
     def announce(self, index: Int64Array) -> None:
         """Does nothing: a dataset is not asked for what is not needed yet."""
@@ -223,8 +224,7 @@ class MapStyleSource(ReadByNumber):
                 first = first or self._unreadable(error)
                 first.__cause__ = first.__cause__ or error.__cause__
                 continue
-            has_empty = self._has_empty if self._rows.has_schema else lambda name: False
-            return Layout.of(item, self._names, number, has_empty)
+            return Layout.of(item, self._names, number, lambda name: len(self.empty(name)) > 0)
         assert first is not None  # noqa: S101 (a dataset with items has a first one)
         raise first
 
