@@ -39,6 +39,7 @@ nothing and hands nothing over."""
 
 _SIMPLEJPEG = {"read": {"jpeg_decoder": "simplejpeg"}}
 OURS_PEER = Peer(OURS, "tfds_torch", "ours")
+BASELINE = replace(OURS_PEER, name="baseline", title="tfds_torch, baseline")
 OURS_0 = Peer("ours_0", "tfds_torch, no workers", "ours", {"num_workers": 0})
 TIMM_PEER = Peer(TIMM, "timm create_loader", "timm_reader")
 WEBDATASET = Peer("webdataset", "WebDataset", "webdataset_tar", files="tars")
@@ -52,7 +53,7 @@ _OURS_SIMPLEJPEG = Peer("ours_simplejpeg", "tfds_torch without libturbojpeg 3", 
 JPEG = (
     OURS_PEER,
     _OURS_SIMPLEJPEG,
-    Peer("baseline", "tfds_torch, baseline", "ours"),
+    BASELINE,
     OURS_0,
     replace(OURS_0, name="ours_0_simplejpeg", title=f"{_OURS_SIMPLEJPEG.title}, no workers", options=_SIMPLEJPEG),
     *_OTHERS,
@@ -60,13 +61,16 @@ JPEG = (
 JPEG_EVAL = (OURS_PEER, _OURS_SIMPLEJPEG, OURS_0, *_OTHERS)
 PNG32 = (
     OURS_PEER,
+    BASELINE,
     Peer("ours_batched", "tfds_torch, no preprocess", "ours", options={"has_preprocess": False}),
     OURS_0,
     *_OTHERS,
 )
+_SINGLE = {"is_single": True}
 SINGLES = (
-    Peer(OURS, "tfds_torch", "ours", options={"is_single": True}),
-    Peer(TIMM, "timm ReaderTfds", "timm_reader", options={"is_single": True}),
+    replace(OURS_PEER, options=_SINGLE),
+    replace(BASELINE, options=_SINGLE),
+    Peer(TIMM, "timm ReaderTfds", "timm_reader", options=_SINGLE),
     WEBDATASET,
     GRAIN,
     Peer("as_numpy", "tfds.as_numpy", "tfds_as_numpy"),

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 
-from benchmarks.suites.epochs import FFCV, OURS_0, OURS_PEER, SINGLE, SINGLES, TIMM_PEER, competitors, names
+from benchmarks.suites.epochs import BASELINE, FFCV, OURS_0, OURS_PEER, SINGLE, SINGLES, TIMM_PEER, competitors, names
 from benchmarks.tables import Column, Ratio, Table
 from benchmarks.turns import (
     FIRST_BATCH,
@@ -34,7 +34,7 @@ more epoch, at its greatest."""
 _BATCHES_OF_A_WORKER = 2  # `create_loader` has it read two batches ahead.
 _IMPORTED = "torch"
 _OURS_8 = Peer("ours_8", "tfds_torch, 8 workers", "ours", {"num_workers": EIGHT})
-_PEERS = (OURS_PEER, OURS_0, _OURS_8, TIMM_PEER, FFCV)
+_PEERS = (OURS_PEER, BASELINE, OURS_0, _OURS_8, TIMM_PEER, FFCV)
 
 STARTING = competitors(
     START,
