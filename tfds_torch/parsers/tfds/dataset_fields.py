@@ -1,7 +1,7 @@
 """The fields that can be asked for of a dataset: which feature is behind each, and how it is decoded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -77,6 +77,7 @@ class DatasetFields:
     features: Feature
     image_key: str | None
     target_key: str | tuple[str, ...] | None
+    _decoders: dict[tuple[str, str | None], FieldDecoder] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def cameras(self) -> dict[str, Preprocess]:
@@ -156,6 +157,12 @@ class DatasetFields:
 
     def field(self, name: str, image_mode: str | None) -> FieldDecoder:
         """Returns how a field is decoded."""
+        key = name, image_mode
+        if key not in self._decoders:
+            self._decoders[key] = self._make_decoder(name, image_mode)
+        return self._decoders[key]
+
+    def _make_decoder(self, name: str, image_mode: str | None) -> FieldDecoder:
         if name == "label" and isinstance(self.target_key, tuple):
             numbers = find_binary_fields(self.target_key, self.features, self.dataset)
             return PositionsField(tuple(stored_field(found) for found in numbers))

@@ -18,6 +18,7 @@ IMAGE, LABEL, ITEM = "image", "label", "item"
 
 _OF_IMAGE_AND_TARGET = (IMAGE, LABEL)
 _PLAIN = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
+_ARRAYS = (np.ndarray, np.generic)
 _NUMBERS = "biufc"
 _LARGEST = {"c": 16}  # Bytes of a number that a tensor can hold; of others 8.
 
@@ -281,10 +282,12 @@ def _as_array(value: Any) -> Any:
             return np.array(value, dtype)
         except OverflowError:
             return None
-    if is_tensor(type(value)):
+    if not isinstance(value, _ARRAYS):
+        if not is_tensor(type(value)):
+            return None
         value = array_of_tensor(value)
-    if not isinstance(value, np.ndarray | np.generic):
-        return None
+        if value is None:
+            return None
     dtype = value.dtype
     if dtype.kind not in _NUMBERS and not is_numeric(dtype):
         return None
