@@ -57,7 +57,10 @@ def test_flips_and_filters_are_those_given() -> None:
     crops = Crops(rows((0, 0, 8, 8), (1, 2, 3, 4)), flips=np.array([True, False]), bicubic=np.array([False, True]))
     placed = crops.parameters(rows((8, 8), (8, 8)), (4, 4), np.array([True, True]))
     assert len(placed) == 2
-    assert placed.rows() == [([4, 4], [2.0, 2.0], [0, 0], True, False), ([4, 4], [0.75, 1.0], [0, 0], False, True)]
+    assert [row[:5] for row in placed.rows()] == [
+        ([4, 4], [2.0, 2.0], [0, 0], True, False),
+        ([4, 4], [0.75, 1.0], [0, 0], False, True),
+    ]
 
 
 # Windows

@@ -17,7 +17,9 @@ from picture_fixtures import NAMES, crop_with_pillow, difference, photograph
 from PIL import Image
 
 from tfds_torch.check.pixels import measure
-from tfds_torch.images.preprocess import EvalPreprocess
+from tfds_torch.images.batch_buffer import ArrayBuffer
+from tfds_torch.images.fast_resize import FastArrayBuffer
+from tfds_torch.images.preprocess import EvalPreprocess, ExampleRandom, Preprocess, TrainPreprocess
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.torch_data.tensor_buffer import GatherThreads, ReusedMemory, TensorBuffers
 from torch_data.forked import run_forked
@@ -25,6 +27,10 @@ from torch_data.forked import run_forked
 SIZES = ((48, 64), (64, 64), (224, 224), (7, 3), (1, 1))
 SIDES = st.integers(1, 130)
 SOURCES = ((640, 427), (200, 133), (64, 48), (31, 20), (5, 4), (1, 1))
+
+
+def make_fast_buffer(shape: tuple[int, ...]) -> FastArrayBuffer:
+    return FastArrayBuffer(np.empty(shape, np.uint8))
 
 
 @pytest.mark.parametrize("bicubic", [False, True])
@@ -107,6 +113,35 @@ def test_an_evaluation_has_pillows_pixels_for_images_and_results_of_any_size(
     buffer = TensorBuffers()((1, *size, 3))
     ImageTransform("RGB", preprocess).write([encoded.getvalue()], np.array([0]), [BufferRows(buffer, 0, 1)])
     assert measure(buffer.pixels[0], encoded.getvalue(), preprocess, 0, 0).is_close
+
+
+@pytest.mark.parametrize("buffers", [ArrayBuffer, TensorBuffers(), make_fast_buffer])
+@hypothesis.given(sizes=st.tuples(SIDES, SIDES), size=st.tuples(SIDES, SIDES), is_cut=st.booleans())
+@hypothesis.example(sizes=(60, 40), size=(20, 30), is_cut=True)
+@hypothesis.example(sizes=(50, 30), size=(20, 20), is_cut=False)
+@hypothesis.example(sizes=(40, 40), size=(80, 80), is_cut=True)
+def test_bicubic_of_hard_edges_has_pillows_order_of_rows_and_columns(
+    buffers: Any, sizes: tuple[int, int], size: tuple[int, int], is_cut: bool
+) -> None:
+    """Both passes overshoot and clip. What is cut out of a resized image is resized in the order of the whole image."""
+    edges = np.random.default_rng(sizes[0]).integers(0, 2, (*sizes, 1), np.uint8).repeat(3, axis=2) * 255
+    image = Image.fromarray(edges)
+    encoded = io.BytesIO()
+    image.save(encoded, "PNG")
+    preprocess: Preprocess = EvalPreprocess(size, interpolation="bicubic", crop_mode="center")
+    if is_cut:
+        preprocess = TrainPreprocess(size, interpolation="bicubic", hflip=0.0)
+    crop = preprocess.crop(np.array([sizes]), ExampleRandom(np.array([3]), 0))
+    if crop.boxes is None:
+        ((height, width),) = crop.resized.tolist()
+        top, left = (max(0, round((side - own) / 2)) for side, own in zip((height, width), size, strict=True))
+        whole = image.resize((width, height), Image.Resampling.BICUBIC)
+        wanted = np.asarray(whole.crop((left, top, left + size[1], top + size[0])))
+    else:
+        wanted = crop_with_pillow(image, crop.boxes[0].tolist(), size, bicubic=True, flip=False)
+    buffer = buffers((1, *size, 3))
+    ImageTransform("RGB", preprocess).write([encoded.getvalue()], np.array([3]), [BufferRows(buffer, 0, 1)])
+    assert np.abs(buffer.pixels[0].astype(int) - wanted).max() <= 3  # Else tens.
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
+from tfds_torch.images.batch_buffer import resize_with_pillow
 from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.preprocess import Preprocess, height_and_width
@@ -129,18 +130,19 @@ def decode(encoded: bytes, num_channels: int) -> Image.Image:
 
 def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:
     """Returns uint8 [*size, C]: the crop of the parameters of one image, made by Pillow."""
-    ((resized, steps, offset, flip, bicubic),) = crop.rows()
+    ((resized, steps, offset, flip, bicubic, columns_first),) = crop.rows()
     top, left, height, width = crop.windows[0].tolist()
     window = image.crop((left, top, left + width, top + height))
     shrink = int(crop.shrinks[0])
     # Of an image whose centre is cut out, more lies in the window than the result shows.
     right = min(width, resized[1] * steps[1] * shrink)
     bottom = min(height, resized[0] * steps[0] * shrink)
-    box = (0.0, 0.0, right, bottom)
-    kind = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-    if (width, height) != (resized[1], resized[0]) or steps != [1.0, 1.0]:
-        window = window.resize((resized[1], resized[0]), kind, box)
     pixels = np.asarray(window).reshape(window.height, window.width, -1)
+    if (width, height) != (resized[1], resized[0]) or steps != [1.0, 1.0]:
+        whole_steps = bottom / resized[0], right / resized[1]
+        pixels = resize_with_pillow(
+            pixels, (resized[0], resized[1]), whole_steps, bicubic=bicubic, columns_first=columns_first
+        )
     part = pixels[max(offset[0], 0) : offset[0] + size[0], max(offset[1], 0) : offset[1] + size[1]]
     out = np.empty((*size, pixels.shape[-1]), np.uint8)
     out[:] = fill

@@ -1,6 +1,7 @@
 """BatchBuffer: the memory of one batch's images, into whose rows they are decoded and resized."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +10,9 @@ from PIL import Image
 
 from tfds_torch.images.decoding import Pixels
 from tfds_torch.storage.stored_pixels import gather_with_numpy
+
+_WEIGHED = {"LA": "La", "RGBA": "RGBa"}
+"""Modes with an opacity, by which Pillow weighs the colours that it mixes."""
 
 
 class BatchBuffer(Protocol):
@@ -28,7 +32,15 @@ class BatchBuffer(Protocol):
     def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
         """Copies n pieces that begin at `starts` of memory, uint8 [m], to `out`, uint8 [n, length], in one call."""
 
-    def resize(self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
+    def resize(
+        self,
+        pixels: Pixels,
+        size: tuple[int, int],
+        steps: tuple[float, float],
+        *,
+        bicubic: bool,
+        columns_first: bool = False,
+    ) -> Pixels:
         """Returns an image resized with antialiasing, uint8 [*size, C], as Pillow does it.
 
         Args:
@@ -37,9 +49,19 @@ class BatchBuffer(Protocol):
             steps: pixels of the image by pixel of the result; size x steps may be less than the image, whose other
                 pixels are only reached by the filter.
             bicubic: the filter; otherwise it is bilinear.
+            columns_first: which pass of bicubic comes first, see `CropParameters`.
         """
 
-    def fill_row(self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool) -> None:
+    def fill_row(
+        self,
+        row: int,
+        pixels: Pixels,
+        steps: tuple[float, float],
+        *,
+        bicubic: bool,
+        flip: bool,
+        columns_first: bool = False,
+    ) -> None:
         """Resizes an image to the size of the rows, as `resize` does, and writes it into one, perhaps mirrored."""
 
     def part(self, start: int, stop: int, shape: tuple[int, int, int, int]) -> "BatchBuffer":
@@ -76,23 +98,62 @@ class ArrayBuffer:
         return buffer
 
     def resize(  # noqa: D102
-        self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool
+        self,
+        pixels: Pixels,
+        size: tuple[int, int],
+        steps: tuple[float, float],
+        *,
+        bicubic: bool,
+        columns_first: bool = False,
     ) -> Pixels:
-        return resize_with_pillow(pixels, size, steps, bicubic=bicubic)
+        return resize_with_pillow(pixels, size, steps, bicubic=bicubic, columns_first=columns_first)
 
     def fill_row(  # noqa: D102
-        self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
+        self,
+        row: int,
+        pixels: Pixels,
+        steps: tuple[float, float],
+        *,
+        bicubic: bool,
+        flip: bool,
+        columns_first: bool = False,
     ) -> None:
         out = self.pixels[row]
-        resized = self.resize(pixels, (out.shape[0], out.shape[1]), steps, bicubic=bicubic)
+        size = (out.shape[0], out.shape[1])
+        resized = self.resize(pixels, size, steps, bicubic=bicubic, columns_first=columns_first)
         out[:] = resized[:, ::-1] if flip else resized
 
 
-def resize_with_pillow(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool) -> Pixels:
+Passes = Sequence[tuple[tuple[int, int], tuple[float, float]]]
+"""Size and steps of resizes that follow each other."""
+
+
+def passes_of(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, columns_first: bool) -> Passes:
+    """Returns a resize of an image as two: one of its columns, one of its rows."""
+    if columns_first:
+        return ((size[0], pixels.shape[1]), (steps[0], 1.0)), (size, (1.0, steps[1]))
+    return ((pixels.shape[0], size[1]), (1.0, steps[1])), (size, (steps[0], 1.0))
+
+
+def resize_with_pillow(
+    pixels: Pixels,
+    size: tuple[int, int],
+    steps: tuple[float, float],
+    *,
+    bicubic: bool,
+    columns_first: bool = False,
+) -> Pixels:
     """Returns an image resized by Pillow; see `BatchBuffer.resize`."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    mode = image.mode
+    if mode in _WEIGHED:  # As Pillow does it, here before the first of two passes.
+        image = image.convert(_WEIGHED[mode])
     resample = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-    # Rounded floats may reach beyond the image by a trifle.
-    box = (0, 0, min(size[1] * steps[1], image.width), min(size[0] * steps[0], image.height))
-    resized = np.asarray(image.resize((size[1], size[0]), resample, box))
+    # Its own choice of the order is by the size of what is decoded, which may be a part of the image.
+    passes: Passes = passes_of(pixels, size, steps, columns_first=columns_first) if bicubic else ((size, steps),)
+    for (height, width), (down, right) in passes:
+        # Rounded floats may reach beyond the image by a trifle.
+        box = (0, 0, min(width * right, image.width), min(height * down, image.height))
+        image = image.resize((width, height), resample, box)
+    resized = np.asarray(image if image.mode == mode else image.convert(mode))
     return resized[..., None] if resized.ndim == 2 else resized

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 
 from tfds_torch.plan.order import Int64Array, draw_uniforms
@@ -26,6 +27,7 @@ NUM_DRAWS = 4 * NUM_ATTEMPTS
 # then differs from that of the whole image by less than a grey level (measured with bilinear and bicubic).
 _LEAST_FACTOR_LEFT = 2.5
 _SHRINKS = (2, 4, 8)
+_PILLOW_CHOOSES_PASSES = int(PIL.__version__.split(".")[0]) >= 13
 _WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
 
 
@@ -130,10 +132,12 @@ class Crops:
         target = np.array(size, np.int64)
         if self.resized is not None:
             geometry = _cut_centers(self.resized, sizes, target, shrinkable)
+            columns_first = resizes_columns_first(sizes, self.resized) if bicubic.any() else none
         else:
             assert self.boxes is not None  # noqa: S101 (or there is resized)
             geometry = _cut_boxes(self.boxes, sizes, target, shrinkable)
-        return CropParameters(*geometry, flips, bicubic)
+            columns_first = resizes_columns_first(self.boxes[:, 2:], target) if bicubic.any() else none
+        return CropParameters(*geometry, flips, bicubic, columns_first)
 
 
 _Geometry = tuple[Boxes, Int64Array, Int64Array, Float64Array, Int64Array]
@@ -213,6 +217,8 @@ class CropParameters:
         offsets: int64 [n, 2], where in the resized image the result begins; negative where it is padded.
         flips: bool [n], whether the result is mirrored, left to right.
         bicubic: bool [n], the filter; otherwise it is bilinear.
+        columns_first: bool [n], whether bicubic resizes each column before the rows, as Pillow does for these sizes:
+            either clips what overshoots. Bilinear never overshoots.
     """
 
     windows: Boxes
@@ -222,6 +228,7 @@ class CropParameters:
     offsets: Int64Array
     flips: BoolArray
     bicubic: BoolArray
+    columns_first: BoolArray
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -247,9 +254,19 @@ class CropParameters:
         )
 
     def rows(self) -> Sequence[tuple[Any, ...]]:
-        """Returns (resized, steps, offset, flip, bicubic) of each, in plain values."""
-        columns = (self.resized, self.steps, self.offsets, self.flips, self.bicubic)
+        """Returns (resized, steps, offset, flip, bicubic, columns_first) of each, in plain values."""
+        columns = (self.resized, self.steps, self.offsets, self.flips, self.bicubic, self.columns_first)
         return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def resizes_columns_first(sizes: Int64Array, resized: Int64Array) -> BoolArray:
+    """Returns whether the installed Pillow resizes columns before rows, bool [n], of sizes int64 [n, 2].
+
+    Source: Pillow 13, where the height must lose more than twice the pixels that the width loses; 12 never does.
+    """
+    lost = sizes - resized
+    found: BoolArray = (lost[:, 0] > 0) & (lost[:, 0] > 2 * lost[:, 1]) & _PILLOW_CHOOSES_PASSES
+    return found
 
 
 def random_resized_crops(

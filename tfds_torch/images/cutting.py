@@ -90,7 +90,7 @@ def cut_alike(
     cut = []
     smooth = [False] * len(masks) if are_pictures is None else are_pictures
     rows = zip(masks, smooth, parameters.rows(), parameters.windows.tolist(), parameters.shrinks.tolist(), strict=True)
-    for mask, is_smooth, (resized, steps, offset, flip, _), window, shrink in rows:
+    for mask, is_smooth, (resized, steps, offset, flip, *_), window, shrink in rows:
         out = np.zeros((*size, mask.shape[-1]), mask.dtype)
         if is_smooth:
             levels = fill[: mask.shape[-1]] if isinstance(fill, tuple) and len(fill) > 1 else fill

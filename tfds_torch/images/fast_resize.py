@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.images.batch_buffer import ArrayBuffer, resize_with_pillow
+from tfds_torch.images.batch_buffer import ArrayBuffer, Passes, passes_of, resize_with_pillow
 from tfds_torch.images.decoding import Pixels
 
 try:
@@ -30,21 +30,33 @@ class FastArrayBuffer(ArrayBuffer):
         self.pixels = memory
 
     def resize(  # noqa: D102
-        self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool
+        self,
+        pixels: Pixels,
+        size: tuple[int, int],
+        steps: tuple[float, float],
+        *,
+        bicubic: bool,
+        columns_first: bool = False,
     ) -> Pixels:
         if resizer is None or pixels.shape[-1] != 3:  # With an opacity, Pillow also weighs the colours by it.
-            return resize_with_pillow(pixels, size, steps, bicubic=bicubic)
-        return _resize(pixels, size, steps, bicubic)
+            return resize_with_pillow(pixels, size, steps, bicubic=bicubic, columns_first=columns_first)
+        # It resizes columns first, always.
+        rows_first = bicubic and not columns_first
+        passes = passes_of(pixels, size, steps, columns_first=False) if rows_first else ((size, steps),)
+        return _resize(pixels, passes, bicubic)
 
 
-def _resize(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], bicubic: bool) -> Pixels:
-    (height, width), kind = size, resizer.PixelType.U8x3
-    options, rows, columns = _options(bicubic), pixels.shape[0], pixels.shape[1]
-    # Rounded floats may reach beyond the image by a trifle.
-    options.crop_box = resizer.CropBox(0.0, 0.0, min(width * steps[1], columns), min(height * steps[0], rows))
-    result = resizer.ImageData(width, height, kind)
-    _of_thread.resizer.resize(resizer.ImageData(columns, rows, kind, pixels.tobytes()), result, options)
-    return np.frombuffer(result.get_buffer(), np.uint8).reshape(height, width, 3)
+def _resize(pixels: Pixels, passes: Passes, bicubic: bool) -> Pixels:
+    kind, options = resizer.PixelType.U8x3, _options(bicubic)
+    rows, columns = pixels.shape[0], pixels.shape[1]
+    image = resizer.ImageData(columns, rows, kind, pixels.tobytes())
+    for (height, width), (down, right) in passes:
+        # Rounded floats may reach beyond the image by a trifle.
+        options.crop_box = resizer.CropBox(0.0, 0.0, min(width * right, columns), min(height * down, rows))
+        rows, columns, source = height, width, image
+        image = resizer.ImageData(columns, rows, kind)
+        _of_thread.resizer.resize(source, image, options)
+    return np.frombuffer(image.get_buffer(), np.uint8).reshape(rows, columns, 3)
 
 
 def _options(bicubic: bool) -> Any:

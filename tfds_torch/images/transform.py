@@ -368,6 +368,7 @@ class ImageTransform:
         offset: list[int],
         flip: bool,
         bicubic: bool,
+        columns_first: bool,
     ) -> None:
         out = buffer.pixels[row]
         if steps == [1.0, 1.0] and pixels.shape == out.shape and not flip:
@@ -376,10 +377,11 @@ class ImageTransform:
         height, width = out.shape[:2]
         is_resized = steps != [1.0, 1.0] or list(pixels.shape[:2]) != resized
         if is_resized and offset == [0, 0] and resized == [height, width]:
-            buffer.fill_row(row, pixels, (steps[0], steps[1]), bicubic=bicubic, flip=flip)
+            buffer.fill_row(row, pixels, (steps[0], steps[1]), bicubic=bicubic, flip=flip, columns_first=columns_first)
             return
         if is_resized:
-            pixels = buffer.resize(pixels, (resized[0], resized[1]), (steps[0], steps[1]), bicubic=bicubic)
+            size, scale = (resized[0], resized[1]), (steps[0], steps[1])
+            pixels = buffer.resize(pixels, size, scale, bicubic=bicubic, columns_first=columns_first)
         part = pixels[max(offset[0], 0) : offset[0] + height, max(offset[1], 0) : offset[1] + width]
         if part.shape != out.shape:
             out[:] = 0 if self.preprocess is None else self.preprocess.fill

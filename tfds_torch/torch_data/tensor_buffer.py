@@ -60,26 +60,40 @@ class TensorBuffer:
         _threads.note((time.perf_counter() - began_s) / max(1, out.size), with_threads=with_threads)
 
     def resize(  # noqa: D102
-        self, pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, bicubic: bool
+        self,
+        pixels: Pixels,
+        size: tuple[int, int],
+        steps: tuple[float, float],
+        *,
+        bicubic: bool,
+        columns_first: bool = False,
     ) -> Pixels:
         if not _is_fast(pixels, size, steps):
-            return resize_with_pillow(pixels, size, steps, bicubic=bicubic)
+            return resize_with_pillow(pixels, size, steps, bicubic=bicubic, columns_first=columns_first)
         result = torch.empty((1, *size, 3), dtype=torch.uint8)
-        _resize(pixels, result.permute(0, 3, 1, 2), steps, bicubic)
+        _resize(pixels, result.permute(0, 3, 1, 2), steps, bicubic, columns_first)
         return result[0].numpy()
 
     def fill_row(  # noqa: D102
-        self, row: int, pixels: Pixels, steps: tuple[float, float], *, bicubic: bool, flip: bool
+        self,
+        row: int,
+        pixels: Pixels,
+        steps: tuple[float, float],
+        *,
+        bicubic: bool,
+        flip: bool,
+        columns_first: bool = False,
     ) -> None:
-        if not _is_fast(pixels, self.pixels.shape[1:3], steps):
-            resized = resize_with_pillow(pixels, self.pixels.shape[1:3], steps, bicubic=bicubic)
+        size = (self.pixels.shape[1], self.pixels.shape[2])
+        if not _is_fast(pixels, size, steps):
+            resized = resize_with_pillow(pixels, size, steps, bicubic=bicubic, columns_first=columns_first)
             self.pixels[row] = resized[:, ::-1] if flip else resized
         elif flip:
             scratch = _scratch(self._images)
-            _resize(pixels, scratch, steps, bicubic)
+            _resize(pixels, scratch, steps, bicubic, columns_first)
             _mirror(scratch, self.pixels[row])
         else:
-            _resize(pixels, self._images[row : row + 1], steps, bicubic)
+            _resize(pixels, self._images[row : row + 1], steps, bicubic, columns_first)
 
 
 class GatherThreads:
@@ -239,8 +253,13 @@ def _is_fast(pixels: Pixels, size: Sequence[int], steps: Sequence[float]) -> boo
     return pixels.shape[-1] == 3 and not is_copied
 
 
-def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bool) -> None:
+def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bool, columns_first: bool) -> None:
     """Resizes uint8 [h, w, 3] to uint8 [1, 3, H, W] in channels_last memory."""
+    if bicubic and columns_first and steps[0] != 1:  # torch resizes rows first.
+        height = out.shape[2]
+        columns = torch.empty((1, height, pixels.shape[1], 3), dtype=torch.uint8)
+        _resize(pixels, columns.permute(0, 3, 1, 2), (steps[0], 1.0), bicubic, False)
+        pixels, steps = columns[0].numpy(), (1.0, steps[1])
     # torch copies a window itself if it must, in several threads, for which this one then waits.
     # Pixels of a PIL image, or of a user's array, may be read-only, of which torch warns.
     image = torch.from_numpy(np.require(pixels, requirements=("C", "W"))).permute(2, 0, 1).unsqueeze(0)
