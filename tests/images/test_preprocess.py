@@ -59,6 +59,7 @@ REFUSED_BY_BOTH: list[tuple[dict[str, Any], str]] = [
         ({"boxes": boxes}, f"boxes={boxes!r} names 'a' twice: a row goes with the boxes of one field.")
         for boxes in (("a", "a"), {"a": ("a",)}, {"b": ("a",), "c": ("a",)})
     ),
+    ({"shrink": 0}, "shrink=0 must be True or False."),
     ({"min_visible": 1.5}, "min_visible=1.5 must be a share of a box's area, 0 to 1."),
     ({"min_visible": float("nan")}, "min_visible=nan must be a share of a box's area, 0 to 1."),
     *(

@@ -1,8 +1,10 @@
 """ImageTransform: every image comes into its row, whoever writes it; what cannot be used is named by its position."""
 
+import io
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -50,6 +52,20 @@ def test_every_image_comes_into_its_row(preprocess: Any, file_format: str) -> No
     write(transform, images[7:], buffer, 7)
     middle = buffer.pixels[:, shape[0] // 2, shape[1] // 2, 0].astype(int)
     assert np.abs(middle - np.arange(100, 120)).max() <= (1 if file_format == "JPEG" else 0)
+
+
+@pytest.mark.parametrize("preprocess", [EvalPreprocess(32, crop_pct=1.0), TrainPreprocess(32, (1, 1), hflip=0.0)])
+def test_fine_patterns_that_are_not_shrunk_are_pillows(preprocess: Any) -> None:
+    """At a fraction of its size, the decoded pattern does not clip at black and white."""
+    dots = Image.fromarray(np.random.default_rng(0).integers(0, 2, (320, 320), np.uint8) * 255)
+    encoded = save(dots, "JPEG")
+    wanted = np.asarray(Image.open(io.BytesIO(encoded)).resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
+    apart = []
+    for one in (preprocess, replace(preprocess, shrink=False)):
+        buffer = ArrayBuffer((1, 32, 32, 1))
+        write(ImageTransform("L", one), [encoded], buffer)
+        apart.append(np.abs(buffer.pixels[0, ..., 0] - wanted).mean())
+    assert apart[0] > 0.5 > 0.1 > apart[1]
 
 
 def test_rows_may_be_written_in_any_order_by_any_thread() -> None:

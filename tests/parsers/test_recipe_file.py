@@ -54,13 +54,14 @@ also = ["mask"]
 max_pixels = 1000000
 boxes = { boxes = ["classes"] }
 min_visible = 0.5
+shrink = false
 [loader]
 num_workers = 6
 """
 READ = ReadOptions("examples", 3, 4, 4096, 100, 5, 1_000_000, 10, False, "replace", 5, "pillow", 4)
 PREPROCESS = TrainPreprocess(
     *(48, (0.5, 1.0), (0.5, 2.0), 0.25, "random", 3, 7, ("mask",), 1_000_000),
-    *({"boxes": ("classes",)}, 0.5),
+    *({"boxes": ("classes",)}, 0.5, False),
 )
 WINDOWS = """
 name = "bridge_like"

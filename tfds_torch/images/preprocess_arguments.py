@@ -41,6 +41,8 @@ def check_shared(value: Any) -> None:
     object.__setattr__(value, "boxes", _read_boxes(kind, value.boxes))
     if not is_number(value.min_visible) or not 0 <= value.min_visible <= 1:
         raise ConfigError(f"{kind}: min_visible={value.min_visible!r} must be a share of a box's area, 0 to 1.")
+    if not isinstance(value.shrink, bool):
+        raise ConfigError(f"{kind}: shrink={value.shrink!r} must be True or False.")
     object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))
 
 
