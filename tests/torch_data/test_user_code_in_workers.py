@@ -1,15 +1,25 @@
 """What users' code finds in the workers of a Loader over an ImageDataset, and what it may return."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Subset
 
-from tfds_torch import ImageDataset, Loader, ParserTfds, World, create_loader
-from tfds_torch.errors import WorkerError
+from tfds_torch import (
+    ImageDataset,
+    IndexedImageDataset,
+    Loader,
+    ParserMapStyle,
+    ParserTfds,
+    World,
+    create_loader,
+)
+from tfds_torch.errors import ConfigError, WorkerError
 from torch_data import user_code
 
 BATCH_SIZE = 4
@@ -22,11 +32,13 @@ MANY_METHODS = ["fork", *(pytest.param(method, marks=campaign) for method in ("s
 def make_loader(
     root: str, method: str = "fork", target_transform: Any = None, world: World | None = None, **options: Any
 ) -> Loader:
-    parser = ParserTfds(root, "numbered", is_training=True, batch_size=BATCH_SIZE)
+    split = options.pop("split", "train")
+    parser = ParserTfds(root, "numbered", split, is_training=True, batch_size=BATCH_SIZE)
     dataset = ImageDataset(parser, fields=("label", "index"), target_transform=target_transform, world=world)
-    return create_loader(
-        dataset, 2, multiprocessing_context=method, timeout_s=100, **{"collate_fn": list, "seed": 3, **options}
-    )
+    num_workers = options.pop("num_workers", 2)
+    context = method if num_workers else None
+    options = {"collate_fn": list, "seed": 3, **options}
+    return create_loader(dataset, num_workers, multiprocessing_context=context, timeout_s=100, **options)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -44,27 +56,105 @@ def test_a_transform_finds_its_worker_with_the_users_dataset(method: str, number
         assert worker == (turn, 2, seeds[turn], "ImageDataset", "numbered:1.0.0", pids[turn])
 
 
-def draw(root: str, method: str = "fork", epochs: int = 2, **options: Any) -> list[list[Any]]:
-    """Returns what a transform draws in some epochs."""
-    with make_loader(root, method, user_code.Draws(), **options) as loader:
-        return [[drawn for batch in loader for drawn, _ in batch] for _ in range(epochs)]
+def draw(root: str, method: str = "fork", epochs: int = 2, **options: Any) -> list[dict[int, Any]]:
+    """Returns what a transform draws in some epochs, by the example's index."""
+    # Of as many examples as two ranks share without a rest, which would be of the next pass.
+    with make_loader(root, method, user_code.Draws(), split="train[:40]", **options) as loader:
+        return [{index: drawn for batch in loader for drawn, index in batch} for _ in range(epochs)]
 
 
-def test_draws_depend_on_seed_epoch_rank_and_worker_only(numbered_root: str) -> None:
-    first, second = draw(numbered_root)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_transform_draws_by_seed_pass_and_example_whoever_calls_it(method: str, numbered_root: str) -> None:
+    first, second = draw(numbered_root, method)
     torch.manual_seed(9)
     random.seed(9)
-    assert draw(numbered_root, persistent_workers=False) == [first, second]
-    (other_seed,) = draw(numbered_root, seed=4, epochs=1)
-    ranks = [draw(numbered_root, world=World(rank, 2), epochs=1)[0] for rank in range(2)]
-    for column in zip(*first, *second, *other_seed, *ranks[1], strict=True):
-        assert len(set(column)) == len(column), "two epochs, seeds, workers, ranks, or examples draw the same"
-    assert set(ranks[0]).isdisjoint(ranks[1])
+    assert draw(numbered_root, method, persistent_workers=False, num_workers=3) == [first, second]
+    assert draw(numbered_root, num_workers=0) == [first, second]
+    (other_seed,) = draw(numbered_root, method, seed=4, epochs=1)
+    for each in (first, second, other_seed):
+        assert all(len(set(column)) == len(column) for column in zip(*each.values(), strict=True))
+    assert len({*first.values(), *second.values(), *other_seed.values()}) == 120
+    for rank in range(2):
+        (own,) = draw(numbered_root, method, world=World(rank, 2), epochs=1)
+        assert own.items() <= first.items()
 
 
-@slow
-def test_draws_do_not_depend_on_how_workers_start(numbered_root: str) -> None:
-    assert draw(numbered_root, "spawn") == draw(numbered_root)
+def test_a_resumed_transform_draws_what_it_would_have_drawn(numbered_root: str) -> None:
+    (whole,) = draw(numbered_root, epochs=1)
+    with make_loader(numbered_root, target_transform=user_code.Draws(), split="train[:40]") as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with make_loader(numbered_root, target_transform=user_code.Draws(), split="train[:40]", num_workers=3) as loader:
+        loader.load_state_dict(state)
+        rest = {index: drawn for batch in loader for drawn, index in batch}
+    assert len(rest) == len(whole) - BATCH_SIZE
+    assert rest.items() <= whole.items()
+
+
+def test_behind_torchs_loader_a_transform_draws_the_same_numbers(numbered_root: str) -> None:
+    parser = ParserTfds(numbered_root, "numbered", is_training=True, batch_size=BATCH_SIZE)
+    found = []
+    for num_workers in (0, 2):
+        dataset = ImageDataset(parser, fields=("label", "index"), target_transform=user_code.Draws())
+        batches = DataLoader(dataset, BATCH_SIZE, num_workers=num_workers, collate_fn=list)
+        found.append({index: drawn for batch in batches for drawn, index in batch})
+    with make_loader(numbered_root, target_transform=user_code.Draws(), seed=None) as loader:
+        assert [{index: drawn for batch in loader for drawn, index in batch}] * 2 == found
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_items_of_own_datasets_are_drawn_by_seed_pass_and_example(num_workers: int) -> None:
+    """Also of a Subset, whose own `__getitems__` asks for one after the other."""
+    rows = Subset(user_code.DrawnItems(20), list(range(4, 20)))
+    parser = ParserMapStyle(rows, batch_size=BATCH_SIZE, is_training=True)
+    alone: dict[int, float] = {}
+    for batch in parser.batches(fields=("1",)):
+        alone |= dict(zip(batch.index.tolist(), batch.features["1"].tolist(), strict=True))
+    passes: list[dict[int, float]] = [{}, {}]
+    with create_loader(rows, num_workers, batch_size=BATCH_SIZE, shuffle=True) as loader:
+        for drawn in passes:
+            for numbers, values in loader:
+                drawn |= dict(zip((numbers - 4).tolist(), values.tolist(), strict=True))
+    assert passes[0] == alone
+    assert len({value for drawn in passes for value in drawn.values()}) == 32
+
+
+def test_transforms_draw_as_they_like_where_that_is_switched_off(numbered_root: str) -> None:
+    parser = ParserTfds(numbered_root, "numbered", is_training=True, batch_size=BATCH_SIZE)
+    dataset = ImageDataset(parser, fields=("label",), target_transform=user_code.Draws(), seed_transforms=False)
+    passes = []
+    for _ in range(2):
+        dataset.set_epoch(0)
+        random.seed(3)
+        passes.append([drawn[0] for (drawn,) in dataset])
+    numbers = random.Random(3)
+    assert passes == [[numbers.random() for _ in passes[0]]] * 2
+    with pytest.raises(ConfigError, match=re.escape("seed_transforms=1 must be True or False.")):
+        ImageDataset(parser, seed_transforms=1)  # type: ignore[arg-type]
+
+
+def test_an_example_of_an_indexed_dataset_draws_by_its_epoch_where_that_is_told(numbered_root: str) -> None:
+    dataset = IndexedImageDataset(
+        ParserTfds(numbered_root, "numbered"), fields=("label",), target_transform=user_code.Draws()
+    )
+    assert dataset[1] != dataset[1], "nothing has told the epoch: numbers would be the same in all of them"
+    told = []
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        told.append(dataset[1])
+        assert dataset[1] == told[-1]
+    assert told[0] != told[1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_of_a_transform_names_the_example(num_workers: int, numbered_root: str) -> None:
+    with (
+        make_loader(numbered_root, target_transform=user_code.fail_at_2, num_workers=num_workers) as loader,
+        pytest.raises((WorkerError, ZeroDivisionError)) as caught,
+    ):
+        list(loader)
+    note = "The target_transform raised it for the example 'numbered-"
+    assert note in str(caught.value) or note in "".join(caught.value.__notes__)
 
 
 def test_the_training_process_keeps_its_generators(numbered_root: str) -> None:
@@ -73,6 +163,7 @@ def test_the_training_process_keeps_its_generators(numbered_root: str) -> None:
 
     before = states()
     draw(numbered_root)
+    draw(numbered_root, num_workers=0)
     assert states() == before
 
 

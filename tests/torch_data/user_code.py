@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 Named = namedtuple("Named", ["label", "index"])
 
@@ -32,6 +32,24 @@ class Draws:
 
     def __call__(self, label: Any) -> Any:
         return random.random(), float(np.random.random()), torch.rand(()).item()
+
+
+def fail_at_2(label: int) -> int:
+    """A target transform that fails for one label."""
+    return 1 // (label - 2)
+
+
+@dataclass(frozen=True)
+class DrawnItems(Dataset[tuple[int, float]]):
+    """A map-style dataset of pairs: the item's number, and numbers of each generator."""
+
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, number: int) -> tuple[int, float]:
+        return number, random.random() + float(np.random.random()) + torch.rand(()).item()
 
 
 @dataclass

@@ -83,6 +83,17 @@ class Batch:
         return pad_values(field, self.features[field], fill)
 
 
+@dataclass(frozen=True)
+class DrawnBatch(Batch):
+    """A batch, with what random numbers of its examples are drawn by.
+
+    Attributes:
+        keys: int64 [B], their sample keys: `pass_number * num_examples + index`.
+    """
+
+    keys: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+
 @dataclass(frozen=True, eq=False)
 class Example:
     """One example, in numpy.
@@ -257,7 +268,7 @@ class BatchAssembler:
         return make_batch(self._request, batch.number, join(batch.parts), stop, self._num_valid)
 
 
-def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: int, num_valid: int) -> Batch:
+def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: int, num_valid: int) -> DrawnBatch:
     """Returns decoded examples as a batch.
 
     Args:
@@ -281,7 +292,7 @@ def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: i
     elif "label" in columns and not valid.all():
         columns["label"] = mark_padding(columns["label"], valid)
     image, ids = columns.pop("image", None), request.source.ids(index)
-    return Batch(image, label, valid, index, ids, columns, request.epoch, number)
+    return DrawnBatch(image, label, valid, index, ids, columns, request.epoch, number, decoded.keys)
 
 
 def mark_padding(labels: Any, valid: NDArray[np.bool_]) -> Any:

@@ -12,7 +12,7 @@ from tfds_torch.engines.batch import Batch, BatchAssembler, make_batch
 from tfds_torch.engines.chunks import BatchImages, ChunkDecoder, DecodedChunk, EncodedChunk, RowsByField, WrittenImages
 from tfds_torch.engines.fields import Content, Decoded
 from tfds_torch.engines.replacing import Replacement
-from tfds_torch.engines.request import ReadContext, ReadRequest
+from tfds_torch.engines.request import ReadContext, ReadRequest, read_columns
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.block_windows import block_windows
@@ -196,7 +196,7 @@ class _ChunkReader:
     def read(self, start: int, keys: Int64Array) -> EncodedChunk:
         """Returns the examples of sample keys, int64 [n], the first one at position `start`."""
         try:
-            columns = self._request.source.read(examples_of(keys, self._request.plan.num_examples), self._keys)
+            columns = self._request.read(keys)
         except TfdsTorchError as error:
             return EncodedChunk(start, keys, error=error)
         return EncodedChunk(start, keys, columns)
@@ -250,7 +250,8 @@ def read_examples(
 
     def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
         index = examples_of(part, len(source))
-        chunk = EncodedChunk(0, part, source.read(index, content.keys) if content.keys else {})
+        columns = read_columns(source, content, part, len(source), seed, context) if content.keys else {}
+        chunk = EncodedChunk(0, part, columns)
         rows: RowsByField = {}
         if content.in_buffers:
             rows = _BatchRows(chunk, decoder, context.make_buffer).of(chunk)

@@ -43,8 +43,7 @@ class Replacement:
         return DecodedChunk(whole.keys, whole.columns, is_replaced)
 
     def _read(self, position: int, key: Int64Array, rows_of: RowsOf) -> DecodedChunk:
-        index = examples_of(key, self._request.plan.num_examples)
-        example = EncodedChunk(position, key, self._request.source.read(index, self._request.content.keys))
+        example = EncodedChunk(position, key, self._request.read(key))
         return DecodedChunk(key, self._decoder.decode(example, rows_of(example)))
 
     def _read_next_whole(self, position: int, damaged: int, at: int, rows_of: RowsOf) -> DecodedChunk:

@@ -9,9 +9,11 @@ from tfds_torch.engines.fields import Content
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.order import Int64Array, draw_function_seeds, examples_of
 from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.storage.source import Source
+from tfds_torch.runtime.user_random import ITEM
+from tfds_torch.storage.source import Columns, Source, drawing
 
 # Examples are decoded in chunks. Small ones cost more calls; the arrays of large ones (above about 32 MB decoded, that
 # is 4 MB of JPEG) are given back to the system and faulted in again chunk by chunk, which took a third of the speed.
@@ -30,6 +32,7 @@ class ReadContext:
         metrics: metrics that times and places are reported to.
         num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
         is_read_ahead: whether the consumer of the batches keeps some ready.
+        seeds_items: whether random numbers are seeded before a user's dataset is asked for an item.
     """
 
     make_buffer: MakeBatchBuffer | None = None
@@ -37,6 +40,7 @@ class ReadContext:
     num_local_ranks: int | None = None
     is_read_ahead: bool = False
     has_one_size: bool = True
+    seeds_items: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,11 @@ class ReadRequest:
     read_at_once: int = 0
     is_lazy: bool = False
 
+    def read(self, keys: Int64Array) -> Columns:
+        """Returns the encoded examples of sample keys, int64 [n]; raises as `Source.read` does."""
+        plan = self.plan
+        return read_columns(self.source, self.content, keys, plan.num_examples, plan.seed, self.context)
+
     @cached_property
     def replacement_ranges(self) -> tuple[ReplacementRange, ...]:
         """Where damaged examples are replaced, and how many of them."""
@@ -133,6 +142,20 @@ class ReadRequest:
         most = -(-self.options.prefetch_batches * self.plan.batch_size // self.chunk_size)
         is_lean = self.context.is_read_ahead and self.options.prefetch_batches == 1
         return min(most, self.num_threads + 1) if is_lean else most
+
+
+def read_columns(
+    source: Source, content: Content, keys: Int64Array, num_examples: int, seed: int, context: ReadContext
+) -> Columns:
+    """Returns the encoded examples of sample keys, int64 [n], of a source of so many examples.
+
+    What calls functions of users gets a seed for each example, so that random numbers do not depend on who reads it.
+    """
+    index = examples_of(keys, num_examples)
+    users_own = drawing(source) if context.seeds_items else None
+    if users_own is None:
+        return source.read(index, content.keys)
+    return users_own.read_seeded(index, content.keys, draw_function_seeds(keys, seed, ITEM))
 
 
 def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: bool) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, tee
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from tfds_torch.storage.source import (
     FileInstruction,
     LazyIds,
     ReadByNumber,
+    drawing,
     not_found,
 )
 from tfds_torch.storage.stored_pixels import MergedPixels, StoredPixels
@@ -290,6 +291,11 @@ class MixtureSource(ReadByNumber):
 
     # Reading
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether a member may call functions of users; see `DrawingSource`."""
+        return any(drawing(one) is not None for one in self._sources)
+
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns fields of examples in the order asked, each as its member stores it.
 
@@ -301,6 +307,10 @@ class MixtureSource(ReadByNumber):
         Raises:
             As each member's source.
         """
+        return self.read_seeded(index, fields, None)
+
+    def read_seeded(self, index: Int64Array, fields: Sequence[str], seeds: Int64Array | None) -> Columns:
+        """Returns the same, of members that call functions with their random numbers seeded; see `DrawingSource`."""
         wanted = [name for name in fields if name != MEMBER]
         stored = {name: self._stored_fields(name) for name in wanted}
         parts, members = [], self._members_of(index)
@@ -308,7 +318,12 @@ class MixtureSource(ReadByNumber):
             own = index[places] - self._offsets[member]
             asked = list(dict.fromkeys(key for name in wanted for key in stored[name].decoders[member].keys))
             began_s = time.perf_counter()
-            columns = self._sources[member].read(own, asked) if asked else {}
+            source, columns = self._sources[member], cast(Columns, {})
+            users_own = None if seeds is None else drawing(source)
+            if asked and users_own is not None:
+                columns = users_own.read_seeded(own, asked, None if seeds is None else seeds[places])
+            elif asked:
+                columns = source.read(own, asked)
             if self._metrics is not None and len(own):
                 self._metrics.add_member(member, len(own), time.perf_counter() - began_s)
             parts.append(Part(member, places, own, columns))

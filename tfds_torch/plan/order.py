@@ -283,6 +283,12 @@ def draw_seeds(keys: Int64Array, seed: int) -> Int64Array:
     return bits.view(np.int64)
 
 
+def draw_function_seeds(keys: Int64Array, seed: int, function: int) -> Int64Array:
+    """Returns a seed, 0 to 2**63 - 1, of a user's function for each of n sample keys, int64 [n]; functions count up."""
+    bits = hash_with_key(_hash_keys(keys, seed), np.uint64(2**32 + 2 + function))
+    return (bits >> np.uint64(1)).astype(np.int64)
+
+
 def _hash_keys(keys: Int64Array, seed: int) -> UInt64Array:
     (key,) = np.frombuffer(hashlib.blake2b(f"tfds_torch random {seed}".encode(), digest_size=8).digest(), "<u8")
     return hash_with_key(keys.astype(np.uint64), np.uint64(key))

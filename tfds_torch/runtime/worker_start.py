@@ -18,6 +18,7 @@ import psutil
 from tfds_torch.runtime.limits import usable_cores
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 _PARENT_CHECK_S = 1.0
@@ -36,6 +37,7 @@ def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots:
     # A handler that was inherited may let a worker end with exit code 0, as if its work were done.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
+    take_generators()
     metrics.bind(worker)
     output.bind(worker)
     if slots is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,6 +238,28 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Closes the files; the next read opens them again."""
+
+
+class DrawingSource(Protocol):
+    """A source that may call functions of users, which may draw random numbers; see `drawing`."""
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether reading an example does so."""
+
+    def read_seeded(self, index: Int64Array, fields: Sequence[str], seeds: Int64Array | None) -> Columns:
+        """Returns what `Source.read` does; before an item is asked for, random numbers are seeded.
+
+        Args:
+            index: as of `read`.
+            fields: as of `read`.
+            seeds: int64 [n], 0 to 2**63 - 1; None: nothing is seeded.
+        """
+
+
+def drawing(source: Source) -> DrawingSource | None:
+    """Returns a source as one that calls functions of users; None: it calls none."""
+    return cast(DrawingSource, source) if getattr(source, "calls_functions", False) else None
 
 
 def not_found(source: Source, id: str, reason: str) -> ExampleNotFoundError:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -14,23 +15,95 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.batch import Batch, DrawnBatch
 from tfds_torch.engines.padding import Padded, check_fills
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, has_windows
 from tfds_torch.parsers.parser_options import check_has_image
+from tfds_torch.plan.order import Int64Array, draw_function_seeds
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric, native
+from tfds_torch.runtime.user_random import (
+    TARGET_TRANSFORM,
+    TRANSFORM,
+    are_taken,
+    borrowed_generators,
+    seed_generators,
+)
 from tfds_torch.torch_data.nested import count_examples
 from tfds_torch.torch_data.profiling import stage
 
 Function = Callable[[Any], Any]
-Transforms = tuple[Function | None, Function | None]
-"""Called with the PIL image, or the tensor, and with the label; their results take the places of these."""
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """A user's functions of single examples.
+
+    Attributes:
+        image: called with the PIL image, or the tensor, whose place its result takes; None: there is none.
+        label: called with the label.
+        seed: of the random numbers that are theirs for an example; None: they have none of their own.
+        metrics: what their times are reported to; None: nothing.
+    """
+
+    image: Function | None = None
+    label: Function | None = None
+    seed: int | None = None
+    metrics: StageMetrics | None = None
+
+    def __call__(self, columns: Sequence[tuple[str, Iterable[Any]]], keys: Int64Array, ids: Sequence[str]) -> Any:
+        """Returns an iterable of examples, made of columns with one value per example.
+
+        In a worker each is made when its turn comes; in a training process that has random numbers of its own they are
+        made together, and these numbers left as they were.
+
+        Args:
+            columns: field -> n values; images are pixels uint8 [H, W, C], tensors, or bytes.
+            keys: int64 [n], the examples' sample keys.
+            ids: of the n examples, for errors.
+        """
+        seeds: list[Sequence[int] | None] = [None, None]
+        if self.seed is not None:
+            for number, function in ((TRANSFORM, self.image), (TARGET_TRANSFORM, self.label)):
+                if function is not None:
+                    seeds[number] = draw_function_seeds(keys, self.seed, number).tolist()
+        examples = zip(*(self._convert(name, values, seeds, ids) for name, values in columns), strict=True)
+        if seeds == [None, None] or are_taken():
+            return examples
+        with borrowed_generators():
+            return list(examples)
+
+    def _convert(
+        self, name: str, values: Iterable[Any], seeds: Sequence[Sequence[int] | None], ids: Sequence[str]
+    ) -> Iterator[Any]:
+        if name == "image":
+            images = map(_to_pil, values)
+            return images if self.image is None else self._call(self.image, images, seeds[TRANSFORM], ids, "transform")
+        if name == "label" and self.label is not None:
+            return self._call(self.label, values, seeds[TARGET_TRANSFORM], ids, "target_transform")
+        return iter(values)
+
+    def _call(
+        self, function: Function, values: Iterable[Any], seeds: Sequence[int] | None, ids: Sequence[str], name: str
+    ) -> Iterator[Any]:
+        for place, value in enumerate(values):
+            if seeds is not None:
+                seed_generators(seeds[place])
+            began_at = time.monotonic()
+            try:
+                result = function(value)
+            except Exception as error:
+                error.add_note(f"The {name} raised it for the example {quoted(ids[place])}.")
+                raise
+            finally:
+                if self.metrics is not None:
+                    self.metrics.add("transform", time.monotonic() - began_at)
+            yield result
 
 
 class NumberedItems(list[Any]):
@@ -192,39 +265,8 @@ def make_items(
                 for name in fields
             )
         else:
-            yield from make_examples([(name, _values(batch, name)) for name in fields], transforms)
-
-
-def make_examples(columns: Iterable[tuple[str, Iterable[Any]]], transforms: Transforms) -> Iterator[tuple[Any, ...]]:
-    """Yields examples of columns with one value per example, each converted when its turn comes.
-
-    Images are pixels uint8 [H, W, C], tensors, or bytes.
-    """
-    return zip(*(_convert(name, values, *transforms) for name, values in columns), strict=True)
-
-
-def timed(function: Function | None, metrics: StageMetrics | None) -> Function | None:
-    """Returns a transform that reports its time, or the same one where there is nothing to report."""
-    if function is None or metrics is None:
-        return function
-
-    def call(value: Any) -> Any:
-        began_at = time.monotonic()
-        try:
-            return function(value)
-        finally:
-            metrics.add("transform", time.monotonic() - began_at)
-
-    return call
-
-
-def _convert(
-    name: str, values: Iterable[Any], transform: Function | None, target_transform: Function | None
-) -> Iterator[Any]:
-    if name == "image":
-        images = map(_to_pil, values)
-        return map(transform, images) if transform else images
-    return map(target_transform, values) if name == "label" and target_transform else iter(values)
+            keys = batch.keys if isinstance(batch, DrawnBatch) else batch.index
+            yield from transforms([(name, _values(batch, name)) for name in fields], keys, batch.id)
 
 
 def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor | bytes:

@@ -23,6 +23,7 @@ from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.shared_slots import SharedSlots
+from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent, keep_freed_memory
 from tfds_torch.torch_data.batches import (
     Transforms,
@@ -30,7 +31,6 @@ from tfds_torch.torch_data.batches import (
     check_field_names,
     check_pad,
     make_items,
-    timed,
 )
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
@@ -55,6 +55,11 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     Local files are read without tensorflow. Under fork, spawn and forkserver workers, persistent or not, every rank and
     worker reads examples of its own. An iterator belongs to the thread that takes its first example.
 
+    Random numbers of a `transform` or `target_transform` belong to (seed, pass, example), as those of a preprocess:
+    `random`, `np.random` and torch's default generator are seeded before each call, so that an example looks alike in
+    any world, with any start method, and after a resume. In a training process without workers, these generators are
+    left as they were.
+
     Args:
         parser: where the examples come from.
         transform: called with the PIL image (its bytes, where the parser does not decode it); its result takes the
@@ -69,6 +74,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             preprocess, all images must be of one size.
         pad: field -> fill value, of fields whose values differ in length, such as boxes and their labels: in whole
             batches each is a pair (values [B, longest, ...], lengths int64 [B]) instead of a list.
+        seed_transforms: whether random numbers are seeded before functions of yours are called for an example.
 
     Raises:
         ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
@@ -86,13 +92,17 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         *,
         batched: bool | None = None,
         pad: Mapping[str, float] | None = None,
+        seed_transforms: bool = True,
     ) -> None:
         super().__init__()
         if not isinstance(world, World | None):
             raise ConfigError(f"world={world!r} must be a World, for example World(rank=0, num_replicas=2), or None.")
         self.parser = parser
+        if not isinstance(seed_transforms, bool):
+            raise ConfigError(f"seed_transforms={seed_transforms!r} must be True or False.")
         self.transform = transform
         self.target_transform = target_transform
+        self.seed_transforms = seed_transforms
         self.fields = check_field_names(parser, fields)
         self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
         self.pad = check_pad(parser, self.fields, pad, self.is_batched)
@@ -268,11 +278,17 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         if torch.utils.data.get_worker_info() is not None:
             # If the parent is dead before torch's own loop looks for the first time, that never notices.
             end_with_parent()
+            take_generators()
         items = self._counted(self._iterations.begin(self.parser, self.find_rank()))
         return OneThreadIterator(items, f"ImageDataset({self.parser.dataset_name}, {self.parser.split})")
 
     def read(
-        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
+        self,
+        world: World,
+        start: Start,
+        metrics: StageMetrics | None = None,
+        slots: SharedSlots | None = None,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         """Yields what one worker of a rank, or the rank by itself, reads of an epoch; nothing is counted.
 
@@ -281,10 +297,9 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             start: where the loader's iteration begins.
             metrics: what times are reported to; None: nothing.
             slots: in which a worker writes the images of whole batches; None: into memory of its own.
+            seed: of the random numbers of transforms; None: the parser's.
         """
-        transforms = timed(self.transform, metrics), timed(self.target_transform, metrics)
-        batches = self._batches(world, start, metrics, slots)
-        return self._item_maker(transforms)(batches)
+        return self._item_maker(metrics, seed)(self._batches(world, start, metrics, slots))
 
     @property
     def users_own(self) -> Any:
@@ -317,7 +332,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             )
         num_passed = began.examples
         start = replace(began.began_at.start, start_batch=began.start_batch)
-        make = self._item_maker((self.transform, self.target_transform))
+        make = self._item_maker(None, None)
         for batch in self._batches(iteration.plan.world, start):
             self._iterations.epochs.note_produced(batch.batch + 1)
             for item in make([batch]):
@@ -327,9 +342,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                     iteration.num_examples += len(batch) if self.is_batched else 1
                     yield item
 
-    def _item_maker(self, transforms: Transforms) -> Callable[[Iterable[Batch]], Iterator[Any]]:
+    def _item_maker(self, metrics: StageMetrics | None, seed: int | None) -> Callable[[Iterable[Batch]], Iterator[Any]]:
         """Returns what makes items of batches; which of their fields are images or lists is looked up here, once."""
         if not self.is_batched:
+            seed = self.parser.plan(World()).seed if seed is None else seed
+            own_seed = seed if self.seed_transforms else None
+            transforms = Transforms(self.transform, self.target_transform, own_seed, metrics)
             return partial(make_items, fields=self.fields, transforms=transforms)
         images, lists = images_beside(self.parser, self.fields), varying_fields(self.parser, self.fields)
         return partial(make_items, fields=self.fields, transforms=None, fills=self.pad, images=images, lists=lists)
@@ -342,7 +360,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             keep_freed_memory()
         make_buffer = TensorBuffers(slots) if self.is_batched else None
         local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
-        context = ReadContext(make_buffer, metrics, local, is_read_ahead=is_worker)
+        context = ReadContext(make_buffer, metrics, local, is_read_ahead=is_worker, seeds_items=self.seed_transforms)
         return self.parser.batches(
             world,
             start.epoch,

@@ -17,16 +17,20 @@ from tfds_torch.parsers.parser_options import check_single_examples
 from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime.pickling import check_functions
+from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.batches import check_field_names, check_is_parser, make_examples
+from tfds_torch.torch_data.batches import Transforms, check_field_names, check_is_parser
 from tfds_torch.torch_data.plain_epochs import ExampleEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
+_KEYS_OF_EPOCH = 2**40
 _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
 
 
 class IndexedParser(Parser, Protocol):
-    """A parser whose examples can be fetched one by one."""
+    """A parser whose examples can be fetched one by one; `seed` is that of random numbers."""
+
+    seed: int
 
     @property
     def examples_by_index(self) -> Callable[..., list[Example]]:
@@ -88,10 +92,10 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         self.transform = transform
         self.target_transform = target_transform
         self.fields = check_field_names(parser, fields)
-        self._epochs: ExampleEpochs | None = None
         if parser.preprocess is not None:
             check_single_examples(parser.dataset_name, parser.preprocess)
-            self._epochs = ExampleEpochs()
+        has_random_numbers = any(one is not None for one in (parser.preprocess, transform, target_transform))
+        self._epochs = ExampleEpochs() if has_random_numbers else None
         warn_of_fields(parser, self.fields)
 
     def begin_epoch(self) -> None:
@@ -102,7 +106,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch, and so the random crops, of the iterations to come, also in workers that already run.
 
-        It has no effect where the parser has no preprocess.
+        So are the random numbers of `transform` and `target_transform`, as those of an ImageDataset. It has no effect
+        where there are none of these, and the parser has no preprocess.
 
         Raises:
             ConfigError: epoch is not an integer >= 0.
@@ -129,6 +134,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         epochs, seed = self._epochs, _loader_seed()
         if (
             epochs is not None
+            and self.parser.preprocess is not None
             and not isinstance(self.parser.preprocess, EvalPreprocess)
             and epochs.now(seed) is None
             and epochs.must_warn(seed)
@@ -145,6 +151,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
     def _fetch(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
         if torch.utils.data.get_worker_info() is not None:
             end_with_parent()
+            take_generators()
         images: Collection[str] = ()
         numbers = self.parser.numbers_at(indices)
         if self._epochs is None or self.parser.preprocess is None:
@@ -154,7 +161,12 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             epoch = self._epochs.now(_loader_seed()) or 0
             examples = self.parser.examples_by_index(numbers, self.fields, epoch=epoch, context=_IN_TENSORS)
         columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]
-        return list(make_examples(columns, (self.transform, self.target_transform)))
+        told = None if self._epochs is None else self._epochs.now(_loader_seed())
+        # Without an epoch, random numbers that belong to an example would be the same in all of them.
+        seed = None if told is None else self.parser.seed
+        keys = np.array([example.index for example in examples], np.int64) + (told or 0) * _KEYS_OF_EPOCH
+        transforms = Transforms(self.transform, self.target_transform, seed)
+        return list(transforms(columns, keys, [example.id for example in examples]))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of its index.

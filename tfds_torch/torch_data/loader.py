@@ -77,10 +77,10 @@ def create_loader(
         worker_init_fn: called in each worker with its number, before it reads.
         persistent_workers: whether workers live from epoch to epoch, until `close`.
         multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
-        seed: of `random`, `numpy.random` and torch in the workers, and of `shuffle`; None: an ImageDataset's own seed,
-            42 where a map-style dataset is planned, else torch's generator. Workers of a plan are seeded anew in every
-            epoch by (seed, epoch, first batch, rank, worker), others when they start. The training process's generators
-            are left alone.
+        seed: of `random`, `numpy.random` and torch in transforms and workers, and of `shuffle`; None: an ImageDataset's
+            own seed, 42 where a map-style dataset is planned, else torch's generator. Transforms of an ImageDataset are
+            seeded by (seed, pass, example), workers of a plan anew in every epoch by (seed, epoch, first batch, rank,
+            worker), others when they start. The training process's generators are left alone.
         check_ranks: whether the ranks of torch.distributed compare what they read before the first batch.
         log_every: batches after which a line of `stats()` is logged, level INFO; None: never.
         channels_last: whether normalised or moved images lie in channels_last memory.

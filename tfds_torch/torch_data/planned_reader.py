@@ -91,7 +91,7 @@ class DatasetSource:
     def items(  # noqa: D102
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
     ) -> Generator[WorkerBatch, None, None]:
-        items = self.dataset.read(world, start, metrics, slots)
+        items = self.dataset.read(world, start, metrics, slots, self.seed)
         batch_size = None if self.dataset.is_batched else self.dataset.parser.batch_size or 1
         return collate_items(items, batch_size, self.collate, metrics)
 

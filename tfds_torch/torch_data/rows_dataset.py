@@ -63,7 +63,12 @@ class RowsDataset(ImageDataset):
         return True
 
     def read(  # noqa: D102
-        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
+        self,
+        world: World,
+        start: Start,
+        metrics: StageMetrics | None = None,
+        slots: SharedSlots | None = None,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         for layer in unwrap(self.rows):
             if callable(getattr(layer, "set_epoch", None)):

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import FunctionType
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,10 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
+from tfds_torch.runtime.user_random import borrowed_generators, seed_generators
+
+Seeds = Sequence[int] | None
+"""What random numbers are seeded with before each of n items, 0 to 2**63 - 1; None: they are not."""
 
 _logger = logging.getLogger(__name__)
 _FOLDER = "torchvision.datasets.folder"
@@ -33,18 +38,28 @@ class Rows(Protocol):
 
     has_schema: bool
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether reading an item calls functions of the user, which may draw random numbers."""
+
     def __len__(self) -> int:
         """Number of items."""
 
-    def items(self, numbers: Sequence[int]) -> list[Any]:
+    def items(self, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:
         """Returns items as the dataset gives them, in the order asked.
+
+        Args:
+            numbers: of the items.
+            seeds: what random numbers are seeded with before each item, 0 to 2**63 - 1; None: they are not.
 
         Raises:
             UnreadableItemError: the dataset raised an exception for an item.
             TfdsTorchError: likewise, where it is one of our own.
         """
 
-    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:
+    def parts(
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+    ) -> Sequence[Any]:
         """Returns the same, of which only some fields are needed, and those that are images may be encoded."""
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:
@@ -106,14 +121,20 @@ class ItemRows:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
+    @property
+    def calls_functions(self) -> bool:  # noqa: D102
+        return isinstance(getattr(type(self.dataset), "__getitem__", None), FunctionType)
+
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def items(self, numbers: Sequence[int]) -> list[Any]:  # noqa: D102
-        return read_items(self.dataset, numbers)
+    def items(self, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:  # noqa: D102
+        return read_items(self.dataset, numbers, seeds)
 
-    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:  # noqa: D102
-        return self.items(numbers)
+    def parts(  # noqa: D102
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+    ) -> Sequence[Any]:
+        return self.items(numbers, seeds)
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:  # noqa: D102
         return None
@@ -134,9 +155,15 @@ class HuggingFaceRows(ItemRows):
         super().__init__(dataset)
         self._parts: dict[tuple[tuple[str, ...], frozenset[str]], Any] = {}
 
-    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:  # noqa: D102
+    @property
+    def calls_functions(self) -> bool:  # noqa: D102
+        return bool(self.dataset.format.get("type") == "custom")  # Its transform.
+
+    def parts(  # noqa: D102
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+    ) -> Sequence[Any]:
         if self.dataset.format.get("type") is not None:
-            return self.items(numbers)
+            return self.items(numbers, seeds)
         wanted = tuple(fields), frozenset(images)
         part = self._parts.get(wanted)
         if part is None:
@@ -162,11 +189,13 @@ class HuggingFaceRows(ItemRows):
 class FolderRows(ItemRows):
     """An `ImageFolder` of torchvision without a transform: images are left in their files, by their paths."""
 
+    calls_functions = False
+
     def parts(  # noqa: D102
-        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
     ) -> Sequence[Any]:
         if not images:
-            return self.items(numbers)
+            return self.items(numbers, seeds)
         found = []
         for number in numbers:
             path, target = self.dataset.samples[number]
@@ -185,6 +214,7 @@ class ColumnRows:
     """A dictionary of columns of one length: arrays, tensors on the CPU, lists, Series of pandas by position."""
 
     has_schema = True
+    calls_functions = False
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = {name: _as_column(name, column) for name, column in columns.items()}
@@ -201,12 +231,14 @@ class ColumnRows:
     def __len__(self) -> int:
         return self._size
 
-    def items(self, numbers: Sequence[int]) -> list[Any]:  # noqa: D102
+    def items(self, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:  # noqa: D102
         columns = self.columns(numbers, list(self._columns))
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def parts(self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str]) -> Sequence[Any]:  # noqa: D102
-        return self.items(numbers)
+    def parts(  # noqa: D102
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+    ) -> Sequence[Any]:
+        return self.items(numbers, seeds)
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any]:  # noqa: D102
         index = np.array(numbers, np.int64)
@@ -228,17 +260,29 @@ class ColumnRows:
         return np.array([number for number, value in enumerate(column) if value is None], np.int64)
 
 
-def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
+def read_items(dataset: Any, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:
     """Returns items of a dataset: by its `__getitems__`, as torch asks for them, or one by one.
+
+    With seeds, random numbers are seeded before each item; where a `__getitems__` of the user's own reads several at
+    once, before all of them, with the first one's.
 
     Raises:
         ConfigError: `__getitems__` returns more or fewer items than it was asked for.
         UnreadableItemError: the dataset raised an exception for an item.
         TfdsTorchError: likewise, where it is one of our own.
     """
+    if seeds is None:
+        return _read_items(dataset, numbers, None)
+    with borrowed_generators():
+        return _read_items(dataset, numbers, seeds)
+
+
+def _read_items(dataset: Any, numbers: Sequence[int], seeds: Seeds) -> list[Any]:
     fetch = getattr(dataset, "__getitems__", None)
-    if callable(fetch) and len(numbers) > 1:
+    if callable(fetch) and len(numbers) > 1 and (seeds is None or _fetches_by_itself(dataset)):
         try:
+            if seeds is not None:
+                seed_generators(seeds[0])
             return _fetch(dataset, fetch, numbers)
         except (TfdsTorchError, MemoryError):
             raise
@@ -246,13 +290,25 @@ def read_items(dataset: Any, numbers: Sequence[int]) -> list[Any]:
             _logger.debug("%s.__getitems__ failed for %d items.", type(dataset).__name__, len(numbers), exc_info=True)
     found: list[Any] = []
     try:
-        for number in numbers:
+        for place, number in enumerate(numbers):
+            if seeds is not None:
+                seed_generators(seeds[place])
             found.append(_fetch(dataset, fetch, [number])[0] if callable(fetch) else dataset[number])
     except (TfdsTorchError, MemoryError):
         raise
     except Exception as error:
         raise UnreadableItemError(numbers[len(found)]) from error
     return found
+
+
+def _fetches_by_itself(dataset: Any) -> bool:
+    """Whether the `__getitems__` of a dataset is the user's own, and no library's that calls `__getitem__`."""
+    fetch = getattr(type(dataset), "__getitems__", None)
+    library = getattr(fetch, "__module__", "").partition(".")[0]
+    if library != "torch":
+        return fetch is not None and library != "datasets"
+    within = getattr(dataset, "datasets", None) or [dataset.dataset]  # Of a StackDataset, or a Subset.
+    return any(map(_fetches_by_itself, within.values() if isinstance(within, Mapping) else within))
 
 
 def _fetch(dataset: Any, fetch: Callable[[list[int]], Any], numbers: Sequence[int]) -> list[Any]:

@@ -14,7 +14,7 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack
 from tfds_torch.storage.map_style.pixels import encoded_image, image_beside
-from tfds_torch.storage.map_style.rows import ColumnRows, Rows, UnreadableItemError, rows_of
+from tfds_torch.storage.map_style.rows import ColumnRows, Rows, Seeds, UnreadableItemError, rows_of
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
 
@@ -93,6 +93,11 @@ class MapStyleSource(ReadByNumber):
         return len(self._rows)
 
     @property
+    def calls_functions(self) -> bool:
+        """Whether an item comes out of functions of the user; see `DrawingSource`."""
+        return self._rows.calls_functions
+
+    @property
     def has_columns(self) -> bool:
         """Whether the dataset is a dictionary of columns, or a DataFrame."""
         return isinstance(self._rows, ColumnRows)
@@ -141,22 +146,26 @@ class MapStyleSource(ReadByNumber):
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns values of items in the order asked; see `Source`."""
+        return self.read_seeded(index, fields, None)
+
+    def read_seeded(self, index: Int64Array, fields: Sequence[str], seeds: Int64Array | None) -> Columns:
+        """Returns the same, with random numbers seeded before each item; see `DrawingSource`."""
         numbers = self._checked(index).tolist()
         if not numbers:
             return {name: [] for name in fields}
         layout = None if WHOLE_ITEM in fields and len(fields) == 1 else self.layout
         with self._lock:
-            return self._read(numbers, fields, layout)
+            return self._read(numbers, fields, layout, None if seeds is None else seeds.tolist())
 
-    def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None) -> dict[str, Any]:
+    def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None, seeds: Seeds) -> dict[str, Any]:
         images = [name for name in fields if name.startswith((_ENCODED_IMAGE, _IMAGE_BESIDE))]
         values = [name for name in fields if name != WHOLE_ITEM and name not in images]
         found: dict[str, Any] = {}
         try:
             if WHOLE_ITEM in fields:
-                found[WHOLE_ITEM] = self._rows.items(numbers)
+                found[WHOLE_ITEM] = self._rows.items(numbers, seeds)
             if layout is not None:
-                found |= self._read_fields(numbers, values, images, layout)
+                found |= self._read_fields(numbers, values, images, layout, seeds)
         except UnreadableItemError as error:
             raise self._unreadable(error) from error.__cause__
         except UnlikeItemError as error:
@@ -164,13 +173,13 @@ class MapStyleSource(ReadByNumber):
         return found
 
     def _read_fields(
-        self, numbers: list[int], values: Sequence[str], images: Sequence[str], layout: Layout
+        self, numbers: list[int], values: Sequence[str], images: Sequence[str], layout: Layout, seeds: Seeds
     ) -> dict[str, Any]:
         of_images = {key: key.partition(":")[2] for key in images}
         names = list(dict.fromkeys([*values, *of_images.values()]))
         columns = self._rows.columns(numbers, names)
         if columns is None:
-            items = self._rows.parts(numbers, names, set(of_images.values()))
+            items = self._rows.parts(numbers, names, set(of_images.values()), seeds)
             if not self._rows.has_schema:
                 layout.check(items)
             columns = {name: layout.column(items, name) for name in names}

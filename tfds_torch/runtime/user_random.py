@@ -1,0 +1,68 @@
+"""Random numbers for functions of users: those of `random`, numpy and torch are seeded before each of their calls."""
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+TRANSFORM, TARGET_TRANSFORM, ITEM = range(3)
+"""Numbers of the functions that are called for an example: each has a seed of its own."""
+
+_MOST_OF_NUMPY = 0xFFFF_FFFF
+
+_lock = threading.RLock()
+_worker: int | None = None
+
+
+def _renew() -> None:
+    """Unlocks the generators in a forked child: another thread of the parent may have held them."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+def take_generators() -> None:
+    """Says that this process is a loader's worker, whose generators nobody else uses."""
+    global _worker
+    _worker = os.getpid()
+
+
+def are_taken() -> bool:
+    """Whether this process is such a worker."""
+    return _worker == os.getpid()
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds `random`, `np.random` and, where it is imported, torch's default generator, 0 <= seed < 2**63."""
+    random.seed(seed)
+    np.random.seed(seed & _MOST_OF_NUMPY)
+    generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        generator.manual_seed(seed)
+
+
+@contextmanager
+def borrowed_generators() -> Iterator[None]:
+    """Lets one thread at a time seed the generators, and leaves those of a training process as they were found."""
+    if are_taken():
+        yield
+        return
+    with _lock:
+        generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+        of_python, of_numpy = random.getstate(), np.random.get_state()
+        of_torch = None if generator is None else generator.get_state()
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+            if generator is not None:
+                generator.set_state(of_torch)
