@@ -47,6 +47,7 @@ class Fault:
         ignores_range: the answer to a Range is 200 and the whole object.
         changed: the object is another version: all bits are inverted, and its ETag and If-Match follow.
         etag: the header says this ETag, whatever If-Match asks for.
+        unversioned: the headers say neither an ETag nor a Last-Modified.
         flipped_byte: the lowest bit of this byte of the object is flipped.
     """
 
@@ -64,6 +65,7 @@ class Fault:
     ignores_range: bool = False
     changed: bool = False
     etag: str | None = None
+    unversioned: bool = False
     flipped_byte: int | None = None
 
     def describe(self) -> str:
@@ -168,6 +170,8 @@ class FaultyServer(FileServer):
                 return Answer(412, answer.headers)
         if fault.etag is not None:
             answer.headers["ETag"] = fault.etag
+        if fault.unversioned:
+            del answer.headers["ETag"], answer.headers["Last-Modified"]
         if fault.flipped_byte is not None and 0 <= (place := fault.flipped_byte - answer.start) < len(body):
             body[place] ^= 1
         length = max(0, len(body) + fault.extra_bytes)

@@ -32,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
     prepare_output()
     errors, console = Console(stderr=True, emoji=False, highlight=False), make_console()
     try:
-        found = index_shards(flags.url, RemoteOptions(cache_dir=flags.cache_dir))
+        found = index_shards(flags.url, RemoteOptions(cache_dir=flags.cache_dir, trust_size=flags.trust_size))
         text = json.dumps(asdict(found), indent=2) if flags.json else printable(_report(found))
         console.print(Text(text), soft_wrap=True)
     except KeyboardInterrupt:
@@ -55,6 +55,8 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     index = actions.add_parser("index", help=what, description=_OF_INDEX, allow_abbrev=False)
     index.add_argument("url", metavar="URL", help="a version directory of TFDS, or tars: https://host/{000..099}.tar")
     index.add_argument("--cache-dir", metavar="F", help="the cache folder (the user's own)")
+    what = "of a server that sends neither an ETag nor a Last-Modified: objects are never replaced"
+    index.add_argument("--trust-size", action="store_true", help=what)
     index.add_argument("--json", action="store_true", help="print JSON, for machines")
     return parser.parse_args(argv)
 

@@ -5,7 +5,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, overload
 
 import numpy as np
@@ -40,12 +40,13 @@ class ObjectFiles:
 
     Args:
         store: fetches them.
+        is_doubtful: whether their server gave nothing that tells versions of another object apart.
     """
 
     are_local = False
 
-    def __init__(self, store: ObjectStore) -> None:
-        self.store, self._sharers = store, secrets.token_hex(8)
+    def __init__(self, store: ObjectStore, *, is_doubtful: bool = False) -> None:
+        self.store, self._sharers, self._is_doubtful = store, secrets.token_hex(8), is_doubtful
         self._scans = _Scans(store.options.max_bytes)
 
     def obstacle(self, paths: Sequence[str]) -> str | None:
@@ -54,14 +55,21 @@ class ObjectFiles:
         return None if other is None else f"{other} is not an object of a store"
 
     def stamps(self, paths: Sequence[str]) -> "ObjectStamps":
-        """Returns size and hash of the ETag of each object; they are asked for when they are first needed."""
+        """Returns size and hash of ETag and time of each object; they are asked for when they are first needed."""
         return ObjectStamps(self.store, paths, self._sharers)
 
     def look_ahead(self, paths: Iterable[str]) -> None:
-        """Has the stores of a few objects asked for their stamps; returns at once."""
+        """Has the stores of a few objects asked for their stamps; returns at once, but where a server is doubtful.
+
+        Raises:
+            ConfigError: the server gives nothing that tells versions of an object apart, either.
+        """
         objects = list(dict.fromkeys(paths))
         if len(objects) <= _MOST_LOOKED_AHEAD:
             self.store.look_ahead(objects, self._sharers)
+        if self._is_doubtful and objects:
+            with suppress(ShardError):  # Reading reports it.
+                self.store.look(objects[:1], self._sharers)
 
     def open(
         self,
@@ -243,7 +251,7 @@ class ObjectHead:
 
 
 class ObjectStamps(Sequence[Stamp]):
-    """Size and hash of the ETag of each object; what one was found to be stays so.
+    """Size and hash of ETag and time of each object; what one was found to be stays so.
 
     Args:
         store: where the objects lie.

@@ -105,14 +105,18 @@ class ShardFiles(Protocol):
         """Returns why parts of files cannot be read, as a clause; None: they can."""
 
     def stamps(self, paths: Sequence[str]) -> Sequence[Stamp]:
-        """Returns size and version of each file; a version is the modification time in ns, or a hash of the ETag.
+        """Returns size and version of each file; a version is the modification time in ns, or a hash of ETag and time.
 
         Raises:
             ShardError: a file is missing, or cannot be looked at.
         """
 
     def look_ahead(self, paths: Iterable[str]) -> None:
-        """Begins to look at files that are far away and will be read soon; returns at once."""
+        """Begins to look at files that are far away and will be read soon; returns at once.
+
+        Raises:
+            ConfigError: they are known not to be readable with these options.
+        """
 
     def open(
         self,

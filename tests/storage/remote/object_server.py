@@ -24,7 +24,10 @@ class ObjectServer:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.faults: dict[str, list[str]] = {}
-        self.etags: dict[str, str] = {}
+        self.etags: dict[str, str | None] = {}
+        """Path -> the ETag, with its quotes (and a W/ before them); None: there is none."""
+        self.modified: dict[str, str] = {}
+        """Path -> the Last-Modified; without one there is none."""
         self.refused: dict[str, str] = {}
         """Access key -> code of S3 with which it is refused, such as `ExpiredToken`."""
         self.delay_s = 0.0
@@ -53,7 +56,7 @@ class ObjectServer:
     def put(self, path: str, content: bytes) -> str:
         """Adds or replaces an object and returns its URL."""
         self.objects[path] = content
-        self.etags[path] = hashlib.md5(content).hexdigest()
+        self.etags[path] = f'"{hashlib.md5(content).hexdigest()}"'
         return f"{self.root}/{path}"
 
     def close(self) -> None:
@@ -107,8 +110,9 @@ class ObjectServer:
             body = b"" if method == "HEAD" else error.encode()
             connection.sendall(f"HTTP/1.1 {status} Fault\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             return
-        etag = "other" if fault == "etag" else self.etags[path]
-        if "if-match" in headers and headers["if-match"] != f'"{etag}"':
+        etag = '"other"' if fault == "etag" else self.etags[path]
+        is_weak = etag is None or etag.startswith("W/")  # It never matches.
+        if "if-match" in headers and (is_weak or headers["if-match"] != etag):
             connection.sendall(b"HTTP/1.1 412 Precondition Failed\r\nContent-Length: 0\r\n\r\n")
             return
         start, stop, status, extra = 0, len(content), "200 OK", ""
@@ -126,7 +130,9 @@ class ObjectServer:
             body, length = body + b"x", length + 1
         if fault == "flip" and body:
             body = bytes([body[0] ^ 1]) + body[1:]
-        head = f'HTTP/1.1 {status}\r\nContent-Length: {length}\r\nETag: "{etag}"\r\n{extra}\r\n'
+        extra += "" if etag is None else f"ETag: {etag}\r\n"
+        extra += f"Last-Modified: {self.modified[path]}\r\n" if path in self.modified else ""
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{extra}\r\n"
         connection.sendall(head.encode())
         if method != "HEAD":
             self._send(connection, path, body, fault)

@@ -29,6 +29,7 @@ MakeStore = Callable[..., ObjectStore]
         ({"ahead_bytes": -1}, r"ahead_bytes=-1 must be an integer >= 1\."),
         ({"connections": 1000}, r"connections=1000 must be an integer in 1\.\.256\."),
         ({"timeout_s": 0}, r"timeout_s=0 must be a number of seconds > 0\."),
+        ({"trust_size": 1}, r"RemoteOptions: trust_size=1 must be True or False\."),
         ({"cache_dir": 3}, r"cache_dir=3 must be a path, or None\."),
         ({"cache_dir": ""}, r"cache_dir='' must be the path of a folder of this machine\."),
         ({"cache_dir": "s3://bucket/cache"}, r"cache_dir='s3://bucket/cache' must be the path of a folder of this"),
@@ -64,6 +65,14 @@ MakeStore = Callable[..., ObjectStore]
 def test_wrong_options_are_refused(arguments, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RemoteOptions(**arguments)
+
+
+def test_a_pickled_copy_has_all_but_the_storage_options(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    options = RemoteOptions(folder, 10**9, {"region": "r"}, 10**6, connections=3, timeout_s=5.0, trust_size=True)
+    copied = pickle.loads(pickle.dumps(options))
+    assert (copied, copied.storage_options) == (options, None)
+    assert repr(options).endswith("connections=3, timeout_s=5.0, trust_size=True)")
 
 
 def test_no_message_holds_the_value_of_a_storage_option() -> None:

@@ -122,7 +122,8 @@ def _open_remote(
 
 def _fetch_dataset(objects: MetadataObjects, url: str, asked: str) -> tuple[TfdsDataset, Prepared]:
     prepared, mirror = _guard(lambda: fetch_prepared(objects, url), asked, without_secrets(url))
-    return _dataset_of(prepared, url.rstrip("/"), ObjectFiles(objects.store), mirror), prepared
+    files = ObjectFiles(objects.store, is_doubtful=not objects.are_versioned)
+    return _dataset_of(prepared, url.rstrip("/"), files, mirror), prepared
 
 
 def _dataset_at(root: str, name: str, parsed_name: str, arguments: dict[str, Any]) -> TfdsDataset:

@@ -35,12 +35,16 @@ class MetadataObjects:
 
     Args:
         store: where they lie.
+
+    Attributes:
+        are_versioned: whether all answers had something that tells versions of an object apart.
     """
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self._contents: dict[str, bytes | None] = {}
         self._refused: dict[str, RefusedError] = {}
+        self.are_versioned = True
 
     def read(self, urls: Sequence[str]) -> list[bytes | None]:
         """Returns the contents of objects, which are fetched side by side; None: there is none, or it is refused."""
@@ -62,7 +66,9 @@ class MetadataObjects:
 
     def _read(self, url: str) -> bytes | None:
         try:
-            return self.store.read_small(url)
+            content, is_versioned = self.store.read_versioned(url)
+            self.are_versioned &= is_versioned
+            return content
         except RefusedError as error:
             self._refused[url] = error
             return None

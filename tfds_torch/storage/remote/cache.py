@@ -36,7 +36,7 @@ _CHECK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RemoteObject:
-    """One version of an object: URL, size in bytes, what stands for its ETag, and its folder in the cache."""
+    """One version of an object: URL, size in bytes, what stands for its ETag and time, and its folder in the cache."""
 
     url: str
     size: int

@@ -3,22 +3,22 @@
 import os
 import random
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.limits import usable_cores
 from tfds_torch.storage.remote.faults import Fault, fault_of, profile_line
-from tfds_torch.storage.remote.layout import pin_of
+from tfds_torch.storage.remote.layout import NO_VERSION, pin_of
 from tfds_torch.storage.remote.storage_options import options_of_scheme, secrets_of
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, split, without_secrets
 
 CHUNK_BYTES = 512 << 10
-_TIME = "modified "
 _STALL_S = 15.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 8.0
 _SMALL_BYTES = 64 << 20
 _MOST_THREADS = 4
+_NO_TIME_S = 1.0  # obstore says 1970 where there is none; builds that can be repeated set files to its first second.
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
@@ -55,6 +55,23 @@ def import_obstore() -> Any:
     return obstore
 
 
+class Version(NamedTuple):
+    """What an answer says of the version of its object: the ETag, and the time of the last change; None: nothing."""
+
+    etag: str | None
+    modified: str | None
+
+    @property
+    def pin(self) -> int:
+        """What stands for it in a stamp."""
+        return pin_of(self.etag, self.modified)
+
+    @property
+    def condition(self) -> dict[str, str]:
+        """The options of a request that only this version answers; a weak ETag never matches in If-Match."""
+        return {} if self.etag is None or self.etag.startswith("W/") else {"if_match": self.etag}
+
+
 class Client:
     """Asks stores for objects. Every method raises Fault, and tries nothing twice.
 
@@ -62,22 +79,25 @@ class Client:
         storage_options: as `RemoteOptions` has them.
         timeout_s: seconds without a byte after which a request is given up, 15 at most.
         connections: kept open for each host.
+        trusts_size: whether an object of whose version a server says nothing is known by its size.
     """
 
-    def __init__(self, storage_options: Mapping[str, Any], timeout_s: float, connections: int) -> None:
+    def __init__(
+        self, storage_options: Mapping[str, Any], timeout_s: float, connections: int, *, trusts_size: bool
+    ) -> None:
         self._obstore = import_obstore()
         self._options = storage_options
         self._secrets = secrets_of(storage_options)
         self._stall_s = min(_STALL_S, timeout_s)
-        self._connections = connections
+        self._connections, self._trusts_size = connections, trusts_size
         self._stores: dict[tuple[str, str], Any] = {}
-        self._etags: dict[str, str] = {}
+        self._versions: dict[str, Version] = {}
         self.reached: set[tuple[str, str]] = set()
         """Stores that have answered: the host's name and port are right."""
         self.num_requests = 0
 
-    async def look(self, url: str) -> tuple[int, str | None]:
-        """Returns size and ETag of an object."""
+    async def look(self, url: str) -> tuple[int, int]:
+        """Returns size and pin of an object."""
         store, path = self._store(url)
         try:
             self.num_requests += 1
@@ -85,13 +105,13 @@ class Client:
         except Exception as error:
             raise await self._with_reason(self._fault(error, url, store), store, path, url) from None
         self._note_answer(url)
-        etag = _etag(found)
-        if etag is not None:
-            self._etags[url] = etag
-        return int(found["size"]), etag
+        version = self._versions[url] = _version(found)
+        if version.pin == NO_VERSION and not self._trusts_size:
+            raise _no_version()
+        return int(found["size"]), version.pin
 
-    async def read_small(self, url: str) -> bytes:
-        """Returns the content of an object."""
+    async def read_small(self, url: str) -> tuple[bytes, bool]:
+        """Returns the content of an object, and whether the answer says anything of its version."""
         store, path = self._store(url)
         try:
             self.num_requests += 1
@@ -104,7 +124,7 @@ class Client:
         except Exception as error:
             raise self._fault(error, url, store) from None
         self._note_answer(url)
-        return content
+        return content, _version(result.meta).pin != NO_VERSION
 
     async def write_small(self, url: str, content: bytes) -> None:
         """Puts an object in its place."""
@@ -128,36 +148,57 @@ class Client:
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"])
 
     async def stream(self, url: str, start: int, stop: int, size: int, pin: int) -> AsyncGenerator[bytes, None]:
-        """Yields bytes start..stop-1 of an object, which must have this size and ETag.
+        """Yields bytes start..stop-1 of an object, which must have this size and version.
 
         Args:
             url: the object.
             start: first byte.
             stop: the byte behind the last one.
             size: of the object.
-            pin: what stands for its ETag.
+            pin: what stands for its version.
         """
         store, path = self._store(url)
         options: dict[str, Any] = {}
         if (start, stop) != (0, size):
             options["range"] = (start, stop)
-        known = self._etags.get(url, _TIME)
-        if pin_of(known) == pin and not known.startswith(("W/", _TIME)):  # A weak one never matches.
-            options["if_match"] = known
+        known = self._versions.get(url)
+        if known is not None and known.pin != pin:
+            known = None
         try:
-            self.num_requests += 1
-            result = await self._obstore.get_async(store, path, options=options)
+            result = await self._get(store, path, options, {} if known is None else known.condition)
             self._note_answer(url)
-            etag = _etag(result.meta)
-            _compare(result.meta["size"], etag, size, pin)
-            if etag is not None:
-                self._etags[url] = etag
+            version = _version(result.meta)
+            self._compare(result.meta["size"], version, size, pin, known)
+            self._versions[url] = version
             async for chunk in result.stream(min_chunk_size=CHUNK_BYTES):
                 yield chunk
         except Fault:
             raise
         except Exception as error:
             raise self._fault(error, url, store) from None
+
+    async def _get(self, store: Any, path: str, options: dict[str, Any], condition: dict[str, str]) -> Any:
+        """Returns the answer to a request; where a condition fails, to one without it, whose version is compared."""
+        if condition:
+            try:
+                self.num_requests += 1
+                return await self._obstore.get_async(store, path, options=options | condition)
+            except self._obstore.exceptions.PreconditionError:
+                pass  # Also where an ETag has become weak, which is equal still.
+        self.num_requests += 1
+        return await self._obstore.get_async(store, path, options=options)
+
+    def _compare(self, found: int, version: Version, size: int, pin: int, known: Version | None) -> None:
+        """Raises the fault of an answer about another object than was asked for."""
+        is_same = version.pin == pin
+        is_trusted = self._trusts_size and NO_VERSION in (version.pin, pin)
+        if found == size and (is_same or is_trusted):
+            return
+        if found == size and version.pin == NO_VERSION:
+            raise _no_version(" with a range of bytes")
+        if is_same and version.etag is not None:
+            raise Fault(f"the server sends {found} bytes of the {size} that this version has", "", is_transient=True)
+        raise Fault(_difference(found, version, size, known), "", kind="changed")
 
     def is_reached(self, url: str) -> bool:
         """Returns whether an object's store has answered before."""
@@ -243,24 +284,35 @@ def changed_message(url: str, clause: str) -> str:
     )
 
 
-def _compare(found: int, etag: str | None, size: int, pin: int) -> None:
-    """Raises the fault of an answer about another object than was asked for."""
-    is_same = pin_of(etag) == pin
-    if found == size and is_same:
-        return
-    if is_same and etag is not None and not etag.startswith(_TIME):
-        raise Fault(f"the server sends {found} bytes of the {size} that this version has", "", is_transient=True)
-    clause = f": it had {size} bytes and has {found}" if found != size else ": its ETag is another one"
-    raise Fault(clause, "", kind="changed")
+def _difference(found: int, version: Version, size: int, known: Version | None) -> str:
+    """Returns how an answer's object differs from the one that was asked for, as the clause of a message."""
+    if found != size:
+        return f": it had {size} bytes and has {found}"
+    if known is None:
+        return ": its ETag or the time of its last change is another one"
+    if pin_of(known.etag, None) != pin_of(version.etag, None):
+        return ": its ETag is another one"
+    of_tag = "" if version.etag is None else ", and its ETag is the same"
+    return f": it was written at {known.modified}, now at {version.modified}{of_tag}"
 
 
-def _etag(meta: Mapping[str, Any]) -> str | None:
-    """Returns the ETag, or the time of the last change where the server gives none."""
-    etag = meta.get("e_tag")
-    if etag is not None:
-        return str(etag)
-    modified = meta.get("last_modified")
-    return None if modified is None else f"{_TIME}{modified.isoformat()}"
+def _no_version(where: str = "") -> Fault:
+    """Returns the fault of an object that may be replaced without a sign."""
+    return Fault(
+        f"its server sends neither an ETag nor a Last-Modified{where}, so that nobody would notice when it is replaced "
+        f"by another one of the same size",
+        "Serve it by a server that sends one of them. Or, where objects are never replaced: "
+        "remote=RemoteOptions(trust_size=True).",
+        is_config=True,
+    )
+
+
+def _version(meta: Mapping[str, Any]) -> Version:
+    """Returns what an answer says of its object's version."""
+    etag, modified = meta.get("e_tag"), meta.get("last_modified")
+    if modified is not None and modified.timestamp() <= _NO_TIME_S:
+        modified = None
+    return Version(str(etag) if etag else None, modified.isoformat() if modified is not None else None)
 
 
 def _check_endpoint(name: str) -> None:

@@ -50,7 +50,7 @@ def main(setup: Message) -> None:
 
 async def _serve(setup: Message, replies: Any) -> None:
     cache = Cache(setup["cache"])
-    client = Client(setup["storage_options"], setup["timeout_s"], setup["connections"])
+    client = Client(setup["storage_options"], setup["timeout_s"], setup["connections"], trusts_size=setup["trust_size"])
     transfers = Transfers(client, setup["timeout_s"])
     max_bytes = setup["max_bytes"] or default_max_bytes(cache.folder)
     readers = Readers(max_bytes, setup["connections"], page_bytes(cache.folder))

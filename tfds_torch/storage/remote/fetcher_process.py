@@ -96,6 +96,7 @@ class FetcherProcess:
             "ahead_bytes": options.ahead_bytes,
             "connections": options.connections or DEFAULT_CONNECTIONS,
             "timeout_s": options.timeout_s,
+            "trust_size": options.trust_size,
             "storage_options": dict(options.storage_options or {}),
             "parent": self._owner,
         }

@@ -45,7 +45,7 @@ class RemoteFiles:
     Args:
         store: asks for the objects.
         urls: the objects.
-        stamps: size, and what stands for the ETag, that each object must have.
+        stamps: size, and what stands for ETag and time, that each object must have.
         cuts: position of an object -> int64 [k + 1], offsets at which its blocks begin, 0 first, its size last; called
             when a byte of it is first needed. None: blocks of 8 MiB.
         verifies: whether the checksum of a block is compared when this process first opens it; for formats that have
@@ -190,7 +190,7 @@ class RemoteFiles:
             return None
         if found[0] != self._stamps[file][0]:
             return f"it had {self._stamps[file][0]} bytes and has {found[0]}"
-        return "its ETag is another one"
+        return "its ETag or the time of its last change is another one"
 
     def close(self) -> None:
         """Closes every file; reading afterwards is an error."""

@@ -1,8 +1,8 @@
 """Where the blocks of objects lie in the cache folder, and how the file of a block looks.
 
-`<cache>/objects/<digest of URL, size and ETag>/<start>-<stop>`: bytes start..stop-1 of the object, and behind them the
-trailer, 16 bytes: magic, CRC32C of the bytes (u32, little-endian), zeros. A name with `.part` behind it is a block that
-is being fetched, or was when its fetcher died.
+`<cache>/objects/<digest of URL, size, ETag and time>/<start>-<stop>`: bytes start..stop-1 of the object, and behind
+them the trailer, 16 bytes: magic, CRC32C of the bytes (u32, little-endian), zeros. A name with `.part` behind it is a
+block that is being fetched, or was when its fetcher died.
 
 The folder of an object that others open as a file has `.plain` behind its digest: its one block is the object, without
 a trailer. Who reads it locks it meanwhile (shared), so that it is not removed to make room.
@@ -24,10 +24,19 @@ GRID_BYTES = 8 << 20
 _BLOCK = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(\.part)?")
 
 
-def pin_of(etag: str | None) -> int:
-    """Returns what stands for an ETag in a stamp: 63 bits of its hash."""
-    digest = hashlib.blake2b((etag or "").encode(errors="surrogateescape"), digest_size=8).digest()
+def pin_of(etag: str | None, modified: str | None) -> int:
+    """Returns what stands for a version in a stamp: 63 bits of the hash of its ETag and the time of its last change.
+
+    ETags that are equal but for being weak have one pin (RFC 9110, 8.8.3.2): Apache sends a weak one in the second in
+    which a file was written, and a strong one later.
+    """
+    version = f"{(etag or '').removeprefix('W/')}\n{modified or ''}"
+    digest = hashlib.blake2b(version.encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+NO_VERSION = pin_of(None, None)
+"""The pin where a server sends neither: nothing but the size tells versions apart."""
 
 
 def objects_folder(cache: Path | str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import platformdirs
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer, check_seconds
+from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.storage_options import check_storage_options
 
@@ -34,6 +34,9 @@ class RemoteOptions:
             at most.
         connections: requests at a time, of which a quarter are for what readers wait for; None: 24.
         timeout_s: seconds for which a request that fails for a reason that may pass is tried again.
+        trust_size: whether an object is taken for the same version as long as its size is the same, where its server
+            sends neither an ETag nor the time of its last change. False: such an object is refused when its dataset is
+            opened, also where it lies in the cache. Of other servers it changes nothing.
 
     Raises:
         ConfigError: a number out of range, or an unknown storage option.
@@ -45,6 +48,7 @@ class RemoteOptions:
     ahead_bytes: int | None = None
     connections: int | None = None
     timeout_s: float = 120.0
+    trust_size: bool = False
 
     def __post_init__(self) -> None:
         if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
@@ -57,6 +61,7 @@ class RemoteOptions:
             if value is not None:
                 object.__setattr__(self, name, check_integer(f"RemoteOptions: {name}", value, 1, most))
         check_seconds("RemoteOptions: timeout_s", self.timeout_s, can_be_none=False)
+        check_flag("RemoteOptions: trust_size", self.trust_size)
         if self.storage_options is not None:
             object.__setattr__(self, "storage_options", check_storage_options(self.storage_options))
 
@@ -68,7 +73,7 @@ class RemoteOptions:
         return Path(os.path.abspath(os.path.expanduser(self.cache_dir)))
 
     def __repr__(self) -> str:
-        names = ("cache_dir", "max_bytes", "ahead_bytes", "connections", "timeout_s")
+        names = ("cache_dir", "max_bytes", "ahead_bytes", "connections", "timeout_s", "trust_size")
         fields = [f"{name}={getattr(self, name)!r}" for name in names]
         if self.storage_options is not None:
             keys = ", ".join(f"{key!r}: ..." for key in sorted(self.storage_options))
@@ -78,4 +83,5 @@ class RemoteOptions:
     def __reduce__(self) -> tuple[Any, ...]:
         """The copy has no storage options: they would be readable in the pickle."""
         cache_dir = None if self.cache_dir is None else os.fspath(self.cache_dir)
-        return RemoteOptions, (cache_dir, self.max_bytes, None, self.ahead_bytes, self.connections, self.timeout_s)
+        others = self.ahead_bytes, self.connections, self.timeout_s, self.trust_size
+        return RemoteOptions, (cache_dir, self.max_bytes, None, *others)

@@ -45,7 +45,7 @@ class PlainFiles(RemoteFiles):
     Args:
         store: asks for the objects.
         urls: the objects.
-        stamps: size, and what stands for the ETag, that each object must have.
+        stamps: size, and what stands for ETag and time, that each object must have.
     """
 
     def __init__(self, store: ObjectStore, urls: Sequence[str], stamps: Sequence[Stamp]) -> None:

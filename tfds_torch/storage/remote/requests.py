@@ -137,7 +137,8 @@ class Requests:
 
     async def _read_small(self, message: Message) -> Reply:
         try:
-            return {"found": True}, await self._transfers.ask(message["url"], self._client.read_small, _NOT_READ)
+            content, is_versioned = await self._transfers.ask(message["url"], self._client.read_small, _NOT_READ)
+            return {"found": True, "is_versioned": is_versioned}, content
         except Fault as fault:
             refused = fault.message(message["url"]) if fault.kind == "refused" else None
             return {"found": False, "refused": refused}, b""

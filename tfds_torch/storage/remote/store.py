@@ -9,7 +9,6 @@ from tfds_torch.storage.network import NetworkStats, add_wait
 from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.remote import urls
 from tfds_torch.storage.remote.connections import FetcherConnections
-from tfds_torch.storage.remote.layout import pin_of
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.protocol import Message, answers
 
@@ -20,16 +19,16 @@ class RefusedError(ShardError):
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """An object as its store describes it: URL, size in bytes, and ETag (where a server has none: its time)."""
+    """An object as its store describes it: URL, size in bytes, and what stands for its ETag and its time."""
 
     url: str
     size: int
-    etag: str | None
+    pin: int
 
     @property
     def stamp(self) -> Stamp:
-        """Size, and what stands for the ETag: 63 bits of its hash."""
-        return self.size, pin_of(self.etag)
+        """Size, and what stands for the ETag and the time of the last change: 63 bits of their hash."""
+        return self.size, self.pin
 
 
 class ObjectStore:
@@ -71,7 +70,8 @@ class ObjectStore:
 
         Raises:
             ShardError: an object is missing, may not be read, or no answer came.
-            ConfigError: a URL of another scheme, or obstore is not installed.
+            ConfigError: a URL of another scheme, or obstore is not installed; or its server sends neither an ETag nor a
+                time, and size alone is not to be trusted.
         """
         for url in objects:
             urls.split(url)
@@ -85,11 +85,17 @@ class ObjectStore:
             RefusedError: it may not be read.
             ShardError: it is too large, or no answer came.
         """
+        return self.read_versioned(url)[0]
+
+    def read_versioned(self, url: str) -> tuple[bytes | None, bool]:
+        """Returns what `read_small` does, and whether the answer, if there was one, tells versions apart."""
         urls.split(url)
         reply, content = self.ask({"op": "read_small", "url": url})
-        if not reply["found"] and reply["refused"] is not None:
+        if reply["found"]:
+            return content, reply["is_versioned"]
+        if reply["refused"] is not None:
             raise RefusedError(reply["refused"])
-        return content if reply["found"] else None
+        return None, True
 
     def read_range(self, url: str, stamp: Stamp, start: int, stop: int) -> bytes:
         """Returns bytes start..stop-1 of an object, which must have a stamp; they are few, and are not cached.

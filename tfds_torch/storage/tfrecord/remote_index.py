@@ -86,7 +86,7 @@ class RemoteRecordIndex:
         return [(file, block) for file, block in blocks if self._is_known[file]]
 
     def look_again(self, file: int) -> None:
-        """Returns None: a shard that was exchanged has another ETag, and is not read."""
+        """Returns None: a shard that was exchanged is another version, and is not read."""
 
     def cuts(self, file: int) -> Int64Array:
         """Returns the offsets at which the blocks of a shard begin, 0 first, its size last."""
@@ -181,5 +181,5 @@ class RemoteRecordIndex:
         return offsets
 
     def _beside(self, file: int, stamp: Stamp) -> IndexCache[Int64Array]:
-        # By name: the shard may be read through another URL, and a copy of all keeps it.
+        # By name: the shard may be read through another URL, and a copy of all that keeps the times keeps it.
         return self._cache(file, stamp, lambda: self._find(file, stamp, lambda _: None), file_name)
