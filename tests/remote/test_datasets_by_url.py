@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from conftest import RunPython
 from servers.faulty_server import Fault, FaultyFolder
 from servers.gcs_server import GCSServer
 from servers.s3_server import S3Server
+from servers.uploads import ask
 from tfds_fixtures import Datasets, write_numbered
 from torch.utils.data import DataLoader
 
@@ -57,6 +59,12 @@ def read_epochs(parser: ParserBase, world: World = World(), start_batch: int = 0
     fields = ("image", "label", "id")
     epochs = [parser.batches(world, epoch, 0 if epoch else start_batch, fields=fields) for epoch in range(2)]
     return [[of_batch(batch) for batch in batches] for batches in epochs]
+
+
+def put_key(server: S3Server, path: str) -> None:
+    """Puts an object in a bucket under a key as it is; clients make another one of odd ones."""
+    of_region = "AWS4-HMAC-SHA256 Credential=a/20200101/us-east-1/s3/aws4_request"
+    ask(f"{server.url}/{quote(path)}", "PUT", b"odd", Authorization=of_region)
 
 
 # What comes is what comes of a local copy.
@@ -245,6 +253,65 @@ def test_buckets_are_listed_for_the_highest_version(s3_server: S3Server, dataset
         ParserTfds(f"{url}/shapes/1.0.0", "tiny")
 
 
+@pytest.mark.parametrize("key", ["//x", "/./x", "/../x", "/.", "/1.0.0//x", "/\u0663.0.0/x"])
+def test_an_odd_key_hides_no_dataset(s3_server: S3Server, datasets: Datasets, own_cache: Path, key: str) -> None:
+    """No folder can have these names, and a bucket's key can: the client fails to list what has one."""
+    bucket = f"odd-{key.encode().hex()}"
+    root = s3_server.fill(datasets.root / "sentences", bucket, "tfds/sentences").removesuffix("/sentences")
+    put_key(s3_server, f"{bucket}/tfds/sentences{key}")
+    assert ParserTfds(root, "sentences").dataset_name == "sentences:1.0.0"
+    assert ParserTfds(root, "sentences:0.*.*").dataset_name == "sentences:0.9.0"
+
+
+@pytest.mark.parametrize("keys", [["/a\x7f/x"], ["//x", "/0.9.0//x"]])
+def test_where_an_odd_key_cannot_be_passed_over_the_version_is_asked_for(
+    s3_server: S3Server, datasets: Datasets, own_cache: Path, keys: list[str]
+) -> None:
+    bucket = f"odder-{len(keys)}"
+    url = s3_server.fill(datasets.root / "sentences", bucket, "tfds/sentences")
+    for key in keys:
+        put_key(s3_server, f"{bucket}/tfds/sentences{key}")
+    root = url.removesuffix("/sentences")
+    expected = (
+        rf"{url} cannot be listed: a key below it is not a path \(.*(a\\x7f|0\.9\.0//x).*\)\. Remove or rename it\. "
+        rf"Or name the version, so that nothing has to be listed: 'sentences:1\.0\.0' or 'sentences/config:1\.0\.0'\.$"
+    )
+    with pytest.raises(ShardError, match=expected):
+        ParserTfds(root, "sentences")
+    assert ParserTfds(root, "sentences:1.0.0").dataset_name == "sentences:1.0.0"
+
+
+@pytest.mark.parametrize("key", ["9.0.0/notes", "9.0.0//x"])
+def test_a_folder_that_is_named_like_a_version_names_the_others(
+    s3_server: S3Server, datasets: Datasets, own_cache: Path, key: str
+) -> None:
+    bucket = f"stray-{key.encode().hex()}"
+    root = s3_server.fill(datasets.root / "sentences", bucket, "tfds/sentences").removesuffix("/sentences")
+    put_key(s3_server, f"{bucket}/tfds/sentences/{key}")
+    told = (
+        rf"{root}/sentences/9\.0\.0 is the highest version there, and has no dataset_info\.json.*: 'sentences:1\.0\.0'"
+    )
+    with pytest.raises(DatasetNotFoundError, match=told):
+        ParserTfds(root, "sentences")
+    assert ParserTfds(root, "sentences:1.0.0").dataset_name == "sentences:1.0.0"
+
+
+@pytest.mark.parametrize("key", ["/x", "a\x7f/x"])
+def test_a_missing_dataset_is_named_where_an_odd_key_lies_beside_others(
+    s3_server: S3Server, datasets: Datasets, own_cache: Path, key: str
+) -> None:
+    bucket = f"odd-root-{key.encode().hex()}"
+    root = s3_server.fill(datasets.root / "sentences", bucket, "tfds/sentences").removesuffix("/sentences")
+    put_key(s3_server, f"{bucket}/tfds/{key}")
+    what = (
+        "The nearest names are: sentences" if key == "/x" else "What is there is not known: .*cannot be listed: a key"
+    )
+    for name in ("sentence", "sentence:1.0.0"):
+        with pytest.raises(DatasetNotFoundError, match=rf"no dataset '{name}' under {root}\. {what}"):
+            ParserTfds(root, name)
+    assert ParserTfds(root, "sentences").dataset_name == "sentences:1.0.0"
+
+
 @pytest.mark.slow  # As its server is.
 def test_google_cloud_storage_is_read_by_index(gcs_server: GCSServer, numbered_root: str, own_cache: Path) -> None:
     url = gcs_server.fill(Path(numbered_root), "numbers")
@@ -350,6 +417,23 @@ def test_a_dataset_is_found_where_nothing_may_be_listed(
     far = ParserTfds(url, "numbered:1.0.0", read=BLOCKS, **TRAINING)
     assert far.class_names == near.class_names
     assert read_epochs(far) == read_epochs(near)
+
+
+def test_a_listing_that_is_refused_asks_for_the_version(
+    faulty_s3: FaultyFolder, numbered_root: str, own_cache: Path
+) -> None:
+    shutil.copytree(numbered_root, faulty_s3.folder / "bucket" / "tfds")
+    faulty_s3.fault("/bucket", Fault(status=403))
+    assert ParserTfds("s3://bucket/tfds", "numbered:1.0.0").num_examples == 41
+    told = (
+        r"s3://bucket/tfds/numbered cannot be listed: the store answered 403 .*Or name the version.*'numbered:1\.0\.0'"
+    )
+    with pytest.raises(ShardError, match=told):
+        ParserTfds("s3://bucket/tfds", "numbered")
+    with pytest.raises(
+        DatasetNotFoundError, match=r"'numbered:9\.0\.0' under .* not known: s3://bucket/tfds cannot be li"
+    ):
+        ParserTfds("s3://bucket/tfds", "numbered:9.0.0")
 
 
 def test_a_name_that_is_refused_may_be_wrong(serve: Serve, numbered_root: str, faulty_server: FaultyFolder) -> None:

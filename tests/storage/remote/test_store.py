@@ -1,3 +1,4 @@
+import asyncio
 import json
 import pickle
 import random
@@ -9,6 +10,8 @@ import pytest
 
 from tfds_torch import RemoteOptions
 from tfds_torch.errors import ConfigError, ShardError
+from tfds_torch.storage.remote import client
+from tfds_torch.storage.remote.faults import Fault
 from tfds_torch.storage.remote.files import RemoteFiles
 from tfds_torch.storage.remote.store import ObjectStore
 
@@ -85,6 +88,30 @@ def test_s3_is_read_and_listed(moto, make_store: MakeStore) -> None:
     assert RemoteFiles(store, [url], [info.stamp]).read(0, 5, len(content)) == content[5:]
     with pytest.raises(ShardError, match=r"s3://bucket/nothing cannot be read.*404"):
         store.look(["s3://bucket/nothing"])
+
+
+def test_folders_behind_an_odd_key_are_found_by_jumps(moto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each jump passes a folder, whatever it holds; too many folders are not looked for."""
+    moto.make_bucket("jumps")
+    folders = ["0", "1.0.0", "1.0.00", "a", "b"]
+    for name in folders:
+        for file in ("a", "b/c", "z"):
+            moto.put("jumps", f"below/{name}/{file}", b"x")
+    for file in ("1", "1.0", "A", "z"):
+        moto.put("jumps", f"below/{file}", b"x")
+    options = {"endpoint": moto.endpoint, "access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+    stores = client.Client(options, 10.0, 2, trusts_size=False)
+    assert asyncio.run(stores.folders("s3://jumps/below")) == folders
+    monkeypatch.setattr(client, "_PAGE_KEYS", 2)
+    for root in ("s3://jumps/below", "s3://jumps/below/"):
+        moto.put("jumps", "below//odd", b"x")
+        assert asyncio.run(stores.folders(root)) == folders
+    moto.put("jumps", "/odd", b"x")
+    assert asyncio.run(stores.folders("s3://jumps")) == ["below"]
+    monkeypatch.setattr(client, "_MOST_JUMPS", 3)
+    with pytest.raises(Fault, match="a key below it is not a path") as found:
+        asyncio.run(stores.folders("s3://jumps/below"))
+    assert found.value.kind == "odd key"
 
 
 def test_a_reader_never_loads_obstore_torch_or_tensorflow(server, tmp_path) -> None:

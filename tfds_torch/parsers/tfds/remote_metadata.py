@@ -19,7 +19,7 @@ from tfds_torch.parsers.tfds.dataset_names import nearest_names
 from tfds_torch.parsers.tfds.features_json import load_class_names
 from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
 from tfds_torch.runtime.printable import quoted, shortened
-from tfds_torch.storage.remote.store import ObjectStore, RefusedError
+from tfds_torch.storage.remote.store import ObjectStore, RefusedError, UnlistedError
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, join, split, without_secrets
 
 _INFO, _FEATURES = constants.DATASET_INFO_FILENAME, feature_lib.make_config_path("").name
@@ -133,6 +133,8 @@ def find_version_url(objects: MetadataObjects, root: str, name: str, arguments: 
 
     Raises:
         ConfigError: a plain web server, which lists nothing, and no whole version.
+        DatasetNotFoundError: the highest of several versions is none.
+        ShardError: the versions cannot be listed.
     """
     config, version = arguments.get("config"), arguments.get("version")
     version = None if version is None else str(version)
@@ -155,9 +157,19 @@ def find_version_url(objects: MetadataObjects, root: str, name: str, arguments: 
     below = above if config is None else join(above, config)
     if split(root)[0] not in LISTED_SCHEMES:
         return None
-    versions = sorted(tfds.core.Version(one) for one in objects.store.folders(below) if tfds.core.Version.is_valid(one))
+    versions = sorted(tfds.core.Version(one) for one in _folders_of(objects, below, name) if _is_version(one))
     fitting = [one for one in versions if version is None or one.match(version)]
-    return join(below, str(fitting[-1])) if fitting else None
+    if not fitting:
+        return None
+    highest = join(below, str(fitting[-1]))
+    if len(fitting) > 1 and not has_dataset(objects, highest):
+        objects.check_refused(join(highest, _INFO))
+        other = f"{name if config is None else f'{name}/{config}'}:{fitting[-2]}"
+        raise DatasetNotFoundError(
+            f"{without_secrets(highest)} is the highest version there, and has no {_INFO}. Name another version, such "
+            f"as: {quoted(other)}."
+        )
+    return highest
 
 
 def describe_remote(objects: MetadataObjects, root: str, name: str, arguments: Mapping[str, Any]) -> str:
@@ -168,14 +180,33 @@ def describe_remote(objects: MetadataObjects, root: str, name: str, arguments: M
     problem = f"There is no dataset {quoted(asked)} under {without_secrets(root)}."
     if split(root)[0] not in LISTED_SCHEMES:
         return f"{problem} There is no {without_secrets(join(root, name))}/.../{_INFO}: check the name and the version."
-    there = [one for one in store.folders(root) if not one.startswith(".")]
+    try:
+        there = [one for one in store.folders(root) if not one.startswith(".")]
+        below = [one for one in store.folders(join(root, name)) if not one.startswith(".")] if name in there else []
+    except UnlistedError as error:
+        return f"{problem} What is there is not known: {error}"
     if name in there:
-        below = [one for one in store.folders(join(root, name)) if not one.startswith(".")]
         return f"{problem} Configs and versions of {quoted(name)} there: {_listed(below)}."
     near = nearest_names(name, there)
     hint = f" The nearest names are: {', '.join(near)}." if near else ""
     found = f" Prepared there: {_listed(there)}." if there else " Nothing is there."
     return problem + hint + found
+
+
+def _folders_of(objects: MetadataObjects, url: str, name: str) -> list[str]:
+    """Returns the folders of a dataset; the error says that they need not be listed where the version is named."""
+    try:
+        return objects.store.folders(url)
+    except UnlistedError as error:
+        raise ShardError(
+            f"{error} Or name the version, so that nothing has to be listed: {quoted(f'{name}:1.0.0')} or "
+            f"{quoted(f'{name}/config:1.0.0')}."
+        ) from None
+
+
+def _is_version(name: str) -> bool:
+    """Returns whether a folder is that of a version; TFDS takes a line break, and digits of other scripts, too."""
+    return tfds.core.Version.is_valid(name) and str(tfds.core.Version(name)) == name
 
 
 def _fetch(objects: MetadataObjects, url: str, names: Sequence[str], folder: Path) -> set[str]:

@@ -18,6 +18,7 @@ _STALL_S = 15.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 8.0
 _SMALL_BYTES = 64 << 20
 _MOST_THREADS = 4
+_MOST_JUMPS, _PAGE_KEYS = 100, 1000
 _NO_TIME_S = 1.0  # obstore says 1970 where there is none; builds that can be repeated set files to its first second.
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -137,15 +138,41 @@ class Client:
         self._note_answer(url)
 
     async def folders(self, url: str) -> list[str]:
-        """Returns the names of the folders right below a URL."""
+        """Returns the names of the folders right below a URL; where one cannot be, those that begin with 0 or later."""
         store, path = self._store(url)
         try:
             self.num_requests += 1
-            found = await self._obstore.list_with_delimiter_async(store, path or None)
+            try:
+                found = await self._obstore.list_with_delimiter_async(store, path or None)
+                names = {prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]}
+            except self._obstore.exceptions.InvalidPathError:
+                later = await self._later_folders(store, path)
+                if later is None:
+                    raise
+                names = later
         except Exception as error:
             raise self._fault(error, url, store) from None
         self._note_answer(url)
-        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"])
+        return sorted(names - {""})
+
+    async def _later_folders(self, store: Any, path: str) -> set[str] | None:
+        """Returns the folders below a path from "0" on: what versions begin with comes behind "", "." and "..".
+
+        One odd key spoils a page of a listing. Pages begin at any name, so that each folder is passed by a jump behind
+        it. None: there are too many of them.
+        """
+        names, prefix = set[str](), f"{path.rstrip('/')}/" if path else ""
+        offset = f"{prefix}0"
+        for _ in range(_MOST_JUMPS):
+            self.num_requests += 1
+            listing = self._obstore.list(store, path or None, offset=offset, chunk_size=_PAGE_KEYS)
+            page = await anext(aiter(listing), None)
+            if not page:
+                return names
+            names |= {name for name, mark, _ in (one["path"][len(prefix) :].partition("/") for one in page) if mark}
+            last, mark, _ = page[-1]["path"][len(prefix) :].partition("/")
+            offset = prefix + last + ("0" if mark else "")  # It follows the slash.
+        return None
 
     async def stream(self, url: str, start: int, stop: int, size: int, pin: int) -> AsyncGenerator[bytes, None]:
         """Yields bytes start..stop-1 of an object, which must have this size and version.

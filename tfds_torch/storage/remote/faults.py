@@ -4,6 +4,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from tfds_torch.runtime.printable import printable
 from tfds_torch.storage.remote.urls import without_secrets
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -35,7 +36,8 @@ class Fault(Exception):  # noqa: N818 (a value of this room, which becomes an er
         remedy: what to do, a sentence.
         is_transient: whether the same request may succeed later.
         kind: `missing`, `changed`, `refused` (by the store), `unknown keys` (to the store), `expired` (credentials),
-            `no credentials`, `unreachable` (no connection was made), `unresolved` (its host), or another one.
+            `no credentials`, `odd key` (among those to be listed), `unreachable` (no connection was made), `unresolved`
+            (its host), or another one.
         is_config: whether options, not an object, are wrong.
     """
 
@@ -80,6 +82,9 @@ def fault_of(error: Exception, url: str, secrets: list[str]) -> Fault:
         return _of_status(int(found[1]), first, details)
     if name == "FileNotFoundError":
         return _of_status(404, first, details)
+    if name == "InvalidPathError":
+        path = printable(first.rpartition("invalid path: ")[2].strip())
+        return Fault(f"a key below it is not a path ({path})", "Remove or rename it.", kind="odd key")
     if name == "NotSupportedError" and "Range" in first:
         return Fault(
             "the server answers 200 with the whole object where a range of bytes was asked for",

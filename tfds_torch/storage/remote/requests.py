@@ -16,11 +16,13 @@ from tfds_torch.storage.remote.published import PublishedReaders
 from tfds_torch.storage.remote.readers import Readers
 from tfds_torch.storage.remote.scheduler import NOW, Scheduler
 from tfds_torch.storage.remote.transfers import Transfers
+from tfds_torch.storage.remote.urls import without_secrets
 
 _logger = logging.getLogger(__name__)
 _MOST_LOOKS = 32
 _MOST_SHARERS = 64  # Such as the members of a mixture.
 _NOT_READ = frozenset({"missing", "refused"})
+_NOT_LISTED = frozenset({"missing", "refused", "odd key"})
 Reply = tuple[Message, bytes]
 
 
@@ -153,10 +155,13 @@ class Requests:
         return {}, b""
 
     async def _folders(self, message: Message) -> Reply:
+        url = message["url"]
         try:
-            return {"names": await self._transfers.ask(message["url"], self._client.folders)}, b""
+            return {"names": await self._transfers.ask(url, self._client.folders, _NOT_LISTED)}, b""
         except Fault as fault:
-            raise ShardError(fault.message(message["url"])) from None
+            if fault.kind == "missing":
+                raise ShardError(fault.message(url)) from None
+            return {"names": None, "reason": f"{without_secrets(url)} cannot be listed: {fault}. {fault.remedy}"}, b""
 
     async def _get(self, message: Message) -> Reply:
         """Answers about parts of blocks, which are fetched side by side."""

@@ -17,6 +17,10 @@ class RefusedError(ShardError):
     """An object that may not be read; of one that is not there, stores say the same to those who may not list it."""
 
 
+class UnlistedError(ShardError):
+    """Folders that cannot be listed: the store refuses it, or one of the keys below is not a path."""
+
+
 @dataclass(frozen=True)
 class ObjectInfo:
     """An object as its store describes it: URL, size in bytes, and what stands for its ETag and its time."""
@@ -123,7 +127,11 @@ class ObjectStore:
     def folders(self, url: str) -> list[str]:
         """Returns the names of the folders right below a URL, sorted.
 
+        Where a key below has a name that no folder can have, those that begin with "0" or later, as far as that helps.
+
         Raises:
+            UnlistedError: they cannot be listed, though they may be there.
+            ShardError: no answer came.
             ConfigError: the URL of a plain web server, which does not list what it has.
         """
         scheme, _, _ = urls.split(url)
@@ -133,6 +141,8 @@ class ObjectStore:
                 f"dataset with its configuration and version, such as name/config:1.0.0."
             )
         reply, _ = self.ask({"op": "folders", "url": url})
+        if reply["names"] is None:
+            raise UnlistedError(reply["reason"])
         return list(reply["names"])
 
     def fetch_ahead(self, objects: Sequence[str], stamps: Sequence[Stamp]) -> None:
