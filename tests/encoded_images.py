@@ -3,6 +3,7 @@
 import functools
 import io
 import itertools
+import re
 import struct
 from collections.abc import Mapping
 from importlib import resources
@@ -142,6 +143,7 @@ def _jpeg_images() -> dict[str, bytes]:
         "jpeg progressive": save(image, "JPEG", quality=92, progressive=True),
         "jpeg restart markers": save(image, "JPEG", quality=92, restart_marker_blocks=1),
         "jpeg progressive restart markers": save(image, "JPEG", progressive=True, restart_marker_rows=1),
+        "jpeg progressive without its last scans": first_scans(save(image, "JPEG", progressive=True), 4),
         "jpeg rgb": save(image, "JPEG", quality=92, keep_rgb=True),
         "jpeg grey": save(gray, "JPEG", quality=92),
         "jpeg grey progressive": save(gray, "JPEG", quality=92, progressive=True),
@@ -164,6 +166,12 @@ def _jpeg_images() -> dict[str, bytes]:
 def jpeg_segment(marker: int, payload: bytes) -> bytes:
     """Returns a segment of a JPEG."""
     return bytes([0xFF, marker]) + struct.pack(">H", len(payload) + 2) + payload
+
+
+def first_scans(image: bytes, num_scans: int) -> bytes:
+    """Returns a progressive JPEG without its other scans: well-formed, as one that was saved before they came."""
+    starts = [found.start() for found in re.finditer(rb"\xff\xda", image)]
+    return image[: starts[num_scans]] + b"\xff\xd9" if num_scans < len(starts) else image
 
 
 def behind_start(image: bytes, inserted: bytes) -> bytes:

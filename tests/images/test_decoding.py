@@ -238,6 +238,7 @@ def decoded_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("jpeg baseline", "RGB", "simplejpeg"),
         ("jpeg baseline", "L", "simplejpeg"),
         ("jpeg progressive", "RGBA", "simplejpeg"),
+        ("jpeg progressive without its last scans", "RGB", "Pillow"),
         ("jpeg grey", "RGB", "simplejpeg"),
         ("jpeg rgb", "RGB", "simplejpeg"),
         ("jpeg with junk at its end", "RGB", "simplejpeg"),
@@ -271,6 +272,7 @@ def test_the_fastest_decoder_that_can_decodes(name: str, mode: str | None, decod
     [
         ("jpeg baseline", "turbojpeg"),
         ("jpeg progressive", "turbojpeg"),
+        ("jpeg progressive without its last scans", "Pillow"),
         ("jpeg grey", "turbojpeg"),
         ("jpeg rgb", "turbojpeg"),
         ("jpeg with junk at its end", "turbojpeg"),
@@ -280,7 +282,7 @@ def test_the_fastest_decoder_that_can_decodes(name: str, mode: str | None, decod
     ],
 )
 @pytest.mark.parametrize("choice", ["auto", "turbojpeg"])
-def test_turbojpeg_decodes_all_but_what_is_flawed_or_cmyk(
+def test_turbojpeg_decodes_all_but_what_is_flawed_incomplete_or_cmyk(
     name: str, decoder: str, choice: str, decoded_by: list[str]
 ) -> None:
     decode(encoded_images()[name], jpeg_decoder=choice)

@@ -4,11 +4,11 @@ import io
 import struct
 
 import pytest
-from encoded_images import SIZE, behind_start, encoded_images, jpeg_segment, photograph, save
+from encoded_images import SIZE, behind_start, encoded_images, first_scans, jpeg_segment, photograph, save
 from image_writers import png_chunk, write_bmp
 from PIL import Image
 
-from tfds_torch.images.headers import Header, ImageFormat, read_header
+from tfds_torch.images.headers import Header, ImageFormat, has_all_scans, read_header
 
 WIDTH, HEIGHT = SIZE
 JPEG = save(photograph(), "JPEG")
@@ -107,6 +107,47 @@ def test_what_stands_before_the_frame_of_a_jpeg_is_passed_over(inserted: bytes) 
     assert header is not None
     assert header[:-1] == (ImageFormat.JPEG, HEIGHT, WIDTH, 3, 8)
     assert struct.unpack_from(">H", image, header.height_at) == (HEIGHT,)
+
+
+def test_a_jpeg_that_lacks_scans_is_told_from_a_whole_one() -> None:
+    found = {name: has_all_scans(image) for name, image in encoded_images().items() if name.startswith("jpeg")}
+    assert found == {name: name != "jpeg progressive without its last scans" for name in found}
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_blocks": 1}, {"subsampling": 0, "quality": 30}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_each_scan_of_a_progressive_jpeg_is_needed(mode: str, options: dict[str, int]) -> None:
+    image = save(photograph((90, 70)).convert(mode), "JPEG", progressive=True, **options)
+    num_scans = image.count(b"\xff\xda")
+    assert [has_all_scans(first_scans(image, number)) for number in range(1, num_scans + 1)] == [
+        number == num_scans for number in range(1, num_scans + 1)
+    ]
+
+
+PROGRESSIVE = save(photograph((90, 70)), "JPEG", progressive=True)
+LAST_SCAN = PROGRESSIVE.rindex(b"\xff\xda")
+
+
+@pytest.mark.parametrize(
+    ("image", "is_whole"),
+    [
+        pytest.param(PROGRESSIVE[:LAST_SCAN] + b"\xff\xff\xff" + PROGRESSIVE[LAST_SCAN:], True, id="fill"),
+        pytest.param(behind_start(PROGRESSIVE, jpeg_segment(0xE1, first_scans(PROGRESSIVE, 2))), True, id="a-preview"),
+        pytest.param(behind_start(first_scans(PROGRESSIVE, 2), jpeg_segment(0xE1, PROGRESSIVE)), False, id="preview"),
+        pytest.param(first_scans(PROGRESSIVE, 9) + PROGRESSIVE, False, id="another-image-behind-it"),
+        pytest.param(PROGRESSIVE.replace(b"\x03\x11\x01", b"\x02\x11\x01"), False, id="two-components-of-one-name"),
+        pytest.param(PROGRESSIVE[: LAST_SCAN + 5], False, id="cut"),
+        pytest.param(b"\xff\xd8\xff" + bytes(30), False, id="nothing"),
+    ],
+)
+def test_scans_are_counted_where_decoders_find_them(image: bytes, is_whole: bool) -> None:
+    assert has_all_scans(image) == is_whole
+
+
+def test_no_beginning_of_a_progressive_jpeg_has_all_scans_before_the_last_one() -> None:
+    found = [has_all_scans(PROGRESSIVE[:length]) for length in range(len(PROGRESSIVE) + 1)]
+    assert not any(found[: LAST_SCAN + 10])
+    assert found[-1]
 
 
 def test_behind_long_metadata_only_the_whole_image_tells() -> None:

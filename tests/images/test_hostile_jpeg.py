@@ -1,6 +1,7 @@
-"""JPEG that is flipped, lies or is of a rare kind: Pillow's pixels or an ImageDecodeError, whatever decodes."""
+"""JPEG that is flipped, lies, lacks scans or is of a rare kind: Pillow's pixels or an error, whatever decodes."""
 
 import ctypes
+import io
 import json
 import os
 from pathlib import Path
@@ -8,8 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import RunPython
-from encoded_images import HAS_TURBOJPEG, JPEG_DECODERS, decode, encoded_images, photograph, pillow_pixels, save
+from encoded_images import (
+    HAS_TURBOJPEG,
+    JPEG_DECODERS,
+    decode,
+    encoded_images,
+    first_scans,
+    jpeg_segment,
+    photograph,
+    pillow_pixels,
+    save,
+)
 from numpy.typing import NDArray
+from PIL import Image
 
 from tfds_torch.images.decoders import turbojpeg
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
@@ -163,6 +175,55 @@ def test_rare_kinds_are_errors_or_pillows_pixels(parameter: int, jpeg_decoder: s
     decoder = ImageDecoder(jpeg_decoder=jpeg_decoder)
     found = decoder.decode(image, decoder.read_header(image), (11, 20, 9, 17))
     np.testing.assert_array_equal(found, expected[11:20, 20:37])
+
+
+def check_windows(image: bytes, jpeg_decoder: str) -> None:
+    """Compares an image and some windows of it with Pillow's, in every mode and at every scale."""
+    for mode, shrink in (("RGB", 1), ("RGBA", 1), ("L", 1), ("RGB", 2), ("L", 4), ("RGB", 8)):
+        file: Image.Image = Image.open(io.BytesIO(image))
+        file.draft(None, (file.width // shrink, file.height // shrink))
+        wanted = np.asarray(file.convert(mode)).reshape(file.height, file.width, -1)
+        decoder = ImageDecoder(mode, jpeg_decoder=jpeg_decoder)
+        header = decoder.read_header(image)
+        np.testing.assert_array_equal(decoder.decode(image, header, shrink=shrink), wanted)
+        height, width = wanted.shape[0] // 3, wanted.shape[1] // 3
+        for top, left in ((0, 0), (height // 2, width + 3), (height * 2, width // 2)):
+            found = decoder.decode(image, header, (top, left, height, width), shrink)
+            np.testing.assert_array_equal(found, wanted[top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize("subsampling", [0, 1, 2, None], ids=["444", "422", "420", "grey"])
+def test_progressive_files_without_their_last_scans_have_pillows_pixels(
+    subsampling: int | None, jpeg_decoder: str
+) -> None:
+    """They are well-formed, and no decoder warns: libjpeg-turbo smooths what is missing, windows otherwise."""
+    photo = photograph((180, 130))
+    options = {} if subsampling is None else {"subsampling": subsampling}
+    photo = photo.convert("L") if subsampling is None else photo
+    image = save(photo, "JPEG", quality=90, progressive=True, **options)
+    for num_scans in range(1, image.count(b"\xff\xda") + 1):
+        check_windows(first_scans(image, num_scans), jpeg_decoder)
+
+
+def of_separate_scans(pixels: Image.Image, components: str) -> bytes:
+    """Returns a baseline JPEG with a scan for each component, of which only some are there."""
+    scans = {}
+    for number, channel in enumerate(pixels.convert("YCbCr").split(), 1):
+        grey = save(channel, "JPEG", quality=90)
+        frame, scan = grey.index(b"\xff\xc0"), grey.index(b"\xff\xda")
+        scans[number] = jpeg_segment(0xDA, bytes([1, number, 0, 0, 63, 0])) + grey[scan + 10 : -2]
+    size = pixels.height.to_bytes(2, "big") + pixels.width.to_bytes(2, "big")
+    three = jpeg_segment(0xC0, b"\x08" + size + b"\3" + b"".join(bytes([number, 0x11, 0]) for number in scans))
+    tables = grey[:frame] + three + grey[frame + 13 : scan]
+    return tables + b"".join(scans[int(number)] for number in components) + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+@pytest.mark.parametrize("components", ["123", "312", "12", "1", "23"])
+def test_baseline_files_of_several_scans_have_pillows_pixels(components: str, jpeg_decoder: str) -> None:
+    """Nothing is smoothed in them; a component that is missing is grey."""
+    check_windows(of_separate_scans(photograph((180, 130)), components), jpeg_decoder)
 
 
 @pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)

@@ -1,5 +1,6 @@
 """Sizes of encoded images, read from their headers: nothing is decoded before its size is known."""
 
+import re
 import struct
 from enum import IntEnum
 from typing import NamedTuple
@@ -16,7 +17,12 @@ _unpack_old_bmp = struct.Struct("<HHHH").unpack_from
 
 _JPEG_FRAMES = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
 _JPEG_TOP_DOWN = frozenset((0xC0, 0xC1))
+_JPEG_PROGRESSIVE = frozenset((0xC2, 0xCA))
 _JPEG_WITHOUT_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD9)))
+_JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
+_find_jpeg_marker = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]").search
+"""What can follow a scan: neither a stuffed byte, nor a restart marker, nor fill."""
+_ALL_COEFFICIENTS = (1 << 64) - 1  # Of a block, a bit each.
 
 _LEAST_SHRUNK_SIDE = 8  # Of a JPEG. Below, several scales of libjpeg-turbo give the same size.
 
@@ -98,6 +104,48 @@ def read_header(image: bytes) -> Header | None:
     if image.startswith(b"RIFF") and image[8:12] == b"WEBP":
         return _read_webp(image)
     return None
+
+
+def has_all_scans(image: bytes) -> bool:
+    """Whether a JPEG that is stored progressively has all bits of all coefficients; True of any other JPEG.
+
+    A file that was saved before its last scans came is well-formed, and no decoder warns. libjpeg-turbo smooths what is
+    missing: each version in its way, and otherwise beside a window than in the whole image.
+    """
+    missing: dict[int, int] = {}  # Component -> its coefficients that lack bits.
+    position, end = 2, len(image) - 10
+    while 0 <= position <= end:
+        marker = image[position + 1]
+        if image[position] != 0xFF or marker == 0xFF:
+            position = _next_jpeg_marker(image, position)
+            continue
+        start, position = position + 4, position + 2 + ((image[position + 2] << 8) | image[position + 3])
+        if marker == _JPEG_SCAN:
+            if position > len(image):
+                return False
+            first, last, bits = image[position - 3 : position]
+            if not bits & 15:  # No lower bits follow.
+                for component in image[start + 1 : position - 3 : 2]:
+                    missing[component] = missing.get(component, 0) & ~((2 << last) - (1 << first))
+                if not any(missing.values()):
+                    return True
+            position = _next_jpeg_marker(image, position)
+        elif marker in _JPEG_FRAMES:
+            if marker not in _JPEG_PROGRESSIVE:
+                return True
+            components = image[start + 6 : position : 3]
+            missing = dict.fromkeys(components, _ALL_COEFFICIENTS)
+            if len(missing) < len(components):
+                return False  # Scans do not tell which of them they are about.
+        elif marker == _JPEG_END or marker in _JPEG_WITHOUT_LENGTH:
+            return False
+    return False
+
+
+def _next_jpeg_marker(image: bytes, position: int) -> int:
+    """Returns where the next marker is behind coded bytes, or behind what decoders skip; -1: nowhere."""
+    found = _find_jpeg_marker(image, position)
+    return -1 if found is None else found.start()
 
 
 def is_indexed(image: bytes, header: Header) -> bool:

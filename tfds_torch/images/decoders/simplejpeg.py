@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.images.decoders.decoder import JPEG_END, NUM_CHANNELS, Pixels, Window, to_gray
-from tfds_torch.images.headers import Header
+from tfds_torch.images.headers import Header, has_all_scans
 
 try:
     import simplejpeg
@@ -30,8 +30,10 @@ _pack_height = struct.Struct(">H").pack_into
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
-    """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it."""
+    """Returns a window of a whole JPEG of 8 bits, grey or coloured, not CMYK; None: Pillow has to decode it."""
     if decode_jpeg is None or not header.is_plain_jpeg:
+        return None
+    if not header.height_at and not has_all_scans(image):
         return None
     is_converted = mode == "L" and header.channels == 3
     stored = "RGB" if is_converted else mode

@@ -29,7 +29,7 @@ from tfds_torch.images.decoders.turbojpeg_library import (
     TooOldError,
     candidates,
 )
-from tfds_torch.images.headers import Header
+from tfds_torch.images.headers import Header, has_all_scans
 
 _MARGIN = 2
 """Pixels around a window: colours are stored for every second pixel, and are mixed with those of their neighbours."""
@@ -134,9 +134,11 @@ def check_pixels(library: Library) -> None:
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
-    """Returns a window of a JPEG of 8 bits that is grey or coloured (not CMYK); None: Pillow has to decode it."""
+    """Returns a window of a whole JPEG of 8 bits, grey or coloured, not CMYK; None: Pillow has to decode it."""
     library = find().library
     if library is None or not header.is_plain_jpeg:
+        return None
+    if not header.height_at and not has_all_scans(image):
         return None
     handle: Handle | None = getattr(_of_thread, "handle", None)
     if handle is None:
