@@ -1,4 +1,4 @@
-"""Writers of PNG and BMP variants that Pillow reads and cannot write."""
+"""Writers of PNG, GIF and BMP variants that Pillow reads and cannot write."""
 
 import itertools
 import struct
@@ -52,6 +52,29 @@ def pack_samples(line: NDArray[np.uint16], bit_depth: int) -> bytes:
         return line.astype(">u2").tobytes()
     bits = (line.reshape(-1, 1) >> np.arange(bit_depth)[::-1]) & 1
     return np.packbits(bits.astype(np.uint8).reshape(-1)).tobytes()
+
+
+# GIF
+
+
+def write_gif(
+    size: tuple[int, int], palette: bytes, frames: Sequence[tuple[tuple[int, int, int, int], int, int]]
+) -> bytes:
+    """Returns a GIF of frames of one colour each, without compression.
+
+    Args:
+        size: width and height of the screen.
+        palette: red, green and blue of four colours.
+        frames: (left, top, width, height), number of the colour, and disposal of each.
+    """
+    parts = [b"GIF89a", struct.pack("<HHBBB", *size, 0x81, 0, 0), palette]
+    for place, colour, disposal in frames:
+        parts.append(b"\x21\xf9\x04" + bytes([disposal << 2, 10, 0, 0, 0]))
+        codes = [code for _ in range(place[2] * place[3]) for code in (4, colour)] + [5]  # 4 clears the table, 5 ends.
+        bits = sum(code << 3 * position for position, code in enumerate(codes))
+        data = bits.to_bytes((3 * len(codes) + 7) // 8, "little")
+        parts.append(b"\x2c" + struct.pack("<HHHHBB", *place, 0, 2) + bytes([len(data)]) + data + b"\0")
+    return b"".join(parts) + b"\x3b"
 
 
 # BMP

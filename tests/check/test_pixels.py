@@ -1,17 +1,22 @@
 """Pixels against Pillow's: what the loaders' own transforms give is close, and every other image is not."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from own_preprocess import Shade, SquareCrop
 from picture_fixtures import ENCODINGS, photograph
+from tfds_fixtures import write_numbered
 
+from tfds_torch.check import command
 from tfds_torch.check.pixels import PIXELS_PROMISE, Distance, judge_pixels, measure
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess, height_and_width
 from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 
@@ -186,3 +191,15 @@ def test_what_cannot_be_compared_is_not_judged() -> None:
     )
     assert isinstance(judge_pixels({}, ENCODED, IDS, None, plan()), NotJudged)
     assert isinstance(judge_pixels({5: np.zeros((1, 1, 1), np.uint8)}, ENCODED, IDS, None, plan()), NotJudged)
+
+
+def test_of_gifs_is_said_whose_frames_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_numbered(tmp_path, {"train": [9]})
+    path = tmp_path / "numbered" / "1.0.0" / "features.json"
+    features = json.loads(path.read_text())
+    features["featuresDict"]["features"]["image"]["image"]["shape"]["dimensions"].insert(0, "-1")
+    path.write_text(json.dumps(features))
+    assert ParserTfds(tmp_path, "numbered").gif_features == ["image"]
+    assert command.main(["--root", str(tmp_path), "--name", "numbered", "--workers", "0", "--epochs", "1"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Not judged: pixels are Pillow's: the dataset has no single image. The frames of 'image' are" in printed

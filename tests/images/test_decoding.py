@@ -382,13 +382,3 @@ def test_a_transparent_grey_is_found_at_every_bit_depth(bit_depth: int) -> None:
     image = write_png(samples, 0, bit_depth, [png_chunk(b"tRNS", struct.pack(">H", 1))])
     alpha = decode(image, "RGBA")[0, :, 3]
     assert np.flatnonzero(alpha == 0).tolist() == [1]
-
-
-@pytest.mark.parametrize(("kind", "channels"), [(0, 1), (2, 3)])
-def test_a_transparent_colour_of_16_bits_cannot_become_alpha(kind: int, channels: int) -> None:
-    samples = np.full((2, 2, channels), 0x1234, np.uint16)
-    image = write_png(samples, kind, 16, [png_chunk(b"tRNS", struct.pack(">H", 0x1235) * channels)])
-    assert (decode(image, "RGB") == 0x12).all()
-    with pytest.raises(ImageDecodeError) as caught:
-        decode(image, "RGBA")
-    assert str(caught.value) == "It has a transparent colour of 16 bits, which cannot be decoded as RGBA."

@@ -69,7 +69,7 @@ CHANNELS_AND_BITS = {
 
 def test_channels_and_bits_are_those_stored() -> None:
     headers = {name: read_header(encoded_images()[name]) for name in CHANNELS_AND_BITS}
-    assert {name: header and header[:-1] for name, header in headers.items()} == {
+    assert {name: header and header[:5] for name, header in headers.items()} == {
         name: (FORMATS[name.split()[0]], HEIGHT, WIDTH, *stored) for name, stored in CHANNELS_AND_BITS.items()
     }
 
@@ -105,8 +105,18 @@ def test_what_stands_before_the_frame_of_a_jpeg_is_passed_over(inserted: bytes) 
     image = behind_start(JPEG, inserted)
     header = read_header(image)
     assert header is not None
-    assert header[:-1] == (ImageFormat.JPEG, HEIGHT, WIDTH, 3, 8)
+    assert header[:5] == (ImageFormat.JPEG, HEIGHT, WIDTH, 3, 8)
     assert struct.unpack_from(">H", image, header.height_at) == (HEIGHT,)
+
+
+@pytest.mark.parametrize("marker", range(0xC0, 0xD0))
+def test_the_frame_of_a_jpeg_decides_whether_it_shrinks(marker: int) -> None:
+    header = read_header(JPEG.replace(b"\xff\xc0", bytes([0xFF, marker]), 1))
+    if marker in (0xC4, 0xC8, 0xCC):  # Not of frames.
+        assert header is None
+        return
+    assert header is not None
+    assert header.is_shrinkable is (marker not in (0xC3, 0xC7, 0xCB, 0xCF))
 
 
 def test_a_jpeg_that_lacks_scans_is_told_from_a_whole_one() -> None:

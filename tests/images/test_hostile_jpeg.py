@@ -23,8 +23,11 @@ from encoded_images import (
 from numpy.typing import NDArray
 from PIL import Image
 
+from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.decoders import turbojpeg
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
+from tfds_torch.images.preprocess import EvalPreprocess
+from tfds_torch.images.transform import BufferRows, ImageTransform
 
 ARITHMETIC, LOSSLESS, QUALITY, SUBSAMPLING = 14, 15, 3, 4  # Parameters of libturbojpeg's compressor.
 
@@ -224,6 +227,25 @@ def of_separate_scans(pixels: Image.Image, components: str) -> bytes:
 def test_baseline_files_of_several_scans_have_pillows_pixels(components: str, jpeg_decoder: str) -> None:
     """Nothing is smoothed in them; a component that is missing is grey."""
     check_windows(of_separate_scans(photograph((180, 130)), components), jpeg_decoder)
+
+
+@pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)
+def test_a_lossless_file_is_resized_as_pillow_resizes_it(jpeg_decoder: str) -> None:
+    """No decoder can shrink it: Pillow announces the smaller size and fails, simplejpeg writes beyond its memory."""
+    photo = photograph((320, 240))
+    image = compressed(np.ascontiguousarray(np.asarray(photo)), LOSSLESS)
+    try:
+        pillow_pixels(image, "RGB")
+    except OSError:
+        pytest.skip("this Pillow does not read them")
+    buffer, keys = ArrayBuffer((1, 24, 24, 3)), np.arange(1)
+    transform = ImageTransform("RGB", EvalPreprocess(24, crop_mode="squash", crop_pct=1.0), jpeg_decoder=jpeg_decoder)
+    transform.write([image], keys, [BufferRows(buffer, 0, 1)])
+    wanted = np.asarray(photo.resize((24, 24), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(buffer.pixels[0] - wanted).max() <= 1
+    decoder = ImageDecoder(jpeg_decoder=jpeg_decoder)
+    with pytest.raises(ValueError, match="A JPEG cannot be shrunk by 2 while it is decoded"):
+        decoder.decode(image, decoder.read_header(image), shrink=2)
 
 
 @pytest.mark.parametrize("jpeg_decoder", JPEG_DECODERS)

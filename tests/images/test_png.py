@@ -13,7 +13,7 @@ import pytest
 from encoded_images import decode, encoded_images, photograph, pillow_pixels, save, stored_mode, with_alpha
 from image_writers import png_chunk, write_png
 
-from tfds_torch.images.decoders import pillow, png
+from tfds_torch.images.decoders import png, png_16
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 
 IMAGES = {name: image for name, image in encoded_images().items() if name.startswith("png")}
@@ -78,10 +78,58 @@ def test_every_filter_is_undone_as_pillow_does() -> None:
 def test_grey_images_of_16_bits_keep_them_where_that_is_asked_for() -> None:
     image = filtered_png(0, 16, 61, 47)
     header = ImageDecoder("L").read_header(image)
-    found = pillow.decode_grey_16(image, header)
+    found = png_16.decode_numbers(image, header)
     assert (found.shape, found.dtype) == ((47, 61, 1), np.dtype(np.uint16))
     np.testing.assert_array_equal((found >> 8).astype(np.uint8), decode(image, "L"))
     assert (found & 255).std() > 50, "the lower bytes are there"
+
+
+@pytest.mark.parametrize("is_interlaced", [False, True])
+@pytest.mark.parametrize("kind", [0, 2, 4, 6])
+def test_all_16_bits_of_a_file_become_any_channels(kind: int, is_interlaced: bool) -> None:
+    """As tensorflow's decode_png(dtype=uint16) converts them."""
+    num_stored = {0: 1, 2: 3, 4: 2, 6: 4}[kind]
+    stored = np.random.default_rng(kind).integers(0, 65_536, (9, 11, num_stored)).astype(np.uint16)
+    image = write_png(stored, kind, 16, interlaced=is_interlaced)
+    header = ImageDecoder().read_header(image)
+    levels = stored[..., : 1 if kind in (0, 4) else 3].astype(np.int64)
+    red, green, blue = levels[..., 0], levels[..., levels.shape[-1] // 2], levels[..., -1]
+    grey = (9797 * red + 19_234 * green + 3737 * blue + 16_384 >> 15)[..., None]
+    opacity = stored[..., -1:] if kind in (4, 6) else np.full((9, 11, 1), 65_535)
+    wanted = {
+        1: grey,
+        2: np.dstack([grey, opacity]),
+        3: np.dstack([red, green, blue]),
+        4: np.dstack([red, green, blue, opacity]),
+    }
+    for num_channels, numbers in wanted.items():
+        found = png_16.decode_numbers(image, header, num_channels)
+        assert found.dtype == np.uint16
+        np.testing.assert_array_equal(found, numbers)
+    np.testing.assert_array_equal(png_16.decode_numbers(image, header), stored)
+
+
+@pytest.mark.parametrize("is_interlaced", [False, True])
+@pytest.mark.parametrize("kind", [0, 2])
+def test_a_transparent_colour_of_16_bits_is_compared_in_all_of_them(kind: int, is_interlaced: bool) -> None:
+    stored = np.full((5, 7, 1 if kind == 0 else 3), 0x1234, np.uint16)
+    stored[1, 2], stored[3, 4, -1] = 0x1235, 0x1235
+    transparent = png_chunk(b"tRNS", struct.pack(f">{stored.shape[-1]}H", *stored[1, 2].tolist()))
+    image = write_png(stored, kind, 16, [transparent], is_interlaced)
+    is_opaque = (stored != stored[1, 2]).any(axis=2)
+    assert is_opaque.sum() == (33 if kind == 0 else 34)
+    header = ImageDecoder().read_header(image)
+    for mode, channels in (("RGB", 3), ("L", 1), (None, stored.shape[-1])):
+        np.testing.assert_array_equal(decode(image, mode), np.full((5, 7, channels), 0x12))
+    wanted = np.dstack([np.full((5, 7, 3), 0x12, np.uint8), np.where(is_opaque, 255, 0)])
+    np.testing.assert_array_equal(decode(image, "RGBA"), wanted)
+    decoder, out = ImageDecoder("RGBA"), np.zeros((5, 7, 4), np.uint8)
+    decoder.decode_into(image, header, out)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(decoder.decode(image, header, (1, 2, 3, 4)), wanted[1:4, 2:6])
+    np.testing.assert_array_equal(
+        png_16.decode_numbers(image, header, 4)[..., 3], np.where(is_opaque, np.uint16(65_535), np.uint16(0))
+    )
 
 
 def test_a_png_in_many_chunks_and_with_bytes_behind_its_end_is_whole() -> None:

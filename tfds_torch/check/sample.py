@@ -20,6 +20,8 @@ from tfds_torch.check.reference import (
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.runtime.printable import quoted
 
 
 def read_compared(parser: CheckedParser, expected: Expectation, indices: Sequence[int]) -> list[ComparedExample]:
@@ -50,7 +52,7 @@ def judge_compared(
     expected, judged = ledger.expected, list[Promise | NotJudged]()
     if expected.mode == "index":
         judged.append(judge_tfds(parser, expected.ids, sample))
-    why_not = why_no_pixels or (None if parser.has_field("image") else "the dataset has no image")
+    why_not = why_no_pixels or (None if parser.has_field("image") else _describe_no_image(parser))
     if why_not is not None:
         judged.append(NotJudged(PIXELS_PROMISE, why_not))
     else:
@@ -76,6 +78,17 @@ def find_why_no_pixels(parser: CheckedParser, indices: Sequence[int]) -> str | N
     if changing is not None:
         return f"{changing.dataset_name} gives another image each time it is asked: it draws random numbers itself"
     return None
+
+
+def _describe_no_image(parser: CheckedParser) -> str:
+    datasets = [one for one in datasets_of(parser).values() if isinstance(one, ParserTfds)]
+    gifs = dict.fromkeys(quoted(key) for one in datasets for key in one.gif_features)
+    if not gifs:
+        return "the dataset has no image"
+    return (
+        f"the dataset has no single image. The frames of {', '.join(gifs)} are those of Pillow, which clears and "
+        f"undoes frames as browsers do, and TFDS does not: docs/preprocess.md"
+    )
 
 
 def _is_repeatable(parser: ParserMapStyle, indices: Sequence[int]) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.images.decoders.pillow import decode_stored
-from tfds_torch.images.decoders.png import decode_colours_16
+from tfds_torch.images.decoders.png_16 import decode_numbers
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import Header, ImageFormat, is_indexed, read_header
 
@@ -77,8 +77,8 @@ class BesideDecoder:
         if isinstance(image, np.ndarray):
             return image
         header = self._stored.read_header(image)
-        if header.bit_depth == 16 and header.format == ImageFormat.PNG and header.channels > 1:
-            return decode_colours_16(image, header)
+        if header.bit_depth == 16 and header.format == ImageFormat.PNG:
+            return decode_numbers(image, header)
         if header.bit_depth == 16 or has_other_numbers(image, header):
             return decode_stored(image, header)
         return self._stored.decode(image, header)

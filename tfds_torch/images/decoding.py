@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import jpeg, pillow, png, raw
+from tfds_torch.images.decoders import jpeg, pillow, png, png_16, raw
 from tfds_torch.images.decoders.decoder import (
     NUM_CHANNELS,
     Decoder,
@@ -30,7 +30,7 @@ CHANNELS: Mapping[str | None, int] = {None: 0, "L": 1, "RGB": 3, "RGBA": 4}
 """Mode of images -> number of channels; 0: as stored."""
 
 _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
-    ImageFormat.PNG: (png, pillow),
+    ImageFormat.PNG: (png, png_16, pillow),
     ImageFormat.GIF: (pillow,),
     ImageFormat.BMP: (pillow,),
     ImageFormat.WEBP: (pillow,),

@@ -17,6 +17,7 @@ _unpack_old_bmp = struct.Struct("<HHHH").unpack_from
 
 _JPEG_FRAMES = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
 _JPEG_TOP_DOWN = frozenset((0xC0, 0xC1))
+_JPEG_LOSSLESS = frozenset((0xC3, 0xC7, 0xCB, 0xCF))
 _JPEG_PROGRESSIVE = frozenset((0xC2, 0xCA))
 _JPEG_WITHOUT_LENGTH = frozenset((0x00, 0x01, *range(0xD0, 0xD9)))
 _JPEG_SCAN, _JPEG_END = 0xDA, 0xD9
@@ -63,6 +64,7 @@ class Header(NamedTuple):
         bit_depth: bits of a sample, or of a palette's index.
         height_at: where a JPEG that is decoded from top to bottom (not progressive, not lossless, not arithmetic) has
             its height, two bytes; 0 in any other image.
+        is_lossless: whether it is a lossless JPEG, which cannot be shrunk: simplejpeg would write beyond its memory.
     """
 
     format: ImageFormat
@@ -71,6 +73,7 @@ class Header(NamedTuple):
     channels: int
     bit_depth: int
     height_at: int = 0
+    is_lossless: bool = False
 
     @property
     def frame_end(self) -> int:
@@ -88,7 +91,7 @@ class Header(NamedTuple):
     @property
     def is_shrinkable(self) -> bool:
         """Whether every decoder can downsize it by 2, 4 or 8 while it decodes, which is faster: most JPEG."""
-        return self.is_plain_jpeg and min(self.height, self.width) >= _LEAST_SHRUNK_SIDE
+        return self.is_plain_jpeg and not self.is_lossless and min(self.height, self.width) >= _LEAST_SHRUNK_SIDE
 
 
 def read_header(image: bytes) -> Header | None:
@@ -171,7 +174,7 @@ def _read_jpeg(image: bytes) -> Header | None:
         if marker in _JPEG_FRAMES:
             bit_depth, height, width, channels = _unpack_jpeg_frame(image, position + 4)
             height_at = position + 5 if marker in _JPEG_TOP_DOWN else 0
-            return Header(ImageFormat.JPEG, height, width, channels, bit_depth, height_at)
+            return Header(ImageFormat.JPEG, height, width, channels, bit_depth, height_at, marker in _JPEG_LOSSLESS)
         if marker == 0xFF:  # Fill.
             position += 1
         elif marker in _JPEG_WITHOUT_LENGTH:

@@ -81,14 +81,6 @@ def decode_stored(image: bytes, header: Header) -> NDArray[Any]:
     return numbers if numbers.ndim == 3 else numbers[..., None]
 
 
-def decode_grey_16(image: bytes, header: Header) -> NDArray[np.uint16]:
-    """Returns uint16 [h, w, 1] of a grey PNG of 16 bits; an ImageDecodeError where it cannot be decoded."""
-    with _pillow_errors():
-        pixels = np.asarray(_load(image, header)).astype(np.uint16)
-        check_rows(image, pixels)
-    return pixels[..., None]
-
-
 @contextmanager
 def _pillow_errors() -> Iterator[None]:
     """Lets every error of Pillow's be an ImageDecodeError, but for a lack of memory."""
@@ -120,8 +112,6 @@ def _transparent(transparent: object, file: ImageFile, header: Header) -> object
     """Returns the transparent colour, grey level, or opacity of each colour of a palette, as Pillow converts it."""
     if header.format != ImageFormat.PNG:
         return transparent
-    if header.bit_depth == 16:
-        raise ImageDecodeError("It has a transparent colour of 16 bits, which cannot be decoded as RGBA.")
     if file.mode == "L" and isinstance(transparent, int):
         return transparent * (255 // ((1 << header.bit_depth) - 1))  # Pillow scales the pixels, and not this.
     return transparent

@@ -7,10 +7,8 @@ import struct
 import zlib
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, Window
 from tfds_torch.images.headers import Header
 
@@ -24,9 +22,6 @@ _MOST_KORNIA_PIXELS = 128 * 128
 
 _KINDS = {"L": (b"\x08\x00", "mono"), "RGB": (b"\x08\x02", "rgb"), "RGBA": (b"\x08\x06", "rgba")}
 """Mode -> bit depth and colour type of files that need no conversion, and kornia-rs's name of it."""
-
-_NAMES = {1: "mono", 3: "rgb", 4: "rgba"}
-"""Number of channels -> kornia-rs's name of the mode."""
 
 _END = b"\0\0\0\0IEND\xaeB`\x82"  # The last chunk. kornia-rs takes files that lack some of it.
 
@@ -59,30 +54,6 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
         return pixels[window]
     out[...] = pixels
     return out
-
-
-def decode_colours_16(image: bytes, header: Header) -> NDArray[np.uint16]:
-    """Returns uint16 [h, w, 3 or 4] of a PNG image of 16 bits: Pillow would drop the lower 8 bits.
-
-    Raises:
-        ImageDecodeError: it has other channels, or cannot be decoded.
-        ConfigError: kornia-rs is not installed.
-    """
-    check_chunks(image)  # kornia-rs takes files that lack their end.
-    if header.channels not in _NAMES:
-        raise ImageDecodeError(f"PNG images of {header.channels} channels of 16 bits cannot be read.")
-    try:
-        from kornia_rs.io import decode_image_png_u16
-    except ImportError:
-        raise ConfigError(
-            "The dataset has PNG images with colours of 16 bits, which the package kornia-rs decodes. Install it with: "
-            "pip install kornia-rs"
-        ) from None
-    try:
-        values: NDArray[np.uint16] = decode_image_png_u16(image, (header.height, header.width), _NAMES[header.channels])
-    except Exception as error:  # kornia-rs raises nothing more special.
-        raise ImageDecodeError(f"kornia-rs says: {str(error).rstrip('.')}.") from None
-    return values
 
 
 def check_chunks(image: bytes) -> None:

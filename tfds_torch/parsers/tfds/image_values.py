@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from tfds_torch.images.beside import has_other_numbers
-from tfds_torch.images.decoders.pillow import decode_grey_16, decode_stored
-from tfds_torch.images.decoders.png import decode_colours_16
+from tfds_torch.images.decoders.pillow import decode_stored
+from tfds_torch.images.decoders.png_16 import decode_numbers
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import Header
 
@@ -63,11 +63,7 @@ class ImageValues:
     def _decode_uint16(self, image: bytes, header: Header) -> NDArray[np.uint16]:
         if header.bit_depth != 16:
             return self._decoder.decode(image, header).astype(np.uint16) * 257  # 255 becomes 65,535.
-        wanted = self.shape[-1] or header.channels
-        values = decode_grey_16(image, header) if header.channels == 1 else decode_colours_16(image, header)
-        if header.channels == 4 and wanted == 3:
-            return values[:, :, :3]
-        return np.repeat(values, 3, axis=2) if (header.channels, wanted) == (1, 3) else values
+        return decode_numbers(image, header, self.shape[-1])
 
 
 def _decode_frames(image: bytes) -> NDArray[np.uint8]:

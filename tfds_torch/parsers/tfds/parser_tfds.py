@@ -26,7 +26,7 @@ from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, OptionalLabelField, is_image
 from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
-from tfds_torch.parsers.tfds.feature_tree import Leaf
+from tfds_torch.parsers.tfds.feature_tree import Leaf, list_leaves
 from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
 from tfds_torch.parsers.tfds.window_arguments import WindowArguments, check_read_mode, divide_preprocess
@@ -212,6 +212,12 @@ class ParserTfds(ParserBase):
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         fields = {field_name(key): spec for key, spec in self._fields.specs.items()}
         return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
+
+    @property
+    def gif_features(self) -> list[str]:
+        """The keys of features that are all frames of a GIF, uint8 `[frames, H, W, 3]`, as Pillow shows them."""
+        leaves = list_leaves(self._features)
+        return [key for key, leaf in leaves if is_image(leaf) and len(leaf.spec.shape) == 4]
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
         """Returns which boxes move with the image: those that the preprocess names, else those that are declared."""
