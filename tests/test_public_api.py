@@ -161,7 +161,7 @@ def test_parser_web_dataset_has_the_designed_parameters() -> None:
     assert positional["fields"] == {"image": "jpg;jpeg;png", "label": "cls"}
     of_beton = defaults(tfds_torch.ParserBeton, KEYWORD_ONLY)
     keyword_only = defaults(tfds_torch.ParserWebDataset, KEYWORD_ONLY)
-    assert keyword_only.pop("decoders") is None
+    assert (keyword_only.pop("decoders"), keyword_only.pop("missing")) == (None, "error")
     assert keyword_only == {name: of_beton[name] for name in keyword_only}
     assert set(of_beton) - set(keyword_only) == {"image_key", "target_key", "handlers"}
 

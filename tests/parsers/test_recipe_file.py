@@ -99,6 +99,7 @@ image_key = "picture"
 target_key = false
 class_map = { cat = 1, dog = 0 }
 fields = { x = "y" }
+missing = "none"
 [mixture.read]
 on_error = "replace"
 [mixture.windows]
@@ -183,6 +184,7 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "remote": (REMOTE, {"name": "a", "remote": RemoteOptions("~/scratch", 200_000_000, None, 10, 8, 5)}),
     "source": ("source = 'own:rows'\nimage_key = false", {"name": "own:rows", "source": "own:rows", "image_key": None}),
+    "tars": ("name = 'a.tar'\nmissing = 'skip'", {"name": "a.tar", "missing": "skip"}),
     "class map": ("name = 'x'\n[class_map]\na = 1\nb = 0", {"name": "x", "class_map": {"a": 1, "b": 0}}),
     "mixture": (
         MIXTURE,
@@ -202,6 +204,7 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
                     target_key=None,
                     class_map={"cat": 1, "dog": 0},
                     fields={"x": "y"},
+                    missing="none",
                     read=ReadOptions(on_error="replace"),
                     windows=Windows(stride=3),
                     transform=(HALVE,),

@@ -124,12 +124,12 @@ class ListField:
 
 @dataclass(frozen=True)
 class DecodedField(OneKeyField):
-    """Values that `decode_one` makes of the stored bytes, one by one; it raises ValueError."""
+    """Values that `decode_one` makes of the stored bytes, one by one; it raises ValueError. None stays None."""
 
     decode_one: Callable[[bytes], Any]
 
     def decode(self, columns: Columns) -> list[Any]:  # noqa: D102
-        return [self.decode_one(value) for value in columns[self.key]]
+        return [None if value is None else self.decode_one(value) for value in columns[self.key]]
 
 
 @dataclass(frozen=True)
@@ -302,11 +302,13 @@ class EncodedField(NamedTuple):
         decoder: makes the values of what is stored.
         kind: kind of the values.
         spec: FieldSpec of one value as the dataset declares it, or dictionaries of them; None: values of any form.
+        is_optional: whether some are None, or of a label of integers -100.
     """
 
     decoder: FieldDecoder
     kind: Literal["image", "text", "value"]
     spec: Any
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,12 @@ class CannotStoreError(Exception):
 
 def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
     """Returns how values of a declared form are stored; a first value (or None) shows how images are encoded."""
+    is_bytes = known.kind == "value" and isinstance(known.spec, FieldSpec) and known.spec.dtype is object
+    if known.is_optional and (known.kind == "image" or is_bytes):
+        raise CannotStoreError(
+            "some samples lack it, and a .beton file has neither images nor bytes that are None: leave out these "
+            "samples (missing='skip', parser.subset)"
+        )
     if known.kind == "image":
         if isinstance(value, np.ndarray):
             return BetonImage("raw") if name == "image" else _field_of_numbers(value)

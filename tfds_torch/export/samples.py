@@ -146,10 +146,11 @@ class ParserSamples(SampleSource):
 
     def _read(self, numbers: "np.typing.NDArray[np.int64]", fields: Sequence[str]) -> Iterator[Sample]:
         for example in self.parser.encoded_examples(self._numbers[numbers], fields):
-            own = {"image": example.image, "label": example.label}
-            yield Sample(
-                example.features | {name: value for name, value in own.items() if value is not None}, example.id
-            )
+            values = dict(example.features)
+            for name, value in (("image", example.image), ("label", example.label)):
+                if value is not None or name in fields:  # None of a sample that lacks it.
+                    values.setdefault(name, value)
+            yield Sample(values, example.id)
 
 
 class NumberedSamples(SampleSource):

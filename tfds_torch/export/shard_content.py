@@ -51,8 +51,7 @@ class TarContent:
                 if key in keys:
                     raise ConfigError("key='id' (--key id): another sample has the same id. Use key='number'.")
                 keys.add(key)
-            for member in self.members:
-                extension, content = member.encode(sample)
+            for extension, content in self._encode(sample):
                 tar.add(f"{key}.{extension}", content)
                 content_bytes += len(content)
             metrics.add_batch(1)
@@ -63,7 +62,7 @@ class TarContent:
         """Reads n samples, and returns the bytes that each takes in a shard, int64 [n]."""
         found = []
         for _, sample in self._samples(places, metrics):
-            found.append(sum(member_bytes(len(member.encode(sample)[1])) for member in self.members))
+            found.append(sum(member_bytes(len(content)) for _, content in self._encode(sample)))
             metrics.add_batch(1)
         return np.array(found, np.int64)
 
@@ -72,10 +71,19 @@ class TarContent:
         digest = hashlib.blake2b(digest_size=16)
         for place in places:
             for key, sample in self._samples(range(place, place + 1), metrics):
-                for member in self.members:
-                    extension, content = member.encode(sample)
+                for extension, content in self._encode(sample):
                     digest.update(f"{key}.{extension} {len(content)} ".encode() + content)
         return digest.hexdigest()
+
+    def _encode(self, sample: Any) -> list[tuple[str, bytes]]:
+        """Returns the members of a sample; a ConfigError: it would have none, and be none."""
+        found = [encoded for member in self.members if (encoded := member.encode(sample)) is not None]
+        if not found:
+            raise ConfigError(
+                "The sample has none of the exported fields, and a sample without a member does not exist. Leave it "
+                "out (missing='skip', parser.subset), or export a field that all samples have."
+            )
+        return found
 
     def _samples(self, places: range, metrics: StageMetrics) -> Iterator[tuple[str, Any]]:
         fields = [str(member.key) for member in self.members]

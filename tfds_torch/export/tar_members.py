@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from tfds_torch.export.field_choice import check_are_fields, sample_fields
 from tfds_torch.export.plan import safe_name
 from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.images.headers import READABLE_FORMATS
+from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.map_style.pixels import numbers_of
 from tfds_torch.storage.source import FieldSpec
@@ -64,19 +65,27 @@ class Member:
         kind: how values are stored: image, beside (another image than the sample's own), floats (an image of them, as
             npy), cls, txt, json, npy, bin; value: an array as npy, all else as json.
         dtype: of arrays; None: their own.
+        is_optional: whether a sample has no member where the value is None, or a class -100.
     """
 
     key: Any
     name: str
     kind: str
     dtype: Any = None
+    is_optional: bool = False
 
-    def encode(self, sample: Any) -> tuple[str, bytes]:
-        """Returns extension and content; a ConfigError: the sample has no such field, or another kind of value."""
+    def encode(self, sample: Any) -> tuple[str, bytes] | None:
+        """Returns extension and content; None: the sample has no such member.
+
+        Raises:
+            ConfigError: the sample has no such field, or another kind of value.
+        """
         try:
             value = sample[self.key]
         except (KeyError, IndexError, TypeError):
             raise ConfigError(f"The sample has no {quoted(self.key)}, as the first one had.") from None
+        if self.is_optional and (value is None or (self.kind == "cls" and value == PAD_LABEL)):
+            return None
         try:
             if is_tensor(value) and self.kind in ("image", "cls"):
                 value = np.asarray(value)
@@ -131,7 +140,8 @@ def choose_members(
                 kind, dtype = _kind_of_value(new.lower() if new.lower() in _BY_NAME else name, values[name], is_class)
             else:
                 kind, dtype = _kind_of_spec(known[name], is_class)
-            chosen.append(Member(key, new, kind, dtype))
+            is_optional = isinstance(own := (known or {}).get(name), EncodedField) and own.is_optional
+            chosen.append(Member(key, new, kind, dtype, is_optional))
         except CannotStoreError as error:
             refused.append(f"{quoted(name)}: {error}")
     for member in chosen:
@@ -155,7 +165,7 @@ def _named(member: Member, every: Sequence[Member], there: Sequence[Member]) -> 
     # Of the fields `image` and `png`, the latter has the extension without a name.
     is_taken = any(other.kind == member.kind and other.is_extension for other in every)
     has_none = _WITHOUT_NAME.get(member.name) == member.kind and not is_taken
-    named = Member(member.key, "" if has_none else safe_name(member.name), member.kind, member.dtype)
+    named = replace(member, name="" if has_none else safe_name(member.name))
     if not has_none and not named.name:
         raise CannotStoreError("its name is empty")
     # Readers of WebDataset take extensions in lower case.

@@ -159,7 +159,7 @@ class MixtureFields:
         fields = [parser.encoded_field(name) for parser in self._members.values()]
         array = description.array if fields[0].kind == "value" else None
         decoder = MixedField(encoded_key(name), self._of_members(name, [one.decoder for one in fields]), array)
-        return EncodedField(decoder, fields[0].kind, fields[0].spec)
+        return EncodedField(decoder, fields[0].kind, fields[0].spec, any(one.is_optional for one in fields))
 
     @property
     def _first(self) -> ParserBase:

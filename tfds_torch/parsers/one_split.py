@@ -17,12 +17,21 @@ _COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 def is_one_split(name: str) -> bool:
     """Whether a name is the path of a `.beton` file or of tars, which have no splits to choose from."""
-    return is_beton(name) or _names_tars(name)
+    return is_beton(name) or is_tars(name)
 
 
 def is_beton(name: str) -> bool:
     """Whether a name is the path of a `.beton` file."""
     return name.endswith(_BETON)
+
+
+def is_tars(name: str) -> bool:
+    """Whether a name is the path of tars, or the first one that its braces make is: `{a,b}.tar`, `{a.tar,b.tar}`."""
+    try:
+        name = next(expand_braces(name), name)
+    except ConfigError:  # Of braces that are not closed, which is said where tars are opened.
+        pass
+    return name.lower().endswith((_TAR, *_COMPRESSED_TARS))
 
 
 def open_one_split(name: str, **arguments: Any) -> ParserBeton | ParserWebDataset:
@@ -31,7 +40,7 @@ def open_one_split(name: str, **arguments: Any) -> ParserBeton | ParserWebDatase
     Args:
         name: of which `is_one_split` is true.
         arguments: as ParserTfds takes them, but for what only a dataset of TFDS has; of tars, an `image_key` or
-            `target_key` that is not the usual one is an extension.
+            `target_key` that is not the usual one is an extension, and `missing` is that of ParserWebDataset.
 
     Raises:
         ConfigError: arguments that cannot work.
@@ -62,15 +71,6 @@ def _open_tars(name: str, arguments: dict[str, Any]) -> ParserWebDataset:
         return ParserWebDataset(name, **arguments)
     extensions = {name: DEFAULT_EXTENSIONS[name] if key == name else key for name, key in keys.items() if key}
     return ParserWebDataset(name, extensions, **arguments)
-
-
-def _names_tars(name: str) -> bool:
-    """Whether a name is the path of tars, or the first one that its braces make is: `{a,b}.tar`, `{a.tar,b.tar}`."""
-    try:
-        name = next(expand_braces(name), name)
-    except ConfigError:  # Of braces that are not closed, which is said where tars are opened.
-        pass
-    return name.lower().endswith((_TAR, *_COMPRESSED_TARS))
 
 
 def _check_is_there(path: Path) -> None:

@@ -1,9 +1,13 @@
 """ParserWebDataset: the samples of WebDataset's tars as batches of numpy arrays."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from tfds_torch.engines.fields import (
     ClassLabelField,
@@ -15,18 +19,22 @@ from tfds_torch.engines.fields import (
     StoredField,
 )
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, stored_key
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
 from tfds_torch.parsers.remote_store import open_files
+from tfds_torch.parsers.undecoded import BytesField
 from tfds_torch.parsers.web_dataset_fields import (
     DEFAULT_EXTENSIONS,
+    MISSING,
     SPECS,
     Decoder,
     Kind,
     LabelField,
+    Missing,
+    OptionalLabelField,
     OwnDecoder,
     check_decoders,
     decode_array,
@@ -38,8 +46,9 @@ from tfds_torch.parsers.web_dataset_fields import (
     show_extensions,
     spec_of,
 )
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.arguments import check_choice, did_you_mean
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
@@ -50,6 +59,12 @@ from tfds_torch.storage.webdataset.source import WebDatasetSource
 SPLIT = "all"
 """The split of tars, for messages and states: they are one."""
 
+_logger = logging.getLogger(__name__)
+_NAME_IT = "name it in fields=, so that samples without it are left out; or "
+_NO_IMAGE = (
+    "leave out such samples with missing='skip' (no image of a batch is None), or read it as bytes or None with "
+    "decode={{{name}: False}}; or "
+)
 _DECODERS = {"json": decode_json, "array": decode_array, "text": decode_text}
 
 
@@ -88,11 +103,15 @@ class ParserWebDataset(ParserBase):
             place of what is done with it otherwise: {".msgpack": msgpack.unpackb}. Of several the longest one that an
             extension ends with is taken. What it raises is a CorruptRecordError with the example's key.
         remote: of URLs: how objects are fetched, and where they are cached. None: RemoteOptions().
+        missing: what is done with samples that lack a member of a field that others have. "error": they are named here.
+            "skip": they are left out, as by `subset`: lengths are exact, and `index` stays the number in the tars.
+            "none": the value is None, and a label of `cls` -100, as of an optional feature of TFDS; images must be in
+            all samples, but where `decode` gives their bytes. The log has their number, as has `num_incomplete`.
 
     Raises:
         ConfigError: an argument that cannot work, with what is there instead.
         ShardError: a tar is missing or compressed, or holds links, sparse files, split samples, or names that leave
-            their folder; some samples lack a field that others have.
+            their folder; some samples lack a field that others have, where `missing` does not say what to do.
         CorruptRecordError: a tar was cut, or is none.
     """
 
@@ -116,7 +135,9 @@ class ParserWebDataset(ParserBase):
         decode: Mapping[str, bool] | None = None,
         decoders: Mapping[str, Decoder] | None = None,
         remote: RemoteOptions | None = None,
+        missing: Missing = "error",
     ) -> None:
+        check_choice("missing", missing, MISSING)
         options = ParserOptions(
             shuffle=shuffle,
             is_training=is_training,
@@ -135,11 +156,17 @@ class ParserWebDataset(ParserBase):
         self._has_usual_fields = fields is DEFAULT_EXTENSIONS
         fields = name_fields(fields)
         paths, files = open_files(shard_paths(urls), remote, read)
-        tars: WebDatasetSource = source_type("webdataset")(paths, fields, files)
+        tars: WebDatasetSource = source_type("webdataset")(paths, fields, files, is_complete=missing == "error")
+        self._when_missing = missing
         self._decoders = check_decoders(decoders, tars.index.extensions)
         self._kinds = {name: kind_of(name, found, self._decoders) for name, found in tars.alternatives.items()}
+        self._num_incomplete = 0
+        if missing != "error":
+            self._subset = self._choose_samples(tars)
         image_key, target_key = (name if name in fields else None for name in ("image", "label"))
         super().__init__(tars, SPLIT, options, image_key, target_key)
+        for name in self._all_fields:
+            self._check_has_images(name)
         self.read_mode(World())
 
     @property
@@ -168,6 +195,16 @@ class ParserWebDataset(ParserBase):
         return self._tars.num_skipped
 
     @property
+    def num_incomplete(self) -> int:
+        """Samples that lack a member of a field: left out with missing="skip", and with "none" of None in part."""
+        return self._num_incomplete
+
+    @property
+    def has_optional_label(self) -> bool:
+        """Whether samples may have no label, which is -100 then; see `SplitDescription`."""
+        return self._kinds.get("label") == "label" and self._is_optional("label")
+
+    @property
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value."""
         fields = {name: spec_of(name, self._kinds[name]) for name in sorted(self._all_fields)}
@@ -190,11 +227,61 @@ class ParserWebDataset(ParserBase):
     def _kind_of(self, name: str) -> Kind:
         """Returns the description of a field; an extension without a field has its own name as one."""
         found = self._tars.alternatives_of(name)
-        if found and name not in self._kinds:
-            self._tars.check_field(name)
+        if found and name not in self._kinds and self._when_missing != "none":
+            remedy = {} if self._when_missing == "error" else {"remedy": _NAME_IT}
+            self._tars.check_field(name, None if self._subset is None else self._subset.numbers, **remedy)
         if not found or not self._tars.has(name):
             raise ConfigError(self._missing(name))
         return self._kinds.get(name) or kind_of(name, found, self._decoders)
+
+    def _choose_samples(self, tars: WebDatasetSource) -> Subset | None:
+        """Returns the samples that have all fields, where others are left out; None: all are read. Logs both numbers.
+
+        Raises:
+            ShardError: no sample has them all.
+        """
+        names = [name for name in self._kinds if tars.has(name)]
+        lacking = {name: number for name in names if (number := tars.num_without(name))}
+        if not lacking:
+            return None
+        complete = tars.complete(names)
+        self._num_incomplete = len(tars) - int(np.count_nonzero(complete))
+        shown = ", ".join(f"{quoted(name)} ({number:,} of {len(tars):,})" for name, number in lacking.items())
+        if self._when_missing == "skip" and not complete.any():
+            raise ShardError(
+                f"{tars.name}: no sample has all fields, and missing='skip' leaves out those that lack one: "
+                f"{shown} samples lack. Leave fields out of fields=, or read None for them with missing='none'."
+            )
+        what = "left out (missing='skip')" if self._when_missing == "skip" else "read with None (missing='none')"
+        _logger.warning(
+            "%s: samples that lack a member are %s: %d of %d. They lack %s.",
+            tars.name,
+            what,
+            self._num_incomplete,
+            len(tars),
+            shown,
+        )
+        return make_subset(complete, len(tars)) if self._when_missing == "skip" else None
+
+    def _is_optional(self, name: str) -> bool:
+        """Whether some samples lack a field, whose value is None then."""
+        return self._when_missing == "none" and 0 < self._tars.num_without(self._key(name)) < len(self._tars)
+
+    def _check_has_images(self, name: str) -> None:
+        """Raises ShardError where a sample lacks an image, and is not left out: nothing could stand for its pixels."""
+        if self._is_optional(name) and self._kind_of(self._key(name)) == "image" and not self.is_undecoded(name):
+            among = None if self._subset is None else self._subset.numbers
+            self._tars.check_field(self._key(name), among, _NO_IMAGE.format(name=quoted(name)))
+
+    def field(self, name: str) -> FieldDecoder:
+        """Returns how a field is decoded, or handed over as bytes; see `ParserFields`."""
+        decoder = super().field(name)
+        self._check_has_images(name)
+        return decoder
+
+    def _undecoded_field(self, name: str) -> BytesField | None:
+        found = super()._undecoded_field(name)
+        return found if found is None or not self._is_optional(name) else replace(found, is_optional=True)
 
     def _field(self, name: str) -> FieldDecoder:
         name = self._key(name)
@@ -209,7 +296,8 @@ class ParserWebDataset(ParserBase):
             return ImageField(name, self.image_mode) if name == "image" else ImageBesideField(name)
         if kind == "label":
             is_named = self._names is not None and name == "label"
-            return ClassLabelField(LabelField(name), len(self._names or ())) if is_named else LabelField(name)
+            labels = ClassLabelField(LabelField(name), len(self._names or ())) if is_named else LabelField(name)
+            return OptionalLabelField(labels) if self._is_optional(name) else labels
         own = decoder_of(self._tars.alternatives_of(name)[0], self._decoders) if kind == "own" else None
         if own is not None:
             return DecodedField(name, OwnDecoder(own))
@@ -226,12 +314,14 @@ class ParserWebDataset(ParserBase):
     def encoded_field(self, name: str) -> EncodedField:
         """Returns how a field is handed over as it is stored: images and texts as bytes; see ParserBase."""
         name = self._key(name)
-        decoder, kind = self._field(name), self._kind_of(name)
+        decoder, kind, is_optional = self._field(name), self._kind_of(name), self._is_optional(name)
+        self._check_has_images(name)
         if kind == "image":
-            return EncodedField(StoredField(name), "image", spec_of(name, kind))
+            return EncodedField(StoredField(name), "image", spec_of(name, kind), is_optional)
         if kind == "text":
-            return EncodedField(StoredField(name), "text", SPECS[kind])
-        return EncodedField(decoder, "value", None if kind in _DECODERS or kind == "own" else SPECS[kind])
+            return EncodedField(StoredField(name), "text", SPECS[kind], is_optional)
+        spec = None if kind in _DECODERS or kind == "own" else SPECS[kind]
+        return EncodedField(decoder, "value", spec, is_optional)
 
     def _find_undecoded(self) -> frozenset[str]:
         return super()._find_undecoded() if self.num_examples else frozenset()

@@ -16,7 +16,7 @@ from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.one_split import is_one_split, open_one_split
+from tfds_torch.parsers.one_split import is_one_split, is_tars, open_one_split
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
@@ -120,6 +120,7 @@ class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             without arguments, and returns what ParserMapStyle reads.
         fields: of windows: names of the user's own -> the features that they stand for, as in ParserTfds.
         transform: of windows: functions that make fields out of others, a table `[[transform]]` for each.
+        missing: of tars: what is done with samples that lack a member, as in ParserWebDataset; None: `error`.
     """
 
     name: str = ""
@@ -130,6 +131,7 @@ class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str | None = None
     fields: dict[str, str] | None = None
     transform: tuple[TransformConfig, ...] | None = None
+    missing: str | None = None
 
 
 class MemberKeys(Dataset, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -242,6 +244,11 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, **here))
         names = ["image_key", "target_key", *(one.name for one in fields(ParserOptions))]
         given = {name: getattr(self, name) for name in names}
+        if self.missing is not None and (self.source is not None or not is_tars(self.name)):
+            raise ConfigError(
+                f"missing={quoted(self.missing)} is of samples in tars that lack a member, and "
+                f"{quoted(self.source or self.name)} does not name tars. Leave it out."
+            )
         if self.source is not None or is_one_split(self.name):
             if found := [name for name in _OF_WINDOWS if getattr(self, name) is not None]:
                 raise ConfigError(
@@ -250,7 +257,8 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
             if self.source is not None:
                 return open_own_dataset(self.source, **given)
-            return open_one_split(self.name, **given, remote=remote)
+            of_tars = {} if self.missing is None else {"missing": self.missing}
+            return open_one_split(self.name, **given, remote=remote, **of_tars)
         if self.cameras is not None:
             of_image = {} if self.preprocess is None else {"image": self.preprocess}
             given["preprocess"] = {**self.cameras, **of_image}

@@ -14,13 +14,19 @@ BYTES_SPEC = FieldSpec((), object)
 
 @dataclass(frozen=True)
 class BytesField(OneKeyField):
-    """Values that come as the bytes that are stored, such as the files of images."""
+    """Values that come as the bytes that are stored, such as the files of images.
 
-    def decode(self, columns: Columns) -> list[bytes]:
+    Attributes:
+        is_optional: whether some may be None.
+    """
+
+    is_optional: bool = False
+
+    def decode(self, columns: Columns) -> list[bytes | None]:
         """Returns n values; raises ValueError where one is not stored as bytes."""
-        values = list(columns[self.key])
-        other = next((value for value in values if not isinstance(value, bytes)), None)
-        if other is not None:
+        values, allowed = list(columns[self.key]), (bytes, type(None)) if self.is_optional else (bytes,)
+        if not all(isinstance(value, allowed) for value in values):
+            other = next(value for value in values if not isinstance(value, allowed))
             raise ValueError(f"It is stored as {_kind_of(other)}, not as the bytes of a file.")
         return values
 

@@ -12,13 +12,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import OneKeyField
+from tfds_torch.engines.fields import FieldDecoder, OneKeyField
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import native
 from tfds_torch.storage.source import Columns, FieldSpec
+
+Missing = Literal["error", "skip", "none"]
+MISSING: tuple[Missing, ...] = ("error", "skip", "none")
+"""What is done with samples that lack a member of a field."""
 
 Kind = Literal["image", "label", "text", "json", "array", "bytes", "own"]
 Decoder = Callable[[bytes], Any]
@@ -161,6 +166,30 @@ class LabelField(OneKeyField):
         if label is None or not -(2**63) <= label < 2**63:
             raise ValueError(f"{_shown(text)} is not an integer of 64 bits.")
         return label
+
+
+@dataclass(frozen=True)
+class OptionalLabelField:
+    """Labels that some samples lack: these are -100, as those of TFDS's optional features that are None.
+
+    Attributes:
+        labels: decodes int64 [n] of the samples that have one.
+    """
+
+    labels: FieldDecoder
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return self.labels.keys
+
+    def decode(self, columns: Columns) -> NDArray[np.int64]:
+        """Returns int64 [n]; raises ValueError."""
+        (key,) = self.keys
+        stored = list(columns[key])
+        found = np.full(len(stored), PAD_LABEL, np.int64)
+        is_there = np.array([value is not None for value in stored], np.bool_)
+        found[is_there] = self.labels.decode({key: [value for value in stored if value is not None]})
+        return found
 
 
 def decode_text(stored: bytes) -> str:

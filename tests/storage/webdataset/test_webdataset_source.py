@@ -198,6 +198,20 @@ def test_a_sample_that_lacks_a_member_is_named(tmp_path: Path, cache_home: Path)
         WebDatasetSource(path, {"label": "cls"})
 
 
+def test_what_a_sample_lacks_is_none_and_never_another_member(tmp_path: Path, cache_home: Path) -> None:
+    files = [("1.cls", b"1"), ("2.cls", b"2"), ("2.txt", b"two"), ("3.txt", b"three"), ("4.cls", b"4")]
+    source = WebDatasetSource(write_tar(tmp_path / "a.tar", files), {"label": "cls", "text": "txt"}, is_complete=False)
+    read = source.read(np.array([3, 0, 2, 1, 0]), ["text", "label"])
+    assert read == {"text": [None, None, b"three", b"two", None], "label": [b"4", b"1", None, b"2", b"1"]}
+    source.announce(np.arange(4))
+    assert [source.num_without(name) for name in ("label", "text")] == [1, 2]
+    assert source.complete(["label", "text"]).tolist() == [False, True, False, False]
+    assert source.read(np.empty(0, np.int64), ["text"]) == {"text": []}
+    with pytest.raises(ShardError, match=r"sample '4' has no member \.txt .* 1 of 2 samples lack it"):
+        source.check_field("text", np.array([1, 3]))
+    source.check_field("text", np.array([1, 2]))
+
+
 def test_images_of_a_further_kind_are_read_once_it_is_named(tmp_path: Path, cache_home: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("2.gif", b"y")])
     with pytest.raises(

@@ -109,7 +109,8 @@ class WindowColumns:
                 "is an image: columns are the numbers and texts of all steps, read without a byte of an image. Images "
                 "come in batches()",
             )
-        decoder, _, spec = own_steps.encoded_field(name)
+        encoded = own_steps.encoded_field(name)
+        decoder, spec = encoded.decoder, encoded.spec
         is_of_steps = self.source.features.is_of_steps("/".join(found.path))
         if not self._has_one_size(found, decoder, spec, is_of_steps):
             raise self._refused(

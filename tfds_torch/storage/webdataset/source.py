@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
@@ -33,40 +34,57 @@ from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, text_o
 from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, TAR_REMEDY
 
 _logger = logging.getLogger(__name__)
+_REMEDY = "leave out such samples with missing='skip', or read None for what they lack with missing='none'; or "
+
+
+class _FieldMembers(NamedTuple):
+    """Where the values of a field lie.
+
+    Attributes:
+        members: int64 [N], of each sample the number of its member, or -1: it lacks one.
+        num_without: samples that lack one.
+    """
+
+    members: Int64Array
+    num_without: int
 
 
 class WebDatasetSource(ReadByNumber):
     """A `Source` of tars. Building it maps their index, which is built where there is none; see `open_index`.
 
-    Values are the bytes of members. An extension that is of no field can be read by its own name. A sample's id is its
-    key; where two tars hold the same key, it is `<tar>/<key>` for all samples, with the tar's path below the folder of
-    them all.
+    Values are the bytes of members, and None where a sample lacks one. An extension that is of no field can be read by
+    its own name. A sample's id is its key; where two tars hold the same key, it is `<tar>/<key>` for all samples, with
+    the tar's path below the folder of them all.
 
     Args:
         urls: paths or URLs of the tars, as `shard_paths` takes them.
         fields: name -> extension, or several with ";" between, of which a sample's first one is taken.
         files: where they lie.
+        is_complete: whether every sample must have the fields that others have.
 
     Raises:
         ConfigError: urls that name no tar, or no such field.
-        ShardError: a tar is missing, or holds what cannot be read by number; a sample lacks a field that others have.
+        ShardError: a tar is missing, or holds what cannot be read by number; a sample lacks a field that others have,
+            where it must not.
         CorruptRecordError: a tar was cut, or a file is not a tar.
     """
 
-    def __init__(self, urls: object, fields: Mapping[str, str], files: ShardFiles = LOCAL) -> None:
+    def __init__(
+        self, urls: object, fields: Mapping[str, str], files: ShardFiles = LOCAL, *, is_complete: bool = True
+    ) -> None:
         self.paths, self.files = shard_paths(urls), files
         self._blocks_of_order: int | None = None
         self._scanned: list[int] = []  # Tars that were fetched as wholes.
         self.alternatives = {name: _alternatives(name, extensions) for name, extensions in fields.items()}
         self._stamps = self._look()
         self._index: TarIndex | None = None
-        self._members: dict[str, Int64Array] = {}
+        self._members: dict[str, _FieldMembers] = {}
         self._reader: TarReader | None = None
         self._read_last: tuple[str, ...] = ()
         self._lock = ProcessLock()
         self._digest = self.index.digest
         self._report_skipped()
-        for name in fields:
+        for name in fields if is_complete else ():
             self.check_field(name)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,8 +170,19 @@ class WebDatasetSource(ReadByNumber):
         return self.alternatives.get(name) or ((name,) if name in self.index.extensions else ())
 
     def has(self, name: str) -> bool:
-        """Whether the samples have a field."""
-        return bool(len(self)) and bool(self._members_of(name)[0] >= 0)
+        """Whether the samples have a field, or some of them."""
+        return self._members_of(name).num_without < len(self)
+
+    def num_without(self, name: str) -> int:
+        """Returns how many samples lack a field."""
+        return self._members_of(name).num_without
+
+    def complete(self, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Returns which samples have all of some fields, bool [N]."""
+        found = np.ones(len(self), np.bool_)
+        for name in names:
+            found &= self._members_of(name).members >= 0
+        return found
 
     def check(self, streamed: Collection[str] | None = None) -> None:
         """Compares the tars with their sizes and times, and opens them; see `Source`."""
@@ -173,9 +202,9 @@ class WebDatasetSource(ReadByNumber):
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns encoded values of samples in the order asked; see `Source`."""
         index = self._checked(index)
-        members = [self._members_of(name)[index] for name in fields]
-        for name in fields:
-            if len(self) and not self.has(name):
+        of_fields = [self._members_of(name) for name in fields]
+        for name, own in zip(fields, of_fields, strict=True):
+            if 0 < len(self) == own.num_without:
                 wanted = " or ".join(f".{one}" for one in self.alternatives_of(name))
                 raise ConfigError(
                     f"{self.name}: no sample has the field {quoted(name)}, a member {wanted}. "
@@ -183,7 +212,11 @@ class WebDatasetSource(ReadByNumber):
                 )
         self._read_last = tuple(fields)
         # Together, because the members of a sample lie side by side.
-        found = self._opened().read(np.concatenate([np.empty(0, np.int64), *members]))
+        members = np.concatenate([np.empty(0, np.int64), *(own.members[index] for own in of_fields)])
+        found: list[Any] = self._opened().read(members[members >= 0])
+        if len(found) < len(members):
+            contents = iter(found)
+            found = [next(contents) if is_there else None for is_there in (members >= 0).tolist()]
         return {name: found[at * len(index) : (at + 1) * len(index)] for at, name in enumerate(fields)}
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
@@ -207,7 +240,8 @@ class WebDatasetSource(ReadByNumber):
         try:
             index = self._checked(index)
             if self._read_last:
-                self._opened().advise(np.concatenate([self._members_of(name)[index] for name in self._read_last]))
+                members = np.concatenate([self._members_of(name).members[index] for name in self._read_last])
+                self._opened().advise(members[members >= 0])
         except ShardError:
             pass
 
@@ -282,23 +316,32 @@ class WebDatasetSource(ReadByNumber):
             )
         return index
 
-    def _members_of(self, name: str) -> Int64Array:
-        """Returns int64 [N]: of each sample the member of a field, or -1."""
+    def _members_of(self, name: str) -> _FieldMembers:
         alternatives = self.alternatives_of(name)
         if not alternatives:
             raise ConfigError(
                 f"{self.name} has no field {quoted(name)}: its fields are {', '.join(self.alternatives)}."
             )
-        rows = self._members.get(name)
-        if rows is None:
-            rows = self._members[name] = self.index.members_of(alternatives)
-        return rows
+        found = self._members.get(name)
+        if found is None:
+            members = self.index.members_of(alternatives)
+            found = self._members[name] = _FieldMembers(members, int(np.count_nonzero(members < 0)))
+        return found
 
-    def check_field(self, name: str) -> None:
-        """Raises ShardError for a field that some samples have, and others lack."""
-        rows, alternatives = self._members_of(name), self.alternatives_of(name)
-        without = np.flatnonzero(rows < 0)
-        if not 0 < len(without) < len(rows):
+    def check_field(self, name: str, among: Int64Array | None = None, remedy: str = _REMEDY) -> None:
+        """Raises ShardError for a field that some samples have, and others lack.
+
+        Args:
+            name: of the field.
+            among: the samples that must have it, int64 [n]; None: all.
+            remedy: what to do, a part of the message.
+        """
+        (members, num_without), alternatives = self._members_of(name), self.alternatives_of(name)
+        if not 0 < num_without < len(members):
+            return
+        numbers = np.arange(len(members)) if among is None else among
+        without = numbers[members[numbers] < 0]
+        if not len(without):
             return
         index, wanted = int(without[0]), " or ".join(f".{one}" for one in alternatives)
         known = ";".join(alternatives)
@@ -306,10 +349,10 @@ class WebDatasetSource(ReadByNumber):
         has = ", ".join(repr(self.index.extensions[one]) for one in self.index.extension[held].tolist())
         raise ShardError(
             f"{self.describe(index)} has no member {wanted} for the field {quoted(name)}, as "
-            f"{len(rows) - len(without)} other samples have; it has {has}. {len(without)} of {len(rows)} samples lack "
-            f"it. Where the field goes by another extension as well, name its extension in "
-            f"fields={{{quoted(name)}: '{known};...'}}; otherwise leave the field out of fields=, or write the tars "
-            f"again with it."
+            f"{len(members) - num_without} other samples have; it has {has}. {len(without)} of {len(numbers)} samples "
+            f"lack it. Where the field goes by another extension as well, name its extension in "
+            f"fields={{{quoted(name)}: '{known};...'}}; otherwise {remedy}leave the field out of fields=, or write the "
+            f"tars again with it."
         )
 
     def _report_skipped(self) -> None:
