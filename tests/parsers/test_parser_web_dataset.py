@@ -296,6 +296,19 @@ def test_no_label_is_allowed_beside_class_names(tmp_path: Path) -> None:
     assert batch.label.tolist() == [-1, 4]
 
 
+def test_targets_are_those_of_the_extension_that_is_the_label(tmp_path: Path) -> None:
+    files = [(f"{n}.{name}", b"%d" % (n + more)) for n in range(3) for name, more in (("cls", 0), ("fine.cls", 10))]
+    path = write_tar(tmp_path / "a.tar", files)
+    assert ParserWebDataset(path, ["label"]).targets().tolist() == [0, 1, 2]  # Kept from here on.
+    assert ParserWebDataset(path, {"label": "fine.cls"}).targets().tolist() == [10, 11, 12]
+    assert list(ParserWebDataset(path, ["label"], decoders={"cls": twice}).targets()) == [0, 2, 4]
+    assert ParserWebDataset(path, ["label"]).targets().tolist() == [0, 1, 2]
+
+
+def twice(stored: bytes) -> int:
+    return 2 * int(stored)
+
+
 # Decoders of one's own
 
 

@@ -327,6 +327,14 @@ class ParserWebDataset(ParserBase):
         return super()._find_undecoded() if self.num_examples else frozenset()
 
     @property
+    def _stored_target(self) -> object:
+        return ("label", *self._tars.alternatives_of("label"))
+
+    @property
+    def _has_stored_targets(self) -> bool:
+        return self._has_integer_target  # Decoders of one's own may make other integers next time.
+
+    @property
     def _has_integer_target(self) -> bool:
         return self._kinds.get("label") == "label" and self._tars.has("label")
 

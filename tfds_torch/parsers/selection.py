@@ -132,7 +132,7 @@ class Selection(SplitDescription):
         self.check_fields(["label"])
         if self._source.obstacle is not None:
             raise ConfigError(f"targets: {self.dataset_name} is read as a stream: {self._source.obstacle}.")
-        kept = cache_file(self._source, self.target_key) if self._has_stored_targets else None
+        kept = cache_file(self._source, self._stored_target) if self._has_stored_targets else None
         found: Any = None if kept is None else load_targets(kept, len(self._source))
         if found is not None:
             found = found[self.indices]
@@ -205,6 +205,11 @@ class Selection(SplitDescription):
         None: a function of the user's makes it, of which nobody knows whether it is the same one next time.
         """
         return self.encoded_field(field).decoder.keys
+
+    @property
+    def _stored_target(self) -> object:
+        """What is stored behind `label`: the name of its feature, or of several."""
+        return self.target_key
 
     @property
     def _has_stored_targets(self) -> bool:
