@@ -157,6 +157,13 @@ def test_tars_are_known_by_their_ending_whatever_its_case_and_its_braces(name: s
     assert parser.num_examples == (9 if name == "B.TAR" else 18)
 
 
+def test_several_sets_of_tars_are_one_name(urls: str) -> None:
+    folder = Path(urls).parent
+    parser = open_parser(Config(name=f"{folder}/a-{{1..1}}.tar::{folder}/a-0.tar"))
+    assert isinstance(parser, ParserWebDataset)
+    assert [Path(path).name for path in parser.paths] == ["a-1.tar", "a-0.tar"]
+
+
 def test_a_damaged_tar_is_a_broken_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x" * 2000)])
     path.write_bytes(path.read_bytes()[:1800])

@@ -1,6 +1,7 @@
 """ParserWebDataset: WebDataset's tars as batches, with every promise of read mode `index`. No tensorflow."""
 
 import io
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,58 @@ def test_an_extension_that_some_samples_lack_is_named_when_it_is_asked_for(tmp_p
     parser = ParserWebDataset(path)
     with pytest.raises(ShardError, match=r"sample '1' has no member \.mp for the field 'mp', as 1 other samples"):
         parser.check_fields(["mp"])
+
+
+def names_of(*files: str) -> list[tuple[str, bytes]]:
+    return [(name, b"x") for name in files]
+
+
+DOTTED = names_of(*(f"{number:04d}.{number + 2}.jpg" for number in range(4)))
+IN_FOLDERS = names_of(*(f"{n:04d}/{name}" for n in range(3) for name in ("input.jpg", "label.cls", "target.jpg")))
+CLASS_FOLDERS = names_of(*(f"{label}/{n:04d}.jpg" for label in ("cat", "dog") for n in range(3)))
+BY_DOTS = r"A key ends at the first dot of a file's name, so that '2\.jpg', '3\.jpg', '4\.jpg', \.\.\. are extensions"
+BY_FOLDERS = (
+    r"The names 'input', 'label', 'target' repeat in every folder, .* '0000/input' is a sample of its own\. For one "
+    r"sample a folder, .* tar --sort=name --transform="
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "said"),
+    [
+        (DOTTED, {"image": "jpg"}, BY_DOTS),
+        (DOTTED, {"image": "jpeg"}, BY_DOTS),
+        (DOTTED, None, BY_DOTS),
+        ([*DOTTED[:1], ("2.jpg", b"x")], {"image": "jpg"}, r"it has '2\.jpg'.*so that '2\.jpg' is an extension: where"),
+        (names_of("1.seg.jpg", "2.seg.jpg"), {"image": "jpg"}, r"\. Did you mean 'seg\.jpg'\?$"),
+        (IN_FOLDERS, {"image": "input.jpg"}, BY_FOLDERS),
+        (IN_FOLDERS, {"image": "Input.JPG"}, BY_FOLDERS),
+        (IN_FOLDERS, None, BY_FOLDERS),
+        (
+            names_of("1/in.jpg", "2/in.jpg"),
+            {"image": "in.jpg"},
+            r"The name 'in' repeats .* the extension alone, 'jpg'\.",
+        ),
+        (CLASS_FOLDERS, {"image": "jpge"}, r"\. Did you mean 'jpg'\?$"),
+        (CLASS_FOLDERS, {"label": "cls"}, r"name one in fields=\{'label': \.\.\.\}\.$"),
+    ],
+)
+def test_an_error_says_what_the_names_in_the_tars_have_to_do_with_it(
+    files: Any, fields: Any, said: str, tmp_path: Path
+) -> None:
+    path = write_tar(tmp_path / "a.tar", files)
+    with pytest.raises((ConfigError, ShardError), match=said) as caught:
+        ParserWebDataset(path, **({} if fields is None else {"fields": fields}))
+    assert not re.search(r"Did you mean '\d\.jpg'", str(caught.value))
+
+
+def test_a_folder_for_each_sample_is_said_where_none_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = [(f"{n}/{name}", b"1") for n in range(3) for name in ("caption.txt", "facts.json")]
+    path = write_tar(tmp_path / "a.tar", files)
+    assert len(ParserWebDataset(path, ["txt", "json"], missing="none")) == 6
+    assert "The names 'caption', 'facts' repeat in every folder" in caplog.text
+    with pytest.raises(ShardError, match=r"no sample has all fields, .*The names 'caption', 'facts' repeat"):
+        ParserWebDataset(path, ["txt", "json"], missing="skip")
 
 
 JUNK = ["README", ".DS_Store", "._1.png", "__MACOSX/._1.png", "a/.DS_Store", "a/._1.png", "a/LICENSE", "2."]

@@ -250,7 +250,10 @@ def test_a_mixture_has_the_weights_of_its_members_or_by_sizes_or_none(tmp_path: 
 
 @pytest.mark.parametrize(
     ("name", "member"),
-    [("cifar10", "cifar10"), ("voc/2007:4.0.0", "voc"), ("/data/a.beton", "a"), ("x/b-{000..009}.tar", "b")],
+    [
+        *(("cifar10", "cifar10"), ("voc/2007:4.0.0", "voc"), ("/data/a.beton", "a"), ("x/b-{000..009}.tar", "b")),
+        *(("x/b-{0..3}.tar::y/c-{0..5}.tar", "b"), ("b.tar::c.tar", "b")),
+    ],
 )
 def test_a_member_without_a_name_has_that_of_its_dataset(name: str, member: str) -> None:
     assert MemberConfig(name=name).member_name == member

@@ -9,7 +9,7 @@ from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.web_dataset_fields import DEFAULT_EXTENSIONS
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.storage.remote.urls import is_object_url
-from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
+from tfds_torch.storage.webdataset.shard_paths import expand_urls, look_at, shard_paths
 
 _BETON, _TAR = ".beton", ".tar"
 _COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -26,9 +26,9 @@ def is_beton(name: str) -> bool:
 
 
 def is_tars(name: str) -> bool:
-    """Whether a name is the path of tars, or the first one that its braces make is: `{a,b}.tar`, `{a.tar,b.tar}`."""
+    """Whether a name is the path of tars, or the first one of several is: `{a,b}.tar`, `{a.tar,b.tar}`, `a.tar::b`."""
     try:
-        name = next(expand_braces(name), name)
+        name = next(expand_urls(name), name)
     except ConfigError:  # Of braces that are not closed, which is said where tars are opened.
         pass
     return name.lower().endswith((_TAR, *_COMPRESSED_TARS))

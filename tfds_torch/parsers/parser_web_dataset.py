@@ -53,6 +53,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.source import is_local, source_type
+from tfds_torch.storage.webdataset.name_hints import folder_hint, name_hint
 from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
@@ -79,8 +80,9 @@ class ParserWebDataset(ParserBase):
     hold the same key, all ids are `<tar>/<key>`.
 
     Args:
-        urls: paths or URLs of tars: one text, with braces as in "https://host/train-{000..099}.tar"; or a list of them.
-            See docs/remote-files.md about URLs (s3, gs, az, https, http).
+        urls: paths or URLs of tars: one text, with braces as in "https://host/train-{000..099}.tar", also several with
+            "::" between, "a-{0..3}.tar::b-{0..5}.tar"; or a list of them, taken as they are. See docs/remote-files.md
+            about URLs (s3, gs, az, https, http).
         fields: name -> extension, or several with ";" between: a sample's first one is taken; or a sequence of names,
             each of which is an extension, or `image` or `label`. The last part of an extension says how it is decoded:
             `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a text, `json` and `npy` as such; all
@@ -247,19 +249,22 @@ class ParserWebDataset(ParserBase):
         complete = tars.complete(names)
         self._num_incomplete = len(tars) - int(np.count_nonzero(complete))
         shown = ", ".join(f"{quoted(name)} ({number:,} of {len(tars):,})" for name, number in lacking.items())
+        hint = folder_hint(tars.index, [one for name in names for one in tars.alternatives[name]])
         if self._when_missing == "skip" and not complete.any():
             raise ShardError(
                 f"{tars.name}: no sample has all fields, and missing='skip' leaves out those that lack one: "
                 f"{shown} samples lack. Leave fields out of fields=, or read None for them with missing='none'."
+                f"{hint}"
             )
         what = "left out (missing='skip')" if self._when_missing == "skip" else "read with None (missing='none')"
         _logger.warning(
-            "%s: samples that lack a member are %s: %d of %d. They lack %s.",
+            "%s: samples that lack a member are %s: %d of %d. They lack %s.%s",
             tars.name,
             what,
             self._num_incomplete,
             len(tars),
             shown,
+            hint,
         )
         return make_subset(complete, len(tars)) if self._when_missing == "skip" else None
 
@@ -350,7 +355,7 @@ class ParserWebDataset(ParserBase):
             f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say "
             f"otherwise. The extensions in the tars are {show_extensions(there)}: name those that you want, as in "
             f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy "
-            f"are bytes."
+            f"are bytes.{name_hint(self._tars.index, [one for own in self._tars.alternatives.values() for one in own])}"
         )
 
     def _missing(self, name: str) -> str:
@@ -364,7 +369,7 @@ class ParserWebDataset(ParserBase):
         return (
             f"{self.dataset_name} has no field {quoted(name)}: no sample has a member .{' or .'.join(wanted)}. The "
             f"extensions in the tars are {there}: name one in fields={{{quoted(name)}: ...}}."
-            f"{did_you_mean(wanted[0], self._tars.index.extensions)}"
+            f"{name_hint(self._tars.index, wanted)}"
         )
 
     def _find_stored(self, name: str) -> tuple[object, bool]:

@@ -163,7 +163,8 @@ class MemberConfig(MemberKeys, frozen=True, kw_only=True, forbid_unknown_fields=
             return self.member
         if not is_one_split(self.name):
             return self.name.partition(":")[0].partition("/")[0]
-        file = self.name.rpartition("/")[2]  # Of several tars the part before their numbers.
+        first = self.name.partition(".tar::")[0]
+        file = first.rpartition("/")[2]  # Of several tars the part before their numbers.
         return file.partition("{")[0].partition(".")[0].rstrip("-_") or file
 
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from tfds_torch.engines.fields import FieldDecoder, OneKeyField
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import METADATA_FIELDS
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import native
 from tfds_torch.storage.source import Columns, FieldSpec
+from tfds_torch.storage.webdataset.name_hints import nearest
 
 Missing = Literal["error", "skip", "none"]
 MISSING: tuple[Missing, ...] = ("error", "skip", "none")
@@ -106,7 +106,7 @@ def check_decoders(decoders: object, there: Sequence[str]) -> Mapping[str, Decod
         if there and not any(one == extension or one.endswith(f".{extension}") for one in there):
             raise ConfigError(
                 f"decoders[{quoted(name)}]: no sample has a member .{extension}: the extensions in the tars are "
-                f"{show_extensions(there)}.{did_you_mean(extension, there)}"
+                f"{show_extensions(there)}.{nearest(extension, there)}"
             )
         found[extension] = decoder
     return found

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from webdataset import shardlists
 
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.storage.webdataset import shard_paths as paths
-from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, shard_paths
+from tfds_torch.storage.webdataset.shard_paths import expand_braces, expand_urls, look_at, shard_paths
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,35 @@ from tfds_torch.storage.webdataset.shard_paths import expand_braces, look_at, sh
 )
 def test_braces_are_expanded_as_in_a_shell(pattern: str, names: list[str]) -> None:
     assert list(expand_braces(pattern)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a-{0..1}.tar::b-{0..2}.tar", ["a-0.tar", "a-1.tar", "b-0.tar", "b-1.tar", "b-2.tar"]),
+        ("s3://b/a-{0..1}.tar::gs://c/{x,y}.tar", ["s3://b/a-0.tar", "s3://b/a-1.tar", "gs://c/x.tar", "gs://c/y.tar"]),
+        ("a.tar::b/c.tar::d.tar", ["a.tar", "b/c.tar", "d.tar"]),
+        ("http://[::1]:80/a-{0..1}.tar", ["http://[::1]:80/a-0.tar", "http://[::1]:80/a-1.tar"]),
+        ("http://[fe80::1]/a.tar::http://[::2]/b.tar", ["http://[fe80::1]/a.tar", "http://[::2]/b.tar"]),
+        ("a::b-{0..1}.tar", ["a::b-0.tar", "a::b-1.tar"]),
+    ],
+)
+def test_parts_with_two_colons_between_are_those_of_webdataset(text: str, names: list[str]) -> None:
+    assert list(expand_urls(text)) == names
+    if "[" not in text and "a::" not in text:
+        assert shardlists.expand_urls(text) == names
+
+
+def test_the_tars_of_all_parts_are_read_in_their_order(tmp_path: Path) -> None:
+    text = f"{tmp_path}/a-{{0..1}}.tar::{tmp_path}/b.tar"
+    assert shard_paths(text) == tuple(str(tmp_path / name) for name in ("a-0.tar", "a-1.tar", "b.tar"))
+    assert shard_paths([f"{tmp_path}/a::b.tar"]) == (f"{tmp_path}/a::b.tar",)
+    with pytest.raises(ConfigError, match=r"a-1\.tar' is named twice"):
+        shard_paths("a-{0..1}.tar::a-1.tar")
+    with pytest.raises(ConfigError, match="names no tar"):
+        shard_paths("a.tar::")
+    with pytest.raises(ConfigError, match=r"'simplecache::s3://b/a\.tar' is neither a file of this machine nor a URL"):
+        shard_paths("simplecache::s3://b/a.tar")
 
 
 PIECES = st.recursive(
@@ -56,7 +86,14 @@ def test_too_many_names_are_an_error_before_memory_is_taken(monkeypatch: pytest.
     assert paths._MOST_PATHS == 1_000_000
     monkeypatch.setattr(paths, "_MOST_PATHS", 1000)
     many = "{" + 5000 * "9" + "..0}"
-    for pattern in ("a-{0..999999999999}.tar", "{0..40}{0..40}", "{{0..999999}{0..999999},x}", "{a,b}" * 60, many):
+    for pattern in (
+        "{0..600}.tar::{0..600}.tar",
+        "a-{0..999999999999}.tar",
+        "{0..40}{0..40}",
+        "{{0..999999}{0..999999},x}",
+        "{a,b}" * 60,
+        many,
+    ):
         with pytest.raises(ConfigError, match="makes more than 1,000 names"):
             shard_paths(pattern)
 

@@ -1,5 +1,6 @@
 """The paths of tars, from one text with braces or from a list, and whether they are there."""
 
+import itertools
 import math
 import os
 import re
@@ -21,6 +22,7 @@ _SHOWN = 200
 _MOST_DIGITS = 18
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?")
 _MISTYPED_RANGE = re.compile(r"\s*(-?\w+)\s*(?:\.+|-|:)\s*(-?\w+)\s*")
+_BETWEEN = re.compile(r"::(?![0-9A-Fa-f:.]*\])")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
@@ -28,16 +30,16 @@ def shard_paths(urls: object) -> tuple[str, ...]:
     """Returns the absolute paths of tars, or their URLs, in the order of their samples.
 
     Args:
-        urls: one text, in which braces are expanded as a shell does: `train-{000..099}.tar`, `{train,val}.tar`; or a
-            path or URL, or a sequence of these, which are taken as they are. `~` is the home folder; a leading `file:`
-            is left out.
+        urls: one text, as `expand_urls` takes it: `train-{000..099}.tar`, `{train,val}.tar`, `a-{0..3}.tar::b.tar`; or
+            a path or URL, or a sequence of these, which are taken as they are. `~` is the home folder; a leading
+            `file:` is left out.
 
     Raises:
         ConfigError: it is none of these, is empty, names a tar twice, is of no scheme that is read, or braces are not
             closed.
     """
     if isinstance(urls, str):
-        found = list(expand_braces(urls))
+        found = list(expand_urls(urls))
     elif isinstance(urls, os.PathLike):
         found = [_text(urls, urls)]
     elif isinstance(urls, Sequence) and not isinstance(urls, bytes | bytearray):
@@ -65,6 +67,23 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
     return tuple(stamp_of(shard_status(path, TAR_REMEDY)) for path in paths)
 
 
+def expand_urls(text: str) -> Iterator[str]:
+    """Expands a text as WebDataset does: parts with `::` between them, and the braces of each.
+
+    The `::` of an IPv6 address, `https://[::1]/a.tar`, is left, and that of fsspec's chains, `simplecache::s3://b/a.tar`.
+
+    Raises:
+        ConfigError: as `expand_braces` raises it; all names together are counted.
+    """
+    parts = _BETWEEN.split(text)
+    if any(part.isidentifier() for part in parts):
+        parts = [text]
+    names = [expand_braces(part) for part in parts]
+    if len(parts) > 1 and sum(map(_count_names, parts)) > _MOST_PATHS:
+        raise _too_many(text)
+    return itertools.chain.from_iterable(names)
+
+
 def expand_braces(pattern: str) -> Iterator[str]:
     """Expands braces as a shell does: `{a,b}`, `{000..009}`, `{0..90..10}`, `{a..f}`; also inside of each other.
 
@@ -79,7 +98,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
             f"Give a list of paths."
         )
     if _count_names(pattern) > _MOST_PATHS:
-        raise ConfigError(f"urls={quoted(pattern)} makes more than {_MOST_PATHS:,} names.")
+        raise _too_many(pattern)
     try:
         return iter(braceexpand.braceexpand(pattern, escape=False))
     except ValueError:
@@ -87,6 +106,10 @@ def expand_braces(pattern: str) -> Iterator[str]:
             f"urls={quoted(pattern)}: a brace is not closed, or not opened. Write train-{{000..099}}.tar; for a file "
             f"with braces in its name, give a list of paths."
         ) from None
+
+
+def _too_many(text: str) -> ConfigError:
+    return ConfigError(f"urls={quoted(text)} makes more than {_MOST_PATHS:,} names.")
 
 
 def _count_names(pattern: str) -> int:

@@ -28,6 +28,7 @@ from tfds_torch.storage.source import (
     not_found,
     such_as,
 )
+from tfds_torch.storage.webdataset.name_hints import dot_hint, folder_hint
 from tfds_torch.storage.webdataset.reader import TarReader
 from tfds_torch.storage.webdataset.shard_paths import look_at, shard_paths
 from tfds_torch.storage.webdataset.tar_index import TarIndex, open_index, text_of
@@ -352,8 +353,15 @@ class WebDatasetSource(ReadByNumber):
             f"{len(members) - num_without} other samples have; it has {has}. {len(without)} of {len(numbers)} samples "
             f"lack it. Where the field goes by another extension as well, name its extension in "
             f"fields={{{quoted(name)}: '{known};...'}}; otherwise {remedy}leave the field out of fields=, or write the "
-            f"tars again with it."
+            f"tars again with it.{self._hint(alternatives, held)}"
         )
+
+    def _hint(self, wanted: Sequence[str], held: slice) -> str:
+        """Returns what the name of a sample has to do with extensions that it lacks; its members are held."""
+        ends = tuple(f".{extension}" for extension in wanted)
+        own = [self.index.extensions[one] for one in self.index.extension[held].tolist()]
+        alike = [one for one in own if one.endswith(ends)]
+        return folder_hint(self.index, wanted) or (dot_hint(alike) if alike else "")
 
     def _report_skipped(self) -> None:
         """Logs how many files belong to no sample; raises ShardError where no file belongs to one."""
