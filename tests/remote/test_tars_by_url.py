@@ -123,6 +123,28 @@ def test_the_pass_that_indexes_tars_keeps_to_a_small_cache(
     assert fetched(faulty_server) - indexed <= size_of(tars)
 
 
+@pytest.mark.parametrize("missing", ["skip", "none"])
+def test_what_samples_lack_is_the_same_by_url(serve: Serve, missing: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    for tar, share in enumerate(np.array_split(np.arange(60), 3)):
+        samples = [sample_of(number) for number in share.tolist()]
+        for number, sample in zip(share.tolist(), samples, strict=True):
+            for name, every in (("txt", 3), ("cls", 5)):
+                if not number % every:
+                    del sample[name]
+        write_samples(folder / f"a-{tar}.tar", samples)
+
+    def read(where: str | Path) -> list[Any]:
+        text, fields = f"{where}/a-{{0..1}}.tar::{where}/a-2.tar", {"label": "cls", "text": "txt"}
+        given: dict[str, Any] = {"is_training": True, "batch_size": 8, "read": BLOCKS, "missing": missing}
+        parser = ParserWebDataset(text, fields, remote=RemoteOptions(cache_dir=tmp_path / "cache"), **given)
+        batches = parser.batches(epoch=1, fields=("label", "text"))
+        return [(batch.index.tolist(), batch.label.tolist(), batch.features["text"]) for batch in batches]
+
+    assert read(serve(folder)) == read(folder)
+
+
 def test_indexing_shows_its_progress(serve: Serve, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
