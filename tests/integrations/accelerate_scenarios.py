@@ -1,6 +1,7 @@
 """What ranks do with Hugging Face Accelerate. Each function is one life of every rank; results are plain values."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,47 @@ def evaluate(accelerator: Accelerator, loader: Iterable[Any]) -> list[list[int]]
     return gathered
 
 
+def gather_losses(root: str) -> dict[str, list[float]]:
+    """The mean of what every batch's mean is repeated and gathered to, and the numbers that are gathered, by loader."""
+
+    def make_batched(_: str, world: World | None = None) -> "DataLoader[Any]":
+        parser = ParserTfds(root, "photos", is_training=False, batch_size=BATCH_SIZE)
+        fields = ("index", "label", "valid")
+        return DataLoader(ImageDataset(parser, fields=fields, batched=True, world=world), None)
+
+    accelerator = make_accelerator()
+    num_ranks = accelerator.num_processes
+    warnings.filterwarnings("ignore", "range has 61 items, and 2 ranks")
+    loaders = {
+        "Loader": make_ours(root, False),
+        "Loader with a worker": make_ours(root, False, 1),
+        "a Loader that reads everything": create_loader(make_dataset(root, False, World())),
+        "DataLoader": make_plain(root, False),
+        "DataLoader with workers": make_plain(root, False, 2),
+        "DataLoader that reads everything": DataLoader(make_dataset(root, False, World()), BATCH_SIZE),
+        "DataLoader of batches": make_batched(root),
+        "own dataset": create_loader(range(61), batch_size=BATCH_SIZE),
+    }
+    if num_ranks == 1:
+        plain = ParserTfds(root, "photos", is_training=False)  # It plans single examples.
+        loaders["DataLoader of other batches"] = DataLoader(ImageDataset(plain, fields=LEDGER), BATCH_SIZE)
+        whole = make_dataset(root, False)
+        loaders["DataLoader that drops the last"] = DataLoader(whole, BATCH_SIZE, drop_last=True)
+    prepared = {name: accelerator.prepare(loader) for name, loader in loaders.items()}
+    prepared["skipped"] = accelerator.skip_first_batches(accelerator.prepare(make_batched(root)), 1)
+    result = {}
+    for name, loader in prepared.items():
+        means, numbers = [], []
+        for batch in loader:
+            index = batch if name == "own dataset" else batch[0]
+            valid = torch.ones_like(index, dtype=torch.bool) if name == "own dataset" else batch[2]
+            mean = index[valid].double().mean()  # NaN where all is padding.
+            means.append(accelerator.gather_for_metrics(mean.repeat(BATCH_SIZE)))
+            numbers.append(accelerator.gather_for_metrics(index))
+        result[name] = [torch.cat(means).mean().item(), *torch.cat(numbers).tolist()]
+    return result
+
+
 def train_with_workers(root: str) -> dict[str, Any]:
     """Epochs of persistent workers, and evaluation."""
     accelerator = make_accelerator()
@@ -157,6 +199,8 @@ def use_settings(root: str) -> dict[str, Any]:
     result["skipped"] = rows_of(accelerator.skip_first_batches(skipped, 2))
     skipped.set_epoch(0)
     result["not skipped"] = rows_of(skipped)
+    stateful = make_accelerator(config={"use_stateful_dataloader": True})
+    result["refused"]["stateful"] = complaint(stateful.prepare, make_plain(root, True))
     ours = accelerator.prepare(make_ours(root, True))
     result["refused"]["skip"] = complaint(accelerator.skip_first_batches, ours, 2)
     return result
@@ -290,3 +334,22 @@ def save_plain(root: str, folder: str) -> dict[str, str]:
     for _ in loader:
         within = complaint(accelerator.save_state, folder)
     return {"before": before, "within": within, "after": complaint(accelerator.save_state, folder)}
+
+
+def go_on_stateful(root: str, folder: str, make_loader: Callable[..., Any], num_workers: int) -> dict[str, Any]:
+    """What comes after a state that is saved and loaded with use_stateful_dataloader, and what should."""
+    config = {"use_stateful_dataloader": True}
+    warnings.simplefilter("ignore", UserWarning)  # torchdata calls what torch has deprecated.
+    accelerator = make_accelerator(config=config)
+    loader = accelerator.prepare(make_loader(root, True, num_workers))
+    expected = []
+    for number, batch in enumerate(loader, 1):
+        if number == 2:
+            accelerator.save_state(folder)
+        if number > 2:
+            expected.append(batch)
+    following = rows_of(loader)
+    accelerator = make_accelerator(config=config)
+    loader = accelerator.prepare(make_loader(root, True, num_workers))
+    accelerator.load_state(folder)
+    return {"expected": [rows_of(expected), following], "found": [rows_of(loader), rows_of(loader)]}

@@ -88,6 +88,26 @@ def test_gather_for_metrics_gives_every_valid_example_once_on_every_rank(ranks: 
     assert [all_indices(epoch) for epoch in first] == [list(range(NUM_PHOTOS))] * 2
 
 
+@pytest.mark.parametrize("num_ranks", [1, NUM_RANKS])
+def test_a_loss_that_is_repeated_and_gathered_weighs_the_short_last_batch_by_its_examples(
+    run_forked_ranks: RunRanks, data_root: Path, num_ranks: int
+) -> None:
+    """The mean of 0 to 60 is 30; the last batch, counted as a full one, would make it more."""
+    found = run_forked_ranks(scenarios.gather_losses, num_ranks, str(data_root))
+    assert len(found) == num_ranks
+    for rank in found:
+        assert len(rank) == (9 if num_ranks == NUM_RANKS else 11)
+        for name, (mean, *numbers) in rank.items():
+            first = {"skipped": num_ranks * BATCH_SIZE}.get(name, 0)
+            last = 56 if name == "DataLoader that drops the last" else NUM_PHOTOS
+            copies = num_ranks if "everything" in name else 1
+            assert sorted(numbers) == sorted(list(range(first, last)) * copies), name
+            total: float = sum(range(first, last))
+            if name == "own dataset" and num_ranks == NUM_RANKS:  # Filled: the means are Accelerate's own, too.
+                total += 5 * (sum(range(56, 61)) + 0 + 1 + 2) / BATCH_SIZE - sum(range(56, 61))
+            assert mean == pytest.approx(total / (last - first)), name
+
+
 def test_gradients_are_synchronised_at_the_end_of_a_prepared_loader(ranks: Ranks) -> None:
     assert [rank["synchronised"] for rank in ranks] == [[[False, False, True, True]] * 2] * NUM_RANKS, (
         "every third batch, and the last"
@@ -108,6 +128,7 @@ def test_settings_that_do_not_share_examples_out_change_nothing(run_forked_ranks
         assert len(rank["skipped"]) == 2
         said = rank["refused"]
         assert "load_state has restored its position" in said.pop("skip")
+        assert "without workers: Accelerate reads a batch ahead" in said.pop("stateful")
         assert len(said) == 4
         for name, message in said.items():
             assert message.startswith(f"ConfigError: Accelerate was asked for {name.split()[0]}=True"), message
@@ -200,6 +221,27 @@ def test_a_saved_state_of_a_dataset_of_ones_own_goes_on_exactly(
     (alone,) = run_forked_ranks(scenarios.load_numbers, 1, folder, NUM_RANKS * BATCH_SIZE)
     assert alone == [[*first, *second] for first, second in zip(*saved, strict=True)]
     assert sorted(number for batch in alone[-NUM_BATCHES:] for number in batch) == list(range(64))
+
+
+@pytest.mark.parametrize(
+    ("make_loader", "num_workers", "num_ranks"),
+    [
+        (scenarios.make_plain, 1, 1),
+        pytest.param(scenarios.make_ours, 0, 1, marks=pytest.mark.slow),
+        pytest.param(scenarios.make_plain, 1, NUM_RANKS, marks=pytest.mark.slow),
+        pytest.param(scenarios.make_ours, 1, NUM_RANKS, marks=pytest.mark.slow),
+    ],
+)
+def test_with_use_stateful_dataloader_a_state_goes_on_exactly(
+    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path, make_loader: Any, num_workers: int, num_ranks: int
+) -> None:
+    found = run_forked_ranks(
+        scenarios.go_on_stateful, num_ranks, str(data_root), str(tmp_path / "state"), make_loader, num_workers
+    )
+    assert len(found) == num_ranks
+    for rank in found:
+        assert rank["found"] == rank["expected"]
+        assert rank["expected"][0]
 
 
 def test_a_state_of_another_dataset_is_refused(run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 from accelerate import Accelerator
 from accelerate.data_loader import DataLoaderStateMixin, prepare_data_loader
-from accelerate.state import GradientState
+from accelerate.state import GradientState, PartialState
 from accelerate.utils import DistributedType, send_to_device
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
@@ -41,14 +42,18 @@ def keep_own_shards(accelerator: Accelerator) -> None:
     - torch's DataLoader becomes Accelerate's, as for one process. Its position is not saved; a `save_state` in the
       middle of its epoch warns.
 
+    In evaluation `gather_for_metrics` returns a value for every example, once: of the last batch only as many as there
+    are examples left, without padding.
+
     A second call changes nothing.
 
     Args:
         accelerator: which one.
 
     Raises:
-        ConfigError: by `prepare`, on every process: split_batches or dispatch_batches was asked for; Accelerate counts
-            other processes than the dataset; the loader makes other batches than the parser plans.
+        ConfigError: by `prepare`, on every process: split_batches or dispatch_batches was asked for;
+            use_stateful_dataloader, for a DataLoader without workers; Accelerate counts other processes than the
+            dataset; the loader makes other batches than the parser plans.
     """
     if hasattr(accelerator, _MARK):
         return
@@ -70,6 +75,12 @@ def keep_own_shards(accelerator: Accelerator) -> None:
             return prepare_one(data_loader, device_placement, *args, **kwargs)
         check_accelerator(accelerator, dataset)
         _check_batch_size(data_loader, dataset)
+        if accelerator.use_stateful_dataloader and data_loader.num_workers == 0:
+            raise ConfigError(
+                f"use_stateful_dataloader=True, and a DataLoader over {_name(dataset)} without workers: Accelerate "
+                f"reads a batch ahead, which its state would count. Use num_workers >= 1, or create_loader, whose "
+                f"position is saved without that setting."
+            )
         prepared = _prepare_plain(accelerator, data_loader, dataset, device_placement)
         plain_loaders.append(prepared)
         return prepared
@@ -90,7 +101,10 @@ def keep_own_shards(accelerator: Accelerator) -> None:
                 "skip_first_batches is not needed with a Loader: accelerator.load_state has restored its position, and "
                 "iterating it goes on from there. Iterate the loader itself."
             )
-        return skip(dataloader, num_batches)
+        rest = skip(dataloader, num_batches)
+        if any(dataloader is prepared for prepared in plain_loaders):
+            _count_last_batch(rest)
+        return rest
 
     def warn_of_plain_loaders(models: Any, weights: Any, output_dir: Any) -> None:
         underway = accelerator.gradient_state.dataloader_references
@@ -111,8 +125,8 @@ def keep_own_shards(accelerator: Accelerator) -> None:
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package without types.
     """A Loader that tells Accelerate where its epoch ends, and whose position `save_state` saves.
 
-    Gradients are due at the last batch, as with Accelerate's own loaders. `gather_for_metrics` returns everything that
-    is gathered: the field `valid` tells which of it is padding. All else is the Loader's own.
+    Gradients are due at the last batch, as with Accelerate's own loaders, and `gather_for_metrics` knows how many
+    examples it has. All else is the Loader's own.
 
     Args:
         loader: that has a state: over an ImageDataset, or over a map-style dataset that it plans.
@@ -122,7 +136,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
     def __init__(self, loader: Loader, device: Any = None) -> None:
         self.loader, self.device = loader, device
         self.gradient_state = GradientState()
-        self._drop_last = True  # For Accelerate: no examples of the last batch are to be cut off.
+        self._drop_last = True  # For Accelerate: its own count of the last batch is not wanted.
+        self.num_taken = 0  # Batches, in the latest iteration.
 
     @property
     def iteration(self) -> int:
@@ -137,17 +152,25 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
         batches = iter(self.loader)
         state = LoaderState.from_dict(self.loader.state_dict())
         num_left = state.num_batches - state.batches_delivered
+        self.num_taken = 0
         self.begin()
+        self.remainder = count_last(state.plan)
         try:
             for number, batch in enumerate(batches, 1):
-                self.end_of_dataloader = number == num_left
+                self.num_taken, self.end_of_dataloader = number, number == num_left
                 yield batch if self.device is None else send_to_device(batch, self.device)
         finally:  # Also where the loop is left.
             self.end()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns where training is; at an epoch's end that is the beginning of the next one."""
+    def state_dict(self, num_ahead: int = 0) -> dict[str, Any]:
+        """Returns where training is; at an epoch's end that is the beginning of the next one.
+
+        Args:
+            num_ahead: batches of the latest iteration that have been taken, and not been used yet.
+        """
         state, planned = LoaderState.from_dict(self.loader.state_dict()), self.loader.options.planned
+        if num_ahead:
+            state = state.at(state.batches_delivered - num_ahead)
         if planned is None or state.batches_delivered < state.num_batches or not state.num_batches:
             return state.to_dict()
         return planned.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()
@@ -180,8 +203,40 @@ def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset,
         non_blocking=accelerator.non_blocking,
         use_stateful_dataloader=accelerator.use_stateful_dataloader,
     )
+    _count_last_batch(prepared)
     accelerator._dataloaders.append(prepared)
     return prepared
+
+
+def count_last(plan: EpochPlan, batch_size: int | None = None) -> int:
+    """Returns how many of the values that `gather_for_metrics` gathers of a last batch are no padding; 0: all.
+
+    In the order of the ranks, padding comes last. Processes that read the same share are counted each.
+
+    Args:
+        plan: of what is left of the epoch.
+        batch_size: of the loader; None: the planned one.
+    """
+    if plan.remainder not in (Remainder.PAD, Remainder.KEEP):
+        return 0
+    num_replicas = plan.world.num_replicas
+    copies, is_uneven = divmod(PartialState().num_processes, num_replicas)
+    return 0 if is_uneven else plan.num_valid % ((batch_size or plan.batch_size) * num_replicas) * copies
+
+
+def _count_last_batch(prepared: Any) -> None:
+    """Lets Accelerate's loader over an ImageDataset know how many examples its last batch has."""
+    dataset = getattr(prepared, "dataset", None)
+    if not isinstance(dataset, ImageDataset) or prepared._drop_last:
+        return  # What is around a dataset may leave examples out.
+    if dataset.is_batched or prepared.batch_size is not None:
+        prepared.begin = functools.partial(_begin, prepared, dataset)
+
+
+def _begin(prepared: Any, dataset: ImageDataset) -> None:
+    DataLoaderStateMixin.begin(prepared)
+    first_example = 0 if dataset.has_begun else dataset.start.first_example
+    prepared.remainder = count_last(dataset.plan(first_example=first_example), prepared.batch_size)
 
 
 def check_accelerator(accelerator: Accelerator, dataset: ImageDataset) -> None:

@@ -9,63 +9,118 @@ A Trainer makes a DataLoader of its own of its dataset, which would deal out a r
 place in an epoch by reading batches and throwing them away.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.integrations.accelerate import PreparedLoader, check_accelerator
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
 
 if TYPE_CHECKING:  # They load all of transformers, and torchvision.
     from transformers import Trainer, TrainingArguments
 
 
-def use_loaders(trainer: "Trainer", train_loader: Loader, eval_loader: Loader | None = None) -> None:
+_OF_DATALOADERS = {
+    "dataloader_drop_last": "the parser remainder='drop', or create_loader drop_last=True for a dataset of your own",
+    "dataloader_num_workers": "create_loader num_workers=",
+    "dataloader_persistent_workers": "create_loader persistent_workers=, which is True by default",
+    "dataloader_prefetch_factor": "create_loader prefetch_batches=",
+    "dataloader_multiprocessing_context": "create_loader multiprocessing_context=",
+}
+"""Arguments of DataLoaders that the Trainer makes, and what to give in their place."""
+
+
+def use_loaders(
+    trainer: "Trainer", train_loader: Loader, eval_loader: Loader | Mapping[str, Loader] | None = None
+) -> None:
     """Lets a Trainer read Loaders in place of DataLoaders of its own. Call it before `train`.
 
     Its checkpoints hold the training loader's position, and `train(resume_from_checkpoint=...)` goes on exactly there,
     also in another number of processes (with the same global batch). A Loader yields what the model takes: give
-    `create_loader` a `collate_fn` that returns a dictionary. `evaluate` on several processes sees padding, with the
-    label -100 (floats: NaN), which `compute_metrics` has to leave out.
+    `create_loader` a `collate_fn` that returns a dictionary. `evaluate` and `predict` take Loaders, too, and count each
+    example once: on several processes the padding of the last batch, with the label -100 (floats: NaN), is left out.
 
     Nothing but this trainer is changed.
 
     Args:
-        trainer: which one. Its `train_dataset` and `eval_dataset` are not read.
+        trainer: which one. Its `train_dataset` is not read.
         train_loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
-        eval_loader: likewise; None: the trainer evaluates as it would.
+        eval_loader: likewise, or several by name, whose metrics are `eval_<name>_loss` etc.: they become the trainer's
+            `eval_dataset`. None: the trainer evaluates what it has.
 
     Raises:
-        ConfigError: a loader over another dataset; its batch_size is not that of the TrainingArguments, or an epoch is
-            not a whole number of updates; ignore_data_skip is not set, so that the Trainer would throw batches away;
-            or the Trainer counts other processes than the dataset.
+        ConfigError: a loader over another dataset, or the training loader's to evaluate with; its batch_size is not
+            that of the TrainingArguments, or an epoch is not a whole number of updates; ignore_data_skip is not set, so
+            that the Trainer would throw batches away; other TrainingArguments that are for DataLoaders or samplers of
+            the Trainer; or the Trainer counts other processes than the dataset.
     """
-    args = trainer.args
-    for loader, name in ((train_loader, "train_batch_size"), (eval_loader, "eval_batch_size")):
-        if loader is not None:
-            _check_loader(trainer, loader, getattr(args, name), f"per_device_{name}")
-    if not args.ignore_data_skip:
-        raise ConfigError(
-            "The Trainer would read and throw away the batches of an epoch that it has seen, after the Loader has gone "
-            "on behind them. Give it TrainingArguments(ignore_data_skip=True)."
-        )
-    num_batches, num_steps = len(train_loader), args.gradient_accumulation_steps
-    if num_batches % num_steps:
-        raise ConfigError(
-            f"An epoch has {num_batches} batches, which is not a multiple of gradient_accumulation_steps={num_steps}: "
-            f"after a resume within an epoch the Trainer would leave out its last update. Choose a number that divides "
-            f"{num_batches}, or another batch_size."
-        )
-    prepared = PreparedLoader(train_loader)
-    vars(trainer)["get_train_dataloader"] = lambda: prepared
+    of_trainer = trainer.eval_dataset
+    evaluated = of_trainer if eval_loader is None else eval_loader
+    evaluated = dict(evaluated) if isinstance(evaluated, Mapping) else evaluated
     if eval_loader is not None:
-        evaluated, make = PreparedLoader(eval_loader), trainer.get_eval_dataloader
-        vars(trainer)["get_eval_dataloader"] = lambda dataset=None: (
-            evaluated if dataset is None or dataset is trainer.eval_dataset else make(dataset)
-        )
+        for loader in evaluated.values() if isinstance(evaluated, dict) else [evaluated]:
+            _check_eval_loader(trainer, loader, train_loader)
+    _check_loader(trainer, train_loader, trainer.args.train_batch_size, "per_device_train_batch_size")
+    _check_arguments(trainer.args, train_loader)
+    _check_dataloader_arguments(trainer.args, train_loader, evaluated)
+    prepared = TrainerLoader(train_loader)
+    ways = {name: getattr(trainer, name) for name in ("get_eval_dataloader", "get_test_dataloader")}
+
+    def loader_of(dataset: Any) -> TrainerLoader | None:
+        """Returns what reads a dataset that the trainer is asked for; None: it reads that itself."""
+        if dataset is None or (dataset is of_trainer and not isinstance(dataset, dict)):
+            dataset = trainer.eval_dataset
+        elif isinstance(dataset, str):
+            dataset = trainer.eval_dataset[dataset]
+        if not isinstance(dataset, Loader):
+            return None
+        _check_eval_loader(trainer, dataset, train_loader)
+        return TrainerLoader(dataset)
+
+    def get_eval_dataloader(eval_dataset: Any = None) -> Any:
+        loader = loader_of(eval_dataset)
+        return ways["get_eval_dataloader"](eval_dataset) if loader is None else loader
+
+    def get_test_dataloader(test_dataset: Any) -> Any:
+        loader = loader_of(test_dataset)
+        return ways["get_test_dataloader"](test_dataset) if loader is None else loader
+
+    trainer.eval_dataset = evaluated
+    vars(trainer).update(
+        get_train_dataloader=lambda: prepared,
+        get_eval_dataloader=get_eval_dataloader,
+        get_test_dataloader=get_test_dataloader,
+    )
     trainer.remove_callback(LoaderPosition)
     trainer.add_callback(LoaderPosition())
+
+
+class TrainerLoader(PreparedLoader):
+    """A Loader as a Trainer reads it: `len(loader.dataset)` is what it takes for the number of examples."""
+
+    @property
+    def dataset(self) -> "CountedDataset":
+        """The Loader's dataset."""
+        return CountedDataset(self.loader)
+
+
+class CountedDataset:
+    """The dataset of a Loader, with the length that a Trainer wants: examples of an epoch, of all processes."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return _planned(self._loader).plan().num_valid
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # While it is being copied or unpickled.
+            raise AttributeError(name)
+        return getattr(self._loader.dataset, name)
 
 
 class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # Of a package without types.
@@ -73,14 +128,25 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
 
     def __init__(self) -> None:
         self._loader: PreparedLoader | None = None
+        self._trainer_state: Any = None
+        self._num_steps = 1  # Batches of an update.
+        self._first_step = 0  # Of this epoch.
 
     def state(self) -> dict[str, Any]:
         """Returns the content of a checkpoint: the position of training, in the Trainer's format."""
-        return {"args": {}, "attributes": {"position": None if self._loader is None else self._loader.state_dict()}}
+        position = None
+        if self._loader is not None:
+            num_used = (self._trainer_state.global_step - self._first_step) * self._num_steps
+            position = self._loader.state_dict(num_ahead=max(0, self._loader.num_taken - num_used))
+        return {"args": {}, "attributes": {"position": position}}
 
     def on_train_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
         """Restores the position of the checkpoint that training goes on from."""
-        self._loader = kwargs["train_dataloader"]
+        loader: PreparedLoader = kwargs["train_dataloader"]
+        _check_arguments(args, loader.loader)  # They may have been changed meanwhile: by a search, or by hand.
+        self._loader, self._trainer_state = loader, state
+        self._num_steps, self._first_step = args.gradient_accumulation_steps, state.global_step
+        loader.num_taken = 0
         if not state.global_step:
             return
         # The Trainer restores callbacks from their states only on request.
@@ -90,7 +156,13 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
                 f"The checkpoint of step {state.global_step} holds no position of a Loader: it was saved without "
                 f"use_loaders(trainer, ...). Begin anew, or go on with the Trainer's own data loading."
             )
-        self._loader.load_state_dict(saved)
+        loader.load_state_dict(saved)
+
+    def on_epoch_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
+        """Notes where the epoch begins: an update's batches are read before it, and a checkpoint may come between."""
+        self._first_step = state.global_step
+        if self._loader is not None:
+            self._loader.num_taken = 0
 
     def on_step_end(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
         """Says how many epochs have passed; the Trainer counts from where it went on."""
@@ -98,16 +170,86 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
             state.epoch = state.global_step * args.gradient_accumulation_steps / len(self._loader)
 
 
-def _check_loader(trainer: "Trainer", loader: Loader, batch_size: int, name: str) -> None:
+def _planned(loader: Any) -> ImageDataset:
     planned = loader.options.planned if isinstance(loader, Loader) else None
     if planned is None:
         raise ConfigError(
             f"use_loaders takes Loaders of create_loader over an ImageDataset, or over a map-style dataset with "
             f"batch_size and without sampler, batch_sampler and collate_fn, not {loader!r}."
         )
+    return planned
+
+
+def _check_loader(trainer: "Trainer", loader: Any, batch_size: int, name: str) -> None:
+    planned = _planned(loader)
     check_accelerator(trainer.accelerator, planned)
+    _check_batch_size(planned, batch_size, name)
+
+
+def _check_eval_loader(trainer: "Trainer", loader: Any, train_loader: Loader) -> None:
+    _check_loader(trainer, loader, trainer.args.eval_batch_size, "per_device_eval_batch_size")
+    if _planned(loader) is _planned(train_loader):
+        raise ConfigError(
+            "The loader to evaluate with reads the dataset that the training loader reads, whose epoch it would end. "
+            "Make another ImageDataset and Loader for evaluation, of a parser with is_training=False."
+        )
+
+
+def _check_batch_size(planned: ImageDataset, batch_size: int, name: str) -> None:
     if planned.parser.batch_size != batch_size:
         raise ConfigError(
             f"The Trainer counts with {name}={batch_size}, and {planned!r} plans other batches. Use the same "
             f"batch_size for both."
         )
+
+
+def _check_arguments(args: "TrainingArguments", train_loader: Loader) -> None:
+    """Refuses TrainingArguments that the training loader contradicts."""
+    if not args.ignore_data_skip:
+        raise ConfigError(
+            "The Trainer would read and throw away the batches of an epoch that it has seen, after the Loader has gone "
+            "on behind them. Give it TrainingArguments(ignore_data_skip=True)."
+        )
+    if args.auto_find_batch_size:
+        raise ConfigError(
+            "auto_find_batch_size=True makes smaller batches when memory runs out, and a Loader's batches are planned "
+            "by its parser. Leave it out; for smaller batches with the same updates, give parser and Trainer a smaller "
+            "batch_size and the Trainer more gradient_accumulation_steps."
+        )
+    planned = _planned(train_loader)
+    _check_batch_size(planned, args.train_batch_size, "per_device_train_batch_size")
+    if args.train_sampling_strategy != "random":
+        raise ConfigError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r} chooses a sampler for the Trainer's own "
+            f"DataLoader, and a Loader reads in the order that its parser plans. Leave it out; shuffle=False of the "
+            f"parser (or of create_loader) reads in the order of the dataset."
+        )
+    seed = planned.plan().seed
+    if args.data_seed not in (None, seed):
+        raise ConfigError(
+            f"data_seed={args.data_seed} is the seed of the Trainer's own sampler, and the Loader's order has "
+            f"seed={seed}. Leave out data_seed, and give the parser (or create_loader) seed={args.data_seed}."
+        )
+    num_batches, num_steps = len(train_loader), args.gradient_accumulation_steps
+    if num_batches % num_steps:
+        raise ConfigError(
+            f"An epoch has {num_batches} batches, which is not a multiple of gradient_accumulation_steps={num_steps}: "
+            f"after a resume within an epoch the Trainer would leave out its last update. Choose a number that divides "
+            f"{num_batches}, or another batch_size."
+        )
+
+
+def _check_dataloader_arguments(args: "TrainingArguments", train_loader: Loader, evaluated: Any) -> None:
+    """Refuses arguments of DataLoaders that nothing here would follow; those for a dataset the Trainer reads are."""
+    sources = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
+    has_own = any(not isinstance(source, Loader | None) for source in sources)
+    for name, instead in _OF_DATALOADERS.items():
+        is_followed = has_own and name != "dataloader_drop_last"
+        if name == "dataloader_drop_last":
+            is_followed = _planned(train_loader).plan().remainder is Remainder.DROP
+        value = getattr(args, name)
+        if value and not is_followed:
+            raise ConfigError(
+                f"{name}={value!r} is for DataLoaders that the Trainer makes, and here it reads Loaders. Leave it out, "
+                f"and give {instead}."
+            )
