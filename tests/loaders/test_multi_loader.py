@@ -236,6 +236,13 @@ def test_stats_count_by_stage_and_worker(caplog: pytest.LogCaptureFixture) -> No
     assert messages[-1].startswith(f"numbers: {NUM_ITEMS} batches")
 
 
+@pytest.mark.parametrize("name", ["source", "num_workers", "world", "in_order", "transport", "fields"])
+def test_an_assignment_that_would_have_no_effect_is_an_error(name: str) -> None:
+    loader = load(Whole(), 1)
+    with pytest.raises(ConfigError, match=rf"^MultiLoader\.{name} cannot be set.* with {name}=7\.$"):
+        setattr(loader, name, 7)
+
+
 def test_a_loader_travels_as_its_arguments() -> None:
     copy = pickle.loads(pickle.dumps(load(sources.numbers, 3, world=World(0, 1))))
     assert list(copy) == list(range(NUM_ITEMS))

@@ -443,6 +443,51 @@ def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any], m
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("batch_size", "dataset", "num_workers", "sampler", "batch_sampler", "drop_last", "shuffle", "collate_fn"),
+        *("device", "seed", "timeout_s", "persistent_workers", "pin_memory", "generator", "options"),
+    ],
+)
+def test_an_assignment_that_would_have_no_effect_is_an_error(name: str) -> None:
+    loader = create_loader(range(4), batch_size=2)
+    with pytest.raises(ConfigError, match=rf"^Loader\.{name} cannot be set.* Make a new one, with {name}=7\.$"):
+        setattr(loader, name, 7)
+    loader.mixup_enabled = False  # A name of the user's own.
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
+def read_in_a_daemon(sender: Any, num_workers: int | str, arguments: dict[str, Any], method: str | None) -> None:
+    try:
+        loader = create_loader(list(range(4)), num_workers, batch_size=2, multiprocessing_context=method, **arguments)
+        sender.send([loader.num_workers, *(batch.tolist() for batch in loader)])
+    except Exception as error:
+        sender.send(f"{type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"collate_fn": torch.tensor}], ids=["planned", "torch's"])
+@pytest.mark.parametrize("num_workers", [0, "auto", 1])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_daemon_reads_without_workers_and_is_told_so(
+    arguments: dict[str, Any], num_workers: int | str, method: str
+) -> None:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    daemon = context.Process(
+        target=read_in_a_daemon, args=(sender, num_workers, arguments, method), daemon=True, name="a trial"
+    )
+    daemon.start()
+    said = receiver.recv()
+    daemon.join()
+    if num_workers == 1:
+        assert said.startswith("ConfigError: Workers cannot be started: this process, a trial, is a daemon")
+        assert "num_workers=0" in said
+        assert "daemon=False" in said
+    else:
+        assert said == [0, [0, 1], [2, 3]]
+
+
 def test_options_that_do_not_fit_a_dataset_are_refused() -> None:
     with pytest.raises(ConfigError, match="Batches is an iterable, which has an order of its own"):
         create_loader(Batches(), shuffle=True)

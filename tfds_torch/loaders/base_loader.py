@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg
@@ -16,11 +16,15 @@ from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats, StageMetrics
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.processes import close_at_exit
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.storage.network import Network, NetworkStats, total_stats
 
 _logger = logging.getLogger(__name__)
+
+_SHOWN = ("options", "dataset", "source", "num_workers", "world")
+"""Arguments of loaders that are their attributes."""
 
 
 class Reader(Protocol):
@@ -100,6 +104,17 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         is_concurrent: whether iterations live side by side; else a new one ends the one before.
         log_every: batches after which `stats()` is logged; None: never.
     """
+
+    _fixed: ClassVar[frozenset[str]] = frozenset()
+    """The arguments of a loader, which are looked at when it is made."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._fixed and (name in vars(self) or name not in _SHOWN):
+            raise ConfigError(
+                f"{type(self).__name__}.{name} cannot be set: what a loader reads, and how, is fixed when it is made, "
+                f"and an assignment would have no effect. Make a new one, with {name}={quoted(value)}."
+            )
+        super().__setattr__(name, value)
 
     def __init__(
         self, name: str, *, keeps_reader: bool, is_concurrent: bool = False, log_every: int | None = None

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from tfds_torch.errors import ConfigError
@@ -62,6 +63,8 @@ class MultiLoader(BaseLoader[PoolReader]):
     Raises:
         ConfigError: an argument that cannot work, or an environment that makes no sense.
     """
+
+    _fixed = frozenset(one.name for one in dataclass_fields(MultiOptions)) | {"source"}
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from tfds_torch.errors import TfdsTorchError, WorkerError
+from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
 from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.worker_output import WorkerOutput
 
@@ -155,6 +155,12 @@ def start_error(error: Exception, inputs: Mapping[str, Any], method: str) -> Tfd
         inputs: name -> what the user gave, and the worker gets.
         method: of multiprocessing, by which it was to be started.
     """
+    if process.current_process().daemon and isinstance(error, AssertionError):
+        return ConfigError(
+            f"Workers cannot be started: this process, {process.current_process().name}, is a daemon, and daemons of "
+            f"multiprocessing must not have processes of their own (those of a multiprocessing.Pool are daemons). Read "
+            f"without workers here (num_workers=0), or start it with Process(..., daemon=False)."
+        )
     if method == "fork":
         return None
     if isinstance(error, EOFError | ConnectionError):

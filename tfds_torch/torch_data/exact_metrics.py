@@ -32,7 +32,7 @@ class MaskedMean:
 
     def reset(self) -> None:
         """Forgets everything."""
-        self._sums = torch.zeros(2, dtype=torch.float64)  # The total, and the number of valid examples.
+        self._sums = torch.zeros(2, dtype=torch.float64, device="cpu")  # The total, and the number of valid examples.
 
     def update(self, values: Tensor, valid: Tensor | None = None) -> None:
         """Takes in a batch of this rank.
@@ -119,7 +119,7 @@ class MaskedMean:
 
 def _to_tensor(name: str, value: Any) -> Tensor:
     try:
-        tensor = torch.as_tensor(value).detach()
+        tensor = (value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")).detach()
     except (TypeError, ValueError, RuntimeError):
         tensor = None
     if tensor is None or tensor.dtype.is_complex:

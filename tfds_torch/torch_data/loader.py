@@ -1,6 +1,7 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
@@ -20,12 +21,14 @@ from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_memory
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.plain_dataloader import is_position
 from tfds_torch.torch_data.planned_reader import make_generator, make_reader
-from tfds_torch.torch_data.profiling import ProfiledIterator
+from tfds_torch.torch_data.profiling import OnCpu, ProfiledIterator
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _RANKS_TIMEOUT_S = 60.0
+_OF_TORCH = ("generator", "in_order", "pin_memory", "prefetch_factor", "timeout")
+"""Attributes that torch's DataLoader has beside, and that nothing here looks at."""
 
 
 def create_loader(
@@ -128,9 +131,14 @@ class Loader(BaseLoader[Reader]):
     process that keeps it. Persistent workers end by `close`, the end of a `with` block, when the loader is dropped, and
     when this process is gone; others with their iteration. Not thread-safe: iterate in one thread.
 
+    What reads works on the CPU, whatever `torch.set_default_device` says when an iteration begins. What a Loader was
+    made with stays: an assignment such as `loader.dataset = other` is a ConfigError.
+
     Args:
         options: the dataset and how it is read; `create_loader` makes them.
     """
+
+    _fixed = frozenset(one.name for one in fields(LoaderOptions)) | {"options", *_OF_TORCH}
 
     def __init__(self, options: LoaderOptions) -> None:
         self.options = options
@@ -160,6 +168,13 @@ class Loader(BaseLoader[Reader]):
     def has_state(self) -> bool:
         """Whether it plans its batches, and so has a state: else torch's DataLoader does."""
         return self._planned is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        self._is_elsewhere = torch.get_default_device().type != "cpu"
+        if not self._is_elsewhere:
+            return super().__iter__()
+        with torch.device("cpu"):  # Forked workers inherit it.
+            return super().__iter__()
 
     def __len__(self) -> int:
         """Batches of an epoch: exact for an ImageDataset, else as torch's DataLoader says.
@@ -193,7 +208,8 @@ class Loader(BaseLoader[Reader]):
         received: Iterator[tuple[Any, int]] = ProfiledIterator(batches, "hand_over" if self.num_workers else "fetch")
         if self.options.has_device_stage:
             received = self._device_stage().iterate(received)
-        return ProfiledIterator(received, "waiting")
+        staged = ProfiledIterator(received, "waiting")
+        return OnCpu(staged) if self._is_elsewhere else staged
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come: of the dataset, those within it, and a sampler that has epochs.

@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from multiprocessing import current_process
 from typing import Any
 
 from tfds_torch.errors import ConfigError
@@ -27,6 +28,8 @@ def find_num_workers(asked: int | str) -> tuple[int, str]:
     """Returns the number of workers, and why so many."""
     if not isinstance(asked, str):
         return asked, f"num_workers={asked} was asked for."
+    if current_process().daemon:
+        return 0, "num_workers=0: this process is a daemon of multiprocessing, which must not start workers."
     choice = choose_workers(usable_cores(), num_local_ranks(os.environ), available_bytes())
     _logger.info("num_workers='auto': %s", choice.reason)
     return choice.num_workers, choice.reason

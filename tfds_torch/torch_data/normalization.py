@@ -180,7 +180,7 @@ class Normalization:
         num_channels = self._num_channels
         mean, std = self.mean or (0.0,) * num_channels, self.std or (1.0,) * num_channels
         pair = [[1 / (most * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]]
-        return torch.tensor(pair, dtype=dtype).view(2, 1, num_channels, 1, 1)
+        return torch.tensor(pair, dtype=dtype, device="cpu").view(2, 1, num_channels, 1, 1)
 
 
 def _first_images(found: Iterable[Any]) -> Any:

@@ -44,7 +44,7 @@ def make_reader(
 ) -> Reader:
     """Returns the reader of an ImageDataset for a loader, with workers or without."""
     collate = options.collate or (DefaultCollation(dataset) if dataset.is_collated else None)
-    base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    base_seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
     source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(options, dataset), base_seed)
     if not num_workers:
         return OwnReader(source, options.timeout_s)

@@ -1,4 +1,4 @@
-"""The loader's stages by name in torch.profiler, as far as the training process runs them."""
+"""The steps of a loader in the training process: by name in torch.profiler, and on the CPU."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +31,21 @@ class ProfiledIterator(Iterator[T]):
 
     def __next__(self) -> T:
         with stage(self._name):
+            return next(self._items)
+
+    def close(self) -> None:
+        """Ends the other iterator."""
+        close_iterator(self._items)
+
+
+class OnCpu(Iterator[T]):
+    """Yields what another iterator does, each step under the CPU as torch's default device."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+
+    def __next__(self) -> T:
+        with torch.device("cpu"):
             return next(self._items)
 
     def close(self) -> None:

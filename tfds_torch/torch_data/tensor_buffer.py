@@ -70,7 +70,7 @@ class TensorBuffer:
     ) -> Pixels:
         if not _is_fast(pixels, size, steps):
             return resize_with_pillow(pixels, size, steps, bicubic=bicubic, columns_first=columns_first)
-        result = torch.empty((1, *size, 3), dtype=torch.uint8)
+        result = torch.empty((1, *size, 3), dtype=torch.uint8, device="cpu")
         _resize(pixels, result.permute(0, 3, 1, 2), steps, bicubic, columns_first)
         return result[0].numpy()
 
@@ -257,7 +257,7 @@ def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bo
     """Resizes uint8 [h, w, 3] to uint8 [1, 3, H, W] in channels_last memory."""
     if bicubic and columns_first and steps[0] != 1:  # torch resizes rows first.
         height = out.shape[2]
-        columns = torch.empty((1, height, pixels.shape[1], 3), dtype=torch.uint8)
+        columns = torch.empty((1, height, pixels.shape[1], 3), dtype=torch.uint8, device="cpu")
         _resize(pixels, columns.permute(0, 3, 1, 2), (steps[0], 1.0), bicubic, False)
         pixels, steps = columns[0].numpy(), (1.0, steps[1])
     # torch copies a window itself if it must, in several threads, for which this one then waits.
@@ -291,4 +291,4 @@ def _scratch(images: Tensor) -> Tensor:
 def _empty_shared(shape: tuple[int, ...]) -> Tensor:
     # As torch's own collation does it in a worker: what is sent then is a file descriptor.
     storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).view(shape)

@@ -90,7 +90,7 @@ class _Pickler(ForkingPickler):
         """Returns the function that makes a tensor of the bytes of its elements."""
         flat = tensor
         if not tensor.is_contiguous():
-            flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+            flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu")
             flat.as_strided(*layout[1:]).copy_(tensor)
         # Not reshape(-1): where there is one element or none, it keeps any stride, and a view of bytes asks for 1.
         flat = flat.as_strided((flat.numel(),), (1,))
