@@ -7,13 +7,14 @@ import re
 import struct
 from collections.abc import Mapping
 from importlib import resources
+from typing import Any
 
 import numpy as np
 import pytest
 import simplejpeg
-from image_writers import bmp_rows, pack_samples, png_chunk, run_lengths, write_bmp, write_png
+from image_writers import bmp_rows, pack_samples, png_chunk, run_lengths, write_bmp, write_png, write_tiff
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, features
 
 from tfds_torch.images.decoders import turbojpeg
 from tfds_torch.images.decoding import ImageDecoder, Pixels
@@ -70,8 +71,11 @@ def pillow_pixels(encoded: bytes, mode: str) -> NDArray[np.uint8]:
     """Returns Pillow's pixels of an encoded image, uint8 [h, w, C]; the upper 8 bits of 16."""
     image: Image.Image = Image.open(io.BytesIO(encoded))
     image.load()
-    if image.mode == "I;16":  # Pillow makes 255 of everything above.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode.startswith("I"):  # Pillow makes 255 of everything above.
+        spare = 4 if encoded == encoded_images()["tiff grey 12 bit"] else 8
+        image = Image.fromarray((np.asarray(image) >> spare).astype(np.uint8))
+    if image.mode in ("RGBa", "La", "LAB"):  # Pillow converts it to one mode only.
+        image = image.convert({"RGBa": "RGBA", "La": "LA", "LAB": "RGB"}[image.mode])
     if mode != "RGBA":
         image.info.pop("transparency", None)  # Pillow warns that it is dropped.
     pixels = np.asarray(image.convert(mode))
@@ -256,7 +260,93 @@ def _webp_images() -> dict[str, bytes]:
     }
 
 
+# What Pillow alone reads
+
+
+def _tiff_images() -> dict[str, bytes]:
+    image, (width, height) = photograph(), SIZE
+    other = image.transpose(Image.Transpose.ROTATE_180)
+    grey, pixels = image.convert("L"), np.asarray(image)
+    deep = Image.fromarray((np.asarray(grey).astype(np.uint16) << 8) | 0x7F)
+    big_endian = Image.frombytes("I;16B", SIZE, np.asarray(deep).astype(">u2").tobytes())
+    size: dict[int, int | tuple[int, ...]] = {256: width, 257: height, 259: 1}
+    padded = np.zeros((48, 48, 3), np.uint8)
+    padded[:height, :width] = pixels
+    tiles = [padded[top : top + 16, left : left + 16].tobytes() for top in (0, 16, 32) for left in (0, 16, 32)]
+    of_tiles = {**size, 258: (8, 8, 8), 262: 2, 277: 3, 322: 16, 323: 16}
+    planes = [pixels[..., channel].tobytes() for channel in range(3)]
+    of_planes = {**size, 258: (8, 8, 8), 262: 2, 277: 3, 278: height, 284: 2}
+    colours_16 = {**size, 258: (16, 16, 16), 262: 2, 277: 3, 278: height}
+    of_12 = {**size, 258: 12, 262: 1, 277: 1, 278: height}
+    return {
+        "tiff rgb": save(image, "TIFF"),
+        "tiff rgb lzw": save(image, "TIFF", compression="tiff_lzw"),
+        "tiff rgb deflated": save(image, "TIFF", compression="tiff_adobe_deflate"),
+        "tiff rgb big": save(image, "TIFF", big_tiff=True),
+        "tiff rgb jpeg": save(image, "TIFF", compression="jpeg", quality=90),
+        "tiff rgb tiled": write_tiff(tiles, of_tiles, is_tiled=True),
+        "tiff rgb in planes": write_tiff(planes, of_planes),
+        "tiff rgb 16 bit": write_tiff([((pixels.astype("<u2") << 8) | 0x7F).tobytes()], colours_16),
+        "tiff of two pages": save(image, "TIFF", save_all=True, append_images=[other]),
+        "tiff rgba": save(with_alpha(image), "TIFF"),
+        "tiff cmyk": save(image.convert("CMYK"), "TIFF"),
+        "tiff lab": write_tiff([pixels.tobytes()], {**size, 258: (8, 8, 8), 262: 8, 277: 3, 278: height}),
+        "tiff grey": save(grey, "TIFF"),
+        "tiff grey alpha": save(with_alpha(image).convert("LA"), "TIFF"),
+        "tiff grey 16 bit": save(deep, "TIFF"),
+        "tiff grey 16 bit big endian": save(big_endian, "TIFF"),
+        "tiff grey 12 bit": write_tiff([_pack_12_bits(np.asarray(deep) >> 4)], of_12),
+        "tiff black and white": save(image.convert("1"), "TIFF"),
+        "tiff black and white fax": save(image.convert("1"), "TIFF", compression="group4"),
+        "tiff palette": save(image.quantize(64), "TIFF"),
+    }
+
+
+def _pack_12_bits(levels: NDArray[Any]) -> bytes:
+    """Returns rows of levels of 12 bits, each filled up to a byte."""
+    rows = []
+    for line in levels:
+        bits = "".join(f"{level:012b}" for level in line.tolist())
+        bits += "0" * (-len(bits) % 8)
+        rows.append(int(bits, 2).to_bytes(len(bits) // 8, "big"))
+    return b"".join(rows)
+
+
+def _other_images() -> dict[str, bytes]:
+    image, (width, height) = photograph(), SIZE
+    grey = image.convert("L")
+    deep = (np.asarray(grey).astype(np.uint16) << 8) | 0x7F
+    head = f"{width} {height}\n".encode()
+    seven = np.asarray(grey) >> 5
+    plain = b"P2 # by hand\n" + head + b"255\n" + b" ".join(b"%d" % level for level in np.asarray(grey).flat)
+    has_avif = "avif" in features.modules and features.check("avif")  # Of Pillow 11.3 and later.
+    avif = {"avif": image, "avif with alpha": with_alpha(image)} if has_avif else {}
+    return {
+        **{name: save(one, "AVIF", quality=80) for name, one in avif.items()},
+        "j2k": save(image, "JPEG2000"),
+        "j2k lossy": save(image, "JPEG2000", irreversible=True, quality_mode="dB", quality_layers=[35]),
+        "j2k codestream": save(image, "JPEG2000", no_jp2=True),
+        "j2k with alpha": save(with_alpha(image), "JPEG2000"),
+        "j2k grey": save(grey, "JPEG2000"),
+        "j2k grey 16 bit": save(Image.fromarray(deep), "JPEG2000"),
+        "ppm": save(image, "PPM"),
+        "ppm grey": save(grey, "PPM"),
+        "ppm grey 16 bit": b"P5\n" + head + b"65535\n" + deep.astype(">u2").tobytes(),
+        "ppm grey of 8 levels": b"P5\n" + head + b"7\n" + seven.tobytes(),
+        "ppm grey as text": plain + b"\n",
+        "ppm black and white": save(image.convert("1"), "PPM"),
+    }
+
+
 @functools.cache
 def encoded_images() -> Mapping[str, bytes]:
     """Returns name -> encoded image: a name begins with its format. Pillow can read all of them."""
-    return {**_jpeg_images(), **_png_images(), **_gif_images(), **_bmp_images(), **_webp_images()}
+    return {
+        **_jpeg_images(),
+        **_png_images(),
+        **_gif_images(),
+        **_bmp_images(),
+        **_webp_images(),
+        **_tiff_images(),
+        **_other_images(),
+    }

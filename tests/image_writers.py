@@ -1,9 +1,9 @@
-"""Writers of PNG, GIF and BMP variants that Pillow reads and cannot write."""
+"""Writers of PNG, GIF, BMP and TIFF variants that Pillow reads and cannot write."""
 
 import itertools
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,3 +125,32 @@ def bmp_rows(lines: Iterable[bytes]) -> list[bytes]:
 def run_lengths(line: NDArray[np.uint8]) -> bytes:
     """Returns a line of an 8-bit BMP whose rows are compressed."""
     return bytes(itertools.chain.from_iterable((1, value) for value in line.tolist())) + b"\0\0"
+
+
+# TIFF
+
+
+def write_tiff(parts: Sequence[bytes], tags: Mapping[int, int | tuple[int, ...]], *, is_tiled: bool = False) -> bytes:
+    """Returns an uncompressed little-endian TIFF.
+
+    Args:
+        parts: strips or tiles.
+        tags: number -> value or values, each of 32 bits; those of the parts' places and lengths are added.
+        is_tiled: whether the parts are tiles.
+    """
+    places, lengths = (324, 325) if is_tiled else (273, 279)
+    starts = [8 + sum(map(len, parts[:number])) for number in range(len(parts))]
+    whole = {**tags, places: tuple(starts), lengths: tuple(map(len, parts))}
+    body = b"".join(parts)
+    at = 8 + len(body) + 2 + 12 * len(whole) + 4
+    entries, values = b"", b""
+    for tag, value in sorted(whole.items()):
+        numbers = value if isinstance(value, tuple) else (value,)
+        packed = struct.pack(f"<{len(numbers)}I", *numbers)
+        if len(packed) > 4:
+            entries += struct.pack("<HHII", tag, 4, len(numbers), at + len(values))
+            values += packed
+        else:
+            entries += struct.pack("<HHI", tag, 4, len(numbers)) + packed
+    directory = struct.pack("<H", len(whole)) + entries + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(body)) + body + directory + values

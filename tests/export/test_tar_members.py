@@ -17,11 +17,11 @@ from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.tar_members import Member
-from tfds_torch.images.headers import READABLE_FORMATS
 from tfds_torch.parsers.parser_beton import ParserBeton
 from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.writer import BetonWriter
+from tfds_torch.storage.image_formats import READABLE_FORMATS
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_fields_that_readers_cannot_tell_apart_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tiff_which_no_reader_decodes_comes_back_as_bytes_and_is_not_taken_for_an_image(tmp_path: Path) -> None:
+def test_a_tga_which_no_reader_decodes_comes_back_as_bytes_and_is_not_taken_for_an_image(tmp_path: Path) -> None:
     file = io.BytesIO()
-    Image.new("RGB", (3, 2)).save(file, "TIFF")
+    Image.new("RGB", (3, 2)).save(file, "TGA")
     samples = [{"scan": file.getvalue(), "label": 1}]
     report = export_dataset(samples, tmp_path / "out", format="webdataset", num_workers=1)
     assert report.fields == {"label": "cls", "scan": "scan.bin"}

@@ -25,7 +25,8 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images import decoding
 from tfds_torch.images.decoders import pillow, png, simplejpeg, turbojpeg
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
-from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, ImageFormat
+from tfds_torch.images.headers import MOST_PIXELS, ImageFormat
+from tfds_torch.storage.image_formats import READABLE_FORMATS
 
 JPEG, PNG = save(photograph(), "JPEG"), save(photograph(), "PNG")
 needs_turbojpeg = pytest.mark.skipif(not HAS_TURBOJPEG, reason="needs libturbojpeg 3")

@@ -18,6 +18,10 @@ FORMATS = {
     "gif": ImageFormat.GIF,
     "bmp": ImageFormat.BMP,
     "webp": ImageFormat.WEBP,
+    "tiff": ImageFormat.TIFF,
+    "avif": ImageFormat.AVIF,
+    "j2k": ImageFormat.JPEG2000,
+    "ppm": ImageFormat.PPM,
 }
 
 
@@ -64,6 +68,21 @@ CHANNELS_AND_BITS = {
     "webp lossless": (3, 8),
     "webp lossy with alpha": (4, 8),
     "webp lossless with alpha": (4, 8),
+    "tiff rgb": (3, 8),
+    "tiff rgb 16 bit": (3, 16),
+    "tiff rgba": (4, 8),
+    "tiff cmyk": (3, 8),
+    "tiff grey": (1, 8),
+    "tiff grey alpha": (2, 8),
+    "tiff grey 12 bit": (1, 12),
+    "tiff black and white": (1, 1),
+    "tiff palette": (3, 8),
+    "j2k": (3, 8),
+    "j2k with alpha": (4, 8),
+    "j2k grey 16 bit": (1, 16),
+    "ppm": (3, 8),
+    "ppm grey 16 bit": (1, 16),
+    "ppm black and white": (1, 1),
 }
 
 

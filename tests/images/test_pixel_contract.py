@@ -165,7 +165,7 @@ def test_a_cut_image_is_an_error_or_whole(jpeg_decoder: str) -> None:
 def test_an_image_cut_in_its_middle_is_an_error(jpeg_decoder: str) -> None:
     def check(name: str) -> None:
         image = encoded_images()[name]
-        if name == "gif animated":  # Its middle is behind its first frame.
+        if name in ("gif animated", "tiff of two pages"):  # Its middle is behind its first frame.
             image = image[: len(image) // 2]
         with pytest.raises(ImageDecodeError):
             decode(image[: len(image) // 2], "RGB", jpeg_decoder=jpeg_decoder)

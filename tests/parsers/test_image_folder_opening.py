@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from image_folder_fixtures import LABELS, NUM_TRAIN, write_image
+from PIL import Image
 from tfds_fixtures import Datasets, edited_info
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
@@ -90,8 +91,8 @@ def test_what_is_no_image_folder_is_said_with_the_layout(
     assert str(root) in str(caught.value)
     assert found in str(caught.value)
     assert str(caught.value).endswith(
-        "The layout is <root>/<split>/<label>/<image>.jpg (or .jpeg, .png), and the root is the folder that holds the "
-        "splits; or <root>/<label>/<image>.jpg, which is one split, train."
+        "The layout is <root>/<split>/<label>/<image>.jpg (or .png, .tif, ...), and the root is the folder that holds "
+        "the splits; or <root>/<label>/<image>.jpg, which is one split, train."
     )
 
 
@@ -198,6 +199,28 @@ def test_hidden_folders_are_no_classes_and_hidden_files_no_images(
     hidden = 2 if has_splits else 1
     assert f"left out {hidden} hidden folders" in caplog.text
     assert f"left out {others + 2} files or folders that are hidden or do not end in" in caplog.text
+
+
+def test_images_of_every_format_are_examples_and_what_is_left_out_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 2, (40, 30)).astype(np.uint8) * 255
+    scan, label = Image.fromarray(pixels).convert("1"), tmp_path / "train" / "letter"
+    label.mkdir(parents=True)
+    scan.save(label / "halftone.tif", compression="group4")
+    for name in ("a.TIFF", "b.bmp", "c.gif", "d.pgm", "e.jp2", "f.png"):
+        scan.convert("L").save(label / name)
+    scan.convert("RGB").save(label / "g.webp", lossless=True)
+    (label / "notes.txt").write_text("none")
+    parser = ParserTfds(tmp_path, NAME)
+    ParserTfds(tmp_path, NAME)
+    (batch,) = parser.with_batch_size(8).batches()
+    assert sorted(Path(id).suffix.lower() for id in batch.id) == [
+        *(".bmp", ".gif", ".jp2", ".pgm", ".png", ".tif", ".tiff", ".webp")
+    ]
+    for id, image in zip(batch.id, batch.image, strict=True):
+        assert (image == pixels[..., None]).all(), id
+    assert caplog.text.count("left out 1 files or folders that are hidden or do not end in .jpg, .png, .gif") == 1
 
 
 def test_a_folder_without_splits_is_the_split_train(folder: Path) -> None:

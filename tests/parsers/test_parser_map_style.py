@@ -201,6 +201,52 @@ def test_a_column_with_none_is_a_list_in_every_batch_and_no_label(library: str) 
         next(items.batches(fields=("label",)))
 
 
+def stored_by_hugging_face(images: Sequence[Image.Image], masks: Sequence[Image.Image]) -> Any:
+    """Returns a dataset of images that were made in memory: those of modes that PNG lacks become TIFF."""
+    import datasets
+
+    columns = {"image": list(images), "mask": list(masks), "label": list(range(len(images)))}
+    features = {"image": datasets.Image(), "mask": datasets.Image(), "label": datasets.Value("int64")}
+    return datasets.Dataset.from_dict(columns, datasets.Features(features))
+
+
+@pytest.mark.parametrize("mode", ["P", "I;16", "CMYK"])
+def test_the_tiffs_of_hugging_faces_image_columns_are_images_and_masks(mode: str) -> None:
+    colours = [Image.fromarray(pixels_of(number)) for number in range(4)]
+    deep = [np.random.default_rng(number).integers(0, 2**16, (SIDE, SIDE)).astype(np.uint16) for number in range(4)]
+    palettes = [image.quantize(32) for image in colours]
+    images = {
+        "P": palettes,
+        "I;16": list(map(Image.fromarray, deep)),
+        "CMYK": [image.convert("CMYK") for image in colours],
+    }[mode]
+    rows = stored_by_hugging_face(images, images)
+    assert rows.data.column("image")[0].as_py()["bytes"].startswith(b"II*\0")
+    wanted = [np.asarray(image.convert("RGB")) for image in images]
+    if mode == "I;16":
+        wanted = [np.repeat((one >> 8).astype(np.uint8)[..., None], 3, axis=2) for one in deep]
+    also = EvalPreprocess(size=SIDE, crop_pct=1.0, also=("mask",))
+    (batch,) = ParserMapStyle(rows, batch_size=4, preprocess=also).batches(fields=("image", "mask"))
+    assert (batch.image == np.stack(wanted)).all()
+    numbers = {"P": np.stack([np.asarray(one) for one in palettes]), "I;16": np.stack(deep), "CMYK": np.stack(wanted)}
+    assert (
+        np.stack(batch.features["mask"]).reshape(4, SIDE, SIDE, -1) == numbers[mode].reshape(4, SIDE, SIDE, -1)
+    ).all()
+    replacing = ParserMapStyle(rows, batch_size=4, preprocess=WHOLE, read=ReadOptions(on_error="replace"))
+    (kept,) = replacing.batches()
+    assert kept.index.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("file_format", ["TIFF", "JPEG2000", "PPM"])
+def test_what_pillow_alone_reads_is_an_image_of_a_list(file_format: str) -> None:
+    files = [io.BytesIO() for _ in range(3)]
+    for number, file in enumerate(files):
+        Image.fromarray(pixels_of(number)).save(file, file_format)
+    (batch,) = ParserMapStyle([(file.getvalue(), 7) for file in files], batch_size=3, preprocess=WHOLE).batches()
+    assert (batch.image == np.stack([pixels_of(number) for number in range(3)])).all()
+    assert batch.label.tolist() == [7, 7, 7]
+
+
 class Chunked(Dataset[Any]):
     """Gives items by `__getitems__` alone, as torch's StackDataset may; `short` of them are missing."""
 
@@ -459,9 +505,9 @@ def test_an_image_folder_of_torchvision_is_read_by_its_files(tmp_path: Path, mon
     for number in range(NUM):
         folder = tmp_path / f"class {number % 2}"
         folder.mkdir(exist_ok=True)
-        kind = "ppm" if number == 5 else "png"  # Which only Pillow reads.
+        kind = {3: "tif", 5: "tga"}.get(number, "png")  # The last one is read by torchvision alone.
         Image.fromarray(pixels_of(number)).save(folder / f"{number:02d}.{kind}")
-    rows = ImageFolder(str(tmp_path), target_transform=lambda label: label + 10)
+    rows = ImageFolder(str(tmp_path), target_transform=lambda label: label + 10, is_valid_file=lambda path: True)
     order = [*range(0, NUM, 2), *range(1, NUM, 2)]
     parser = ParserMapStyle(rows, batch_size=NUM, preprocess=WHOLE)
     assert parser.class_names == ["class 0", "class 1"]
@@ -472,7 +518,7 @@ def test_an_image_folder_of_torchvision_is_read_by_its_files(tmp_path: Path, mon
     monkeypatch.setattr("torchvision.datasets.folder.pil_loader", lambda path: opened.append(path) or load(path))
     (again,) = parser.batches()
     assert (again.image == batch.image).all()
-    assert [Path(path).name for path in opened] == ["05.ppm"]
+    assert [Path(path).name for path in opened] == ["05.tga"]
     shown = ImageFolder(str(tmp_path), transform=np.asarray)  # One that is changed comes as it gives it.
     assert (only_batch(shown, ("image",)).image[3] == pixels_of(6)).all()
     (Path(rows.samples[3][0])).unlink()

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoded_images import photograph
+from encoded_images import photograph, save
+from PIL import Image
 from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from parsers.tar_samples import CLASSES, FIELDS, pixels_of, png, sample_of
@@ -285,6 +286,22 @@ def test_tars_whose_files_all_belong_to_no_sample_are_an_error(tmp_path: Path) -
     path = write_tar(tmp_path / "a.tar", [("n01440764_1", b"x"), ("n01440764_2", b"x")])
     with pytest.raises(ShardError, match=r"a\.tar has no samples: .*\(2, such as 'n01440764_1', .*<key>\.<extension>"):
         ParserWebDataset(path)
+
+
+def test_what_pillow_alone_reads_is_an_image_and_comes_as_bytes_where_it_is_asked_for(tmp_path: Path) -> None:
+    colours = photograph()
+    deep = Image.fromarray(np.arange(6, dtype=np.uint16).reshape(2, 3) * 9000)
+    members = {"tif": save(colours, "TIFF"), "jp2": save(colours, "JPEG2000"), "depth.tiff": save(deep, "TIFF")}
+    write_samples(tmp_path / "a.tar", [{"__key__": "0", **members}])
+    fields = {"image": "tif", "other": "jp2", "depth": "depth.tiff"}
+    parser = ParserWebDataset(str(tmp_path / "a.tar"), fields=fields, batch_size=1)
+    (batch,) = parser.batches(fields=tuple(fields))
+    assert (batch.image[0] == np.asarray(colours)).all()
+    assert (batch.features["other"][0] == np.asarray(colours)).all()
+    assert batch.features["depth"][0][..., 0].tolist() == np.asarray(deep).tolist()
+    undecoded = ParserWebDataset(str(tmp_path / "a.tar"), fields=fields, batch_size=1, decode={"depth": False})
+    (batch,) = undecoded.batches(fields=("depth",))
+    assert list(batch.features["depth"]) == [members["depth.tiff"]]
 
 
 def test_images_without_labels_are_read_with_the_usual_fields(tmp_path: Path) -> None:

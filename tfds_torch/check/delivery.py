@@ -1,21 +1,20 @@
 """How examples are read: through which loader, in whole batches or one by one, and with what done to their images."""
 
-import io
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 
 import numpy as np
-from PIL import Image
 
 from tfds_torch.check.content import ImageSizes
 from tfds_torch.check.reference import CheckedParser, SingleParser, datasets_of, parts_of, stored_image_key
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.recipes import Config
+from tfds_torch.storage.pillow_files import open_image
 
 _USUAL_SIDE, _SMALL_SIDE, _CROP_PADDING = 224, 64, 4  # Pixels.
-_UNREADABLE = (CorruptRecordError, OSError, TypeError)
+_UNREADABLE = (CorruptRecordError, OSError, SyntaxError, TypeError, ValueError)  # Those of Pillow among them.
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def _read_sizes(parser: SingleParser, indices: Sequence[int]) -> list[tuple[int,
         try:
             (image,) = source.read(np.array([index], np.int64), [key])[key]
             is_raw = isinstance(image, np.ndarray)
-            sizes.append((image.shape[1], image.shape[0]) if is_raw else Image.open(io.BytesIO(image)).size)
+            sizes.append((image.shape[1], image.shape[0]) if is_raw else open_image(image).size)
         except _UNREADABLE:  # Reading it raises.
             continue
     return sizes

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tfds_torch.errors import ShardError
 from tfds_torch.plan.windows import Windows
+from tfds_torch.storage.image_formats import EXTENSIONS
 from tfds_torch.storage.source import FileInstruction
 
 _USUAL_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -155,7 +156,7 @@ def is_image_folder(data_dir: Path) -> bool:
 
 def _ordered_images(folder: Path, split: str) -> list[str]:
     """Returns `<split>/<label>/<image>` in TFDS's order: as `tfds.ImageFolder` lists, sorts and shuffles them."""
-    is_image = (".jpg", ".jpeg", ".png")
+    is_image = tuple(f".{extension}" for extension in EXTENSIONS)  # TFDS knows .jpg, .jpeg and .png alone.
     labels = sorted(label.name for label in folder.iterdir() if label.is_dir())
     ids = [
         f"{split}/{label}/{name}"

@@ -4,7 +4,6 @@ An undistorted image must equal Pillow's; a resized one lies within a grey level
 the same box.
 """
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
 from tfds_torch.images.preprocess import Preprocess, height_and_width
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.storage.pillow_files import convert, open_image
 
 PIXELS_PROMISE = "pixels are Pillow's"
 _MOST_MEAN, _LEAST_PSNR = 1.0, 40.0
@@ -122,10 +122,7 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
 
 def decode(encoded: bytes, num_channels: int) -> Image.Image:
     """Returns what Pillow makes of an encoded image, with 1 to 4 channels; of 16 bits the upper 8."""
-    image: Image.Image = Image.open(io.BytesIO(encoded))
-    if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return image.convert(_MODES[num_channels])
+    return convert(open_image(encoded), _MODES[num_channels])
 
 
 def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:

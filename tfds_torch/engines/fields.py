@@ -180,7 +180,7 @@ class PositionsField:
 
 @dataclass(frozen=True)
 class ImageField(OneKeyField):
-    """An encoded image: JPEG, PNG, GIF (its first frame), BMP or WebP."""
+    """An encoded image, of a format of `storage/image_formats.py`: of a GIF or TIFF, the first one in it."""
 
     mode: str | None = "RGB"
     jpeg_decoder: str = "auto"

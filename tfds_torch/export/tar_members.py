@@ -22,20 +22,14 @@ from tfds_torch.export.default_fields import (
 from tfds_torch.export.field_choice import check_are_fields, sample_fields
 from tfds_torch.export.plan import safe_name
 from tfds_torch.images.decoding import ImageDecoder
-from tfds_torch.images.headers import READABLE_FORMATS
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.image_formats import FORMATS, READABLE_FORMATS, find_format
 from tfds_torch.storage.map_style.pixels import numbers_of
 from tfds_torch.storage.source import FieldSpec
 
-_SIGNATURES = {
-    b"\xff\xd8\xff": "jpg",
-    b"\x89PNG": "png",
-    b"GIF8": "gif",
-    b"BM": "bmp",
-}
+_IMAGES = tuple(one.extensions[0] for one in FORMATS)
 """Of images that readers of tars decode."""
-_IMAGES = (*_SIGNATURES.values(), "webp")
 _KINDS_OF_ARRAYS = "biufc"
 _BY_NAME = ("png", "json")
 """Names of fields that choose among the kinds of a value: pixels become an image, a number JSON."""
@@ -252,9 +246,8 @@ def _extension_in(name: str) -> str:
 
 
 def _extension_of(image: bytes) -> str | None:
-    if image[8:12] == b"WEBP":
-        return "webp"
-    return next((extension for start, extension in _SIGNATURES.items() if image.startswith(start)), None)
+    found = find_format(image)
+    return None if found is None else found.extensions[0]
 
 
 def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:

@@ -79,6 +79,6 @@ class BesideDecoder:
         header = self._stored.read_header(image)
         if header.bit_depth == 16 and header.format == ImageFormat.PNG:
             return decode_numbers(image, header)
-        if header.bit_depth == 16 or has_other_numbers(image, header):
+        if header.pillow_mode or header.bit_depth == 16 or has_other_numbers(image, header):
             return decode_stored(image, header)
         return self._stored.decode(image, header)

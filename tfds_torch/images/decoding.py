@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.decoders import jpeg, pillow, png, png_16, raw
+from tfds_torch.images.decoders import jpeg, pillow, pillow_only, png, png_16, raw
 from tfds_torch.images.decoders.decoder import (
     NUM_CHANNELS,
     Decoder,
@@ -14,7 +14,8 @@ from tfds_torch.images.decoders.decoder import (
     Pixels,
     Window,
 )
-from tfds_torch.images.headers import MOST_PIXELS, READABLE_FORMATS, Header, ImageFormat, read_header
+from tfds_torch.images.headers import MOST_PIXELS, Header, ImageFormat, read_header
+from tfds_torch.storage.image_formats import READABLE_FORMATS, find_format
 
 __all__ = [
     "CHANNELS",
@@ -34,6 +35,10 @@ _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
     ImageFormat.GIF: (pillow,),
     ImageFormat.BMP: (pillow,),
     ImageFormat.WEBP: (pillow,),
+    ImageFormat.TIFF: (pillow_only,),
+    ImageFormat.AVIF: (pillow_only,),
+    ImageFormat.JPEG2000: (pillow_only,),
+    ImageFormat.PPM: (pillow_only,),
 }
 """The decoders of each format: the first one that does not refuse decodes. `decoders/jpeg.py` has those of JPEG, and
 `raw` converts stored pixels."""
@@ -87,6 +92,9 @@ class ImageDecoder:
         if header is None:
             if not len(image):
                 raise ImageDecodeError("It is empty.")
+            found = find_format(image)
+            if found is not None and found.is_pillows:
+                pillow_only.read_header(image, found)  # Raises: it says what is wrong.
             raise ImageDecodeError(f"Its {len(image)} bytes are not a whole {READABLE_FORMATS} image.")
         return self._checked(header)
 

@@ -5,6 +5,8 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
+from tfds_torch.storage.image_formats import find_format
+
 MOST_PIXELS = 178_956_970
 """Of an image, unless a caller allows more: Pillow refuses larger ones as decompression bombs."""
 
@@ -37,10 +39,6 @@ _BMP_DEPTHS = {1: 1, 4: 4, 8: 8, 16: 5, 24: 8, 32: 8}
 _OLD_BMP_BYTES, _MOST_PALETTE_BITS = 12, 8
 
 
-READABLE_FORMATS = "JPEG, PNG, GIF, BMP or WebP"
-"""The formats of image files that are read, for messages."""
-
-
 class ImageFormat(IntEnum):
     """How an image is encoded; PIXELS: not at all."""
 
@@ -50,6 +48,10 @@ class ImageFormat(IntEnum):
     BMP = 3
     WEBP = 4
     PIXELS = 5
+    TIFF = 6
+    AVIF = 7
+    JPEG2000 = 8
+    PPM = 9
 
 
 class Header(NamedTuple):
@@ -65,6 +67,7 @@ class Header(NamedTuple):
         height_at: where a JPEG that is decoded from top to bottom (not progressive, not lossless, not arithmetic) has
             its height, two bytes; 0 in any other image.
         is_lossless: whether it is a lossless JPEG, which cannot be shrunk: simplejpeg would write beyond its memory.
+        pillow_mode: Pillow's mode of a TIFF, AVIF, JPEG 2000 or PPM, which it alone reads; "" of any other image.
     """
 
     format: ImageFormat
@@ -74,6 +77,7 @@ class Header(NamedTuple):
     bit_depth: int
     height_at: int = 0
     is_lossless: bool = False
+    pillow_mode: str = ""
 
     @property
     def frame_end(self) -> int:
@@ -95,7 +99,10 @@ class Header(NamedTuple):
 
 
 def read_header(image: bytes) -> Header | None:
-    """Returns the header of a JPEG, PNG, GIF, BMP or WebP file, or of its beginning; None: it is not an image."""
+    """Returns the header of an image file; None: it is not an image.
+
+    Of JPEG, PNG, GIF, BMP and WebP, the beginning of the file is enough.
+    """
     if image.startswith(b"\xff\xd8\xff"):
         return _read_jpeg(image)
     if image.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -106,7 +113,7 @@ def read_header(image: bytes) -> Header | None:
         return _read_bmp(image)
     if image.startswith(b"RIFF") and image[8:12] == b"WEBP":
         return _read_webp(image)
-    return None
+    return _read_by_pillow(image)
 
 
 def has_all_scans(image: bytes) -> bool:
@@ -153,12 +160,25 @@ def _next_jpeg_marker(image: bytes, position: int) -> int:
 
 def is_indexed(image: bytes, header: Header) -> bool:
     """Whether the pixels of an image with this header are stored as indices of a palette's colours."""
+    if header.pillow_mode:
+        return header.pillow_mode in ("P", "PA")
     if header.format == ImageFormat.PNG:
         return image[25] == _PNG_PALETTE
     if header.format == ImageFormat.BMP:
         at = 24 if image[14] == _OLD_BMP_BYTES else 28
         return int.from_bytes(image[at : at + 2], "little") <= _MOST_PALETTE_BITS
     return header.format == ImageFormat.GIF
+
+
+def _read_by_pillow(image: bytes) -> Header | None:
+    from tfds_torch.images.decoders.decoder import ImageDecodeError  # These need what is defined here.
+    from tfds_torch.images.decoders.pillow_only import read_header
+
+    file_format = find_format(image)
+    try:
+        return read_header(image, file_format) if file_format is not None and file_format.is_pillows else None
+    except ImageDecodeError:
+        return None
 
 
 def _read_jpeg(image: bytes) -> Header | None:

@@ -85,9 +85,10 @@ class ParserWebDataset(ParserBase):
             about URLs (s3, gs, az, https, http).
         fields: name -> extension, or several with ";" between: a sample's first one is taken; or a sequence of names,
             each of which is an extension, or `image` or `label`. The last part of an extension says how it is decoded:
-            `jpg jpeg png webp gif bmp` as an image, `cls` as an integer, `txt` as a text, `json` and `npy` as such; all
-            others (`mp ten cbor npz txt.gz`) are bytes. `image` and `label` are what batches have of that name. What
-            has no name here can be asked for by its extension: `ImageDataset(parser, fields=("image", "mp"))`.
+            those of image files that are read (`jpg png webp tif`, see docs/datasets.md) as an image, `cls` as an
+            integer, `txt` as a text, `json` and `npy` as such; all others (`mp ten cbor npz txt.gz`) are bytes. `image`
+            and `label` are what batches have of that name. What has no name here can be asked for by its extension:
+            `ImageDataset(parser, fields=("image", "mp"))`.
         class_names: names of the labels, by number; None: they have no names.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.

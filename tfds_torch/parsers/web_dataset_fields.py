@@ -18,6 +18,7 @@ from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import native
+from tfds_torch.storage.image_formats import EXTENSIONS
 from tfds_torch.storage.source import Columns, FieldSpec
 from tfds_torch.storage.webdataset.name_hints import nearest
 
@@ -29,7 +30,7 @@ Kind = Literal["image", "label", "text", "json", "array", "bytes", "own"]
 Decoder = Callable[[bytes], Any]
 
 _KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image"),
+    **dict.fromkeys(EXTENSIONS, "image"),
     "cls": "label",
     "txt": "text",
     "json": "json",

@@ -201,7 +201,7 @@ def test_numbers_twice_missing_or_out_of_range_leave_nothing(
         ("image", np.zeros((2, 2, 4), np.uint8), r"Drop an opacity"),
         ("image", np.zeros((1, 65_536, 3), np.uint8), r"has 1 x 65536 pixels: a side has 1 to 65,535. Resize it"),
         ("image", np.zeros((0, 3, 3), np.uint8), r"has 0 x 3 pixels"),
-        ("image", b"no image", "The image cannot be decoded: cannot identify image file"),
+        ("image", b"no image", "The image cannot be decoded: Its 8 bytes are not a JPEG, PNG"),
         ("image", 7, "int is not an image: give encoded bytes"),
         ("label", 1.5, "1.5 is not an integer. Use BetonFloat"),
         ("label", 2**63, "does not fit into 64 bits. Store it with BetonJson"),

@@ -1,5 +1,7 @@
 """What every decoder of images is, and how it fails."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -7,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tfds_torch.images.headers import Header
+from tfds_torch.storage.image_formats import ImageFormatError
 
 Pixels = NDArray[np.uint8]
 """Of one image: [h, w, C]."""
@@ -32,6 +35,19 @@ def describe_pillow_error(error: Exception) -> str:
     """Returns the first line of an error of Pillow's, which raises a dozen types for broken files."""
     first_line = (str(error) or type(error).__name__).splitlines()[0]
     return f"Pillow reports: {first_line.rstrip('.')}."
+
+
+@contextmanager
+def pillow_errors() -> Iterator[None]:
+    """Lets every error of Pillow's be an ImageDecodeError, but for a lack of memory."""
+    try:
+        yield
+    except (ImageDecodeError, MemoryError):
+        raise
+    except ImageFormatError as error:
+        raise ImageDecodeError(str(error)) from None
+    except Exception as error:
+        raise ImageDecodeError(describe_pillow_error(error)) from error
 
 
 def to_gray(pixels: Pixels) -> Pixels:

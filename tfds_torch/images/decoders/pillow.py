@@ -4,8 +4,7 @@ Pillow's file classes are called, not `Image.open`: the header has the format, a
 """
 
 import io
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, Window, describe_pillow_error
+from tfds_torch.images.decoders import pillow_only
+from tfds_torch.images.decoders.decoder import ImageDecodeError, Pixels, Window, pillow_errors
 from tfds_torch.images.decoders.png import check_chunks, check_rows
 from tfds_torch.images.headers import Header, ImageFormat
 
@@ -44,7 +44,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
     Raises:
         ImageDecodeError: Pillow cannot decode it, or the header has another size.
     """
-    with _pillow_errors():
+    with pillow_errors():
         file = _load(image, header, shrink)
         transparent = file.info.pop("transparency", None)  # Pillow warns where a conversion drops it.
         if transparent is not None and mode == "RGBA":
@@ -72,24 +72,15 @@ def decode_stored(image: bytes, header: Header) -> NDArray[Any]:
     Raises:
         ImageDecodeError: Pillow cannot decode it.
     """
-    with _pillow_errors():
+    if header.pillow_mode:
+        return pillow_only.decode_stored(image, header)
+    with pillow_errors():
         file = _load(image, header)
         pixels = np.array(file)
         if header.format == ImageFormat.PNG:
             check_rows(image, pixels)
     numbers = pixels.astype(np.uint16 if file.mode.startswith("I") else np.uint8, copy=False)
     return numbers if numbers.ndim == 3 else numbers[..., None]
-
-
-@contextmanager
-def _pillow_errors() -> Iterator[None]:
-    """Lets every error of Pillow's be an ImageDecodeError, but for a lack of memory."""
-    try:
-        yield
-    except (ImageDecodeError, MemoryError):
-        raise
-    except Exception as error:
-        raise ImageDecodeError(describe_pillow_error(error)) from error
 
 
 def _load(image: bytes, header: Header, shrink: int = 1) -> ImageFile:

@@ -61,9 +61,14 @@ class ImageValues:
         return values
 
     def _decode_uint16(self, image: bytes, header: Header) -> NDArray[np.uint16]:
-        if header.bit_depth != 16:
+        if header.bit_depth <= 8:
             return self._decoder.decode(image, header).astype(np.uint16) * 257  # 255 becomes 65,535.
-        return decode_numbers(image, header, self.shape[-1])
+        if not header.pillow_mode:
+            return decode_numbers(image, header, self.shape[-1])
+        values, wanted = decode_stored(image, header), self.shape[-1] or header.channels
+        if header.channels == 4 and wanted == 3:
+            return values[:, :, :3]
+        return np.repeat(values, 3, axis=2) if (header.channels, wanted) == (1, 3) else values
 
 
 def _decode_frames(image: bytes) -> NDArray[np.uint8]:

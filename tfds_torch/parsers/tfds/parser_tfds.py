@@ -59,7 +59,7 @@ class ParserTfds(ParserBase):
     Args:
         root: TFDS data directory, or the version directory of one dataset, as a path or a URL (s3, gs, az, https, http;
             see docs/remote-files.md); None: TFDS's default data directory. For
-            `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .jpeg, .png); or
+            `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .png, .tif, ...); or
             `<label>/<image>.jpg`, which is the split `train`.
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
             `image_folder`, read as `tfds.ImageFolder` reads it.

@@ -17,6 +17,7 @@ from tfds_torch.plan.order import draw_uniforms
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, Encoded
 from tfds_torch.storage.beton.format import IMAGE_ID, IMAGE_ROW, JPEG, LARGEST_SIDE, RAW
+from tfds_torch.storage.pillow_files import convert, open_image
 
 Pixels = NDArray[np.uint8]
 MODES = ("passthrough", "raw", "jpg", "smart", "proportion")
@@ -26,17 +27,14 @@ _LARGEST_JPEG_SIDE = 65_500  # Of libjpeg.
 def decode_with_pillow(image: bytes) -> Pixels:
     """Returns the pixels of an encoded image, uint8 [h, w, 3]; of 16 bits the upper 8."""
     try:
-        with Image.open(io.BytesIO(image)) as opened:
+        with open_image(image) as opened:
             opened.load()
-            if opened.mode.startswith("I;16"):
-                grey = (np.asarray(opened) >> 8).astype(np.uint8)
-                return np.repeat(grey[..., None], 3, axis=2)
             opened.info.pop("transparency", None)  # Pillow warns where a conversion drops it.
-            return np.array(opened.convert("RGB"))
+            return np.array(convert(opened, "RGB"))
     except MemoryError:
         raise
     except Exception as error:  # Of broken files Pillow raises a dozen types.
-        raise ConfigError(f"The image cannot be decoded: {str(error) or type(error).__name__}.") from None
+        raise ConfigError(f"The image cannot be decoded: {(str(error) or type(error).__name__).rstrip('.')}.") from None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """ImageFolderSource: a split of a folder of images, `root/<split>/<label>/<image>.jpg`, as `tfds.ImageFolder` lists it.
 
 A folder without splits, `root/<label>/<image>.jpg`, is one split, `train`, in the order that TFDS would give it.
+Files of all formats that are read are images; TFDS takes .jpg, .jpeg and .png alone.
 
 Source of the order: `tensorflow_datasets/core/folder_dataset/image_folder.py` of TFDS 4.9.10.
 """
@@ -12,6 +13,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from tfds_torch.errors import ConfigError, CorruptRecordError, DatasetNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.image_formats import EXTENSIONS, FORMATS
 from tfds_torch.storage.record_source import InstructionTable
 from tfds_torch.storage.shard_errors import other_kind
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found, such_as
@@ -29,11 +32,12 @@ IMAGE, LABEL, FILENAME = "image", "label", "image/filename"
 """The features of an image folder, as TFDS calls them."""
 
 LAYOUT = (
-    "The layout is <root>/<split>/<label>/<image>.jpg (or .jpeg, .png), and the root is the folder that holds the "
+    "The layout is <root>/<split>/<label>/<image>.jpg (or .png, .tif, ...), and the root is the folder that holds the "
     "splits; or <root>/<label>/<image>.jpg, which is one split, train."
 )
 _SPECS = {IMAGE: FieldSpec((), object), LABEL: FieldSpec((), np.int64), FILENAME: FieldSpec((), object)}
-_EXTENSIONS = (".jpg", ".jpeg", ".png")
+_EXTENSIONS = tuple(f".{extension}" for extension in EXTENSIONS)
+_SHOWN_EXTENSIONS = ", ".join(f".{one.extensions[0]}" for one in FORMATS)
 _NAMES_OF_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}  # No labels.
 _MOST_SHOWN = 5
 _logger = logging.getLogger(__name__)
@@ -119,12 +123,18 @@ def list_image_folder(root: str) -> FolderListing:
         num_others = sum(len(os.listdir(parent)) for parent in parents) - num_images
     except OSError as error:
         raise DatasetNotFoundError(f"The image folder {root} cannot be listed: {error}.") from None
-    if num_others:  # TFDS reads three kinds of files, in the folders of labels only.
-        others = f"{num_others} files or folders that are hidden or do not end in {', '.join(_EXTENSIONS)}"
-        _logger.warning("The image folder %s: left out %s.", root, others)
+    if num_others:
+        others = f"{num_others} files or folders that are hidden or do not end in {_SHOWN_EXTENSIONS} or the like"
+        _warn_once(f"The image folder {root}: left out {others}.")
     if num_hidden := sum(_count_hidden(folder) for folder in {root, *map(os.path.dirname, parents)}):
-        _logger.warning("The image folder %s: left out %d hidden folders, such as those of Jupyter.", root, num_hidden)
+        _warn_once(f"The image folder {root}: left out {num_hidden} hidden folders, such as those of Jupyter.")
     return _arrange(root, {split: labels for split, labels in found.items() if labels}, prefixes)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Logs a warning; once a process, as a folder is often opened several times."""
+    _logger.warning("%s", text)
 
 
 def _count(labels: _Labels) -> int:

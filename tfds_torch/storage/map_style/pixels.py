@@ -1,20 +1,20 @@
 """Images as datasets hold them: PIL images, arrays, tensors, encoded bytes, Hugging Face's undecoded columns."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+from tfds_torch.storage.image_formats import find_format
+from tfds_torch.storage.pillow_files import has_no_range, upper_8_bits
 
 EncodedImage = bytes | NDArray[np.uint8]
 """The bytes of an image file, or pixels uint8 [h, w, C]."""
 
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
 _CHANNELS = (1, 3, 4)
 _CONVERTED = {
     "1": "L",
@@ -36,7 +36,7 @@ def is_image(value: Any) -> bool:
     if isinstance(value, Image.Image):
         return True
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value[:8]).startswith(_SIGNATURES)
+        return find_format(value) is not None
     if _is_undecoded(value):
         return True
     array = array_of_tensor(value) if is_tensor(type(value)) else value
@@ -85,8 +85,7 @@ def image_beside(value: Any) -> bytes | NDArray[Any]:
         return numbers_of(value)
     array = array_of_tensor(value) if is_tensor(type(value)) else value
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        content = encoded_image(value)
-        return content if not isinstance(content, bytes) or content.startswith(_SIGNATURES) else _opened(content)
+        return encoded_image(value)
     if array.ndim == 2:
         return array[..., None]
     if array.ndim != 3:
@@ -113,14 +112,6 @@ def numbers_of(image: Image.Image) -> NDArray[Any]:
     return numbers if numbers.ndim == 3 else numbers[..., None]
 
 
-def _opened(content: bytes) -> bytes | NDArray[Any]:
-    """Returns what Pillow reads of a file of another format, such as TIFF; where it reads nothing, the file."""
-    try:
-        return numbers_of(Image.open(io.BytesIO(content)))
-    except UnidentifiedImageError:
-        return content
-
-
 def _is_undecoded(value: Any) -> bool:
     return isinstance(value, Mapping) and value.keys() == {"bytes", "path"}
 
@@ -142,8 +133,8 @@ def _pixels_of(image: Image.Image) -> NDArray[np.uint8]:
     mode = image.mode
     if mode in ("L", "RGB", "RGBA"):
         pixels = np.asarray(image)
-    elif mode.startswith("I;16"):
-        pixels = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+    elif mode.startswith("I") and not has_no_range(image):
+        pixels = np.asarray(upper_8_bits(image))
     elif mode == "P":
         pixels = np.asarray(image.convert("RGBA" if "transparency" in image.info else "RGB"))
     elif mode in _CONVERTED:

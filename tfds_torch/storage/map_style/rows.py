@@ -13,13 +13,14 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
 from tfds_torch.runtime.user_random import borrowed_generators, seed_generators
+from tfds_torch.storage.image_formats import EXTENSIONS
 
 Seeds = Sequence[int] | None
 """What random numbers are seeded with before each of n items, 0 to 2**63 - 1; None: they are not."""
 
 _logger = logging.getLogger(__name__)
 _FOLDER = "torchvision.datasets.folder"
-_READABLE = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+_READABLE = tuple(f".{extension}" for extension in EXTENSIONS)
 
 
 class UnreadableItemError(Exception):
