@@ -36,7 +36,14 @@ class Recorder(lightning.LightningModule):
 
 
 def fit(
-    root: str, folder: str, num_ranks: int, batch_size: int, num_workers: int, resume_from: str | None, save_at: int
+    root: str,
+    folder: str,
+    num_ranks: int,
+    batch_size: int,
+    num_workers: int,
+    resume_from: str | None,
+    save_at: int,
+    max_steps: int = -1,
 ) -> dict[str, Any]:
     """Two epochs of training and validation, or the rest of them; saved after every `save_at` steps, or each epoch."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -52,6 +59,7 @@ def fit(
         devices=num_ranks,
         strategy="ddp" if num_ranks > 1 else "auto",
         max_epochs=NUM_EPOCHS,
+        max_steps=max_steps,
         log_every_n_steps=1,
         callbacks=[keep],
         **QUIET,

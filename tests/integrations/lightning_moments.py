@@ -2,18 +2,26 @@
 
 import logging
 import os
+import signal
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from tfds_torch import create_loader
+from tfds_torch import create_loader, errors
+from tfds_torch.integrations import lightning as ours
 from tfds_torch.integrations.lightning import resumable
 
 NUM_EPOCHS, BATCH_SIZE, NUM_BATCHES = 3, 4, 9
+MANY_STEPS: dict[str, Any] = {"max_steps": 1000}
 QUIET = {
     "logger": False,
     "enable_progress_bar": False,
@@ -91,6 +99,64 @@ class Recorder(lightning.LightningModule):
         pass
 
 
+class FromTheIterator(Recorder):
+    def training_step(self, dataloader_iter: Iterator[Any]) -> torch.Tensor:  # type: ignore[override] # By name.
+        batch, batch_idx, _ = next(dataloader_iter)
+        return super().training_step(batch, batch_idx)
+
+
+class Manual(Recorder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        loss, optimizer = super().training_step(batch, batch_idx), self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+
+
+class OwnLoaders(Recorder):
+    def train_dataloader(self) -> Any:
+        return make_loader()
+
+
+class Saver(Callback):
+    """Saves a checkpoint at every moment that has a hook, and knows how many batches were trained by then."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.saved: dict[str, int] = {}
+
+    def save(self, trainer: Any, moment: str) -> None:
+        path = f"{self.folder}/{trainer.global_step}-{moment}.ckpt"
+        if path not in self.saved and not trainer.sanity_checking:
+            trainer.save_checkpoint(path)
+            self.saved[path] = len(trainer.lightning_module.rows)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.save(trainer, "epoch_start")
+
+    def on_train_batch_start(self, trainer: Any, *args: Any) -> None:
+        self.save(trainer, "batch_start")
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        self.save(trainer, "batch_end")
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        self.save(trainer, "validation_start")
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self.save(trainer, "validation_end")
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.save(trainer, "epoch_end")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.save(trainer, "train_end")
+
+
 def fit(loaders: Any, model: Recorder | None = None, path: str | None = None, **options: Any) -> list[Row]:
     """Trains for three epochs, or from a checkpoint on; returns what came."""
     silence()
@@ -111,11 +177,118 @@ def save_and_stop(folder: str, when: dict[str, Any], model: Recorder | None = No
 # Each of what follows is a test's: it returns what was continued beside what comes without a stop.
 
 
+def at_every_moment(
+    folder: str, options: dict[str, Any], kind: str = "Recorder", resume_with: dict[str, Any] | None = None
+) -> Tails:
+    """Continues from a checkpoint of every moment."""
+    make_model = {"Recorder": Recorder, "FromTheIterator": FromTheIterator, "Manual": Manual, "OwnLoaders": OwnLoaders}
+    asks_in = options.pop("asks_in", "")
+
+    def train(**more: Any) -> list[Row]:
+        model = make_model[kind]()
+        model.asks_in = asks_in
+        return fit(None if kind == "OwnLoaders" else make_loader(), model, **options, **more)
+
+    saver = Saver(folder)
+    whole = train(callbacks=[saver])
+    return [(Path(path).stem, train(path=path, **resume_with or {}), whole[n:]) for path, n in saver.saved.items()]
+
+
 def asked_early(folder: str, asks_in: str, steps: list[int]) -> Tails:
     """Continues with a model that asks for the number of steps before the checkpoint's positions are read."""
     whole = save_and_stop(folder, {"every_n_train_steps": 1, "save_on_train_epoch_end": False}, Recorder(asks_in))
     paths = [(f"{folder}/step={step}.ckpt", step) for step in steps]
     return [(str(n), fit(make_loader(), Recorder(asks_in), path), whole[n:]) for path, n in paths]
+
+
+def stopped_within(folder: str, how: str, at: int, asks_in: str, num_workers: int = 0, is_old: bool = False) -> Tails:
+    """Continues after a stop within an epoch, with and without max_steps."""
+
+    def stop(model: Recorder) -> None:
+        if len(model.rows) == at:
+            model.trainer.should_stop = True
+
+    def outlive(model: Recorder) -> None:
+        if len(model.rows) == at:
+            time.sleep(1.1)  # The Trainer's clock has to pass max_time.
+
+    def end(model: Recorder) -> None:
+        if len(model.rows) == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    do = {"should_stop": stop, "max_time": outlive, "sigterm": end}.get(how)
+    limits: dict[str, dict[str, Any]] = {"max_steps": {"max_steps": at}, "max_time": {"max_time": {"seconds": 1}}}
+    model, add = Recorder(asks_in, "on_train_batch_end", do), ours._add_callback
+    if is_old:
+        ours._add_callback = lambda trainer: None
+    with suppress(SIGTERMException):
+        save_and_stop(folder, {"save_on_exception": True}, model, **limits.get(how, {}))
+    ours._add_callback, first = add, model.rows
+    whole, path = fit(make_loader()), max(Path(folder).iterdir(), key=os.path.getmtime)
+    tails = []
+    for more in ({}, MANY_STEPS):
+        try:
+            rest = fit(make_loader(num_workers=num_workers), Recorder(asks_in), str(path), **more)
+        except errors.ConfigError as error:
+            rest = [(0, 0, str(error))]
+        tails.append((str(more), [*first, *rest], whole))
+    return tails
+
+
+def stopped_again_and_again(folder: str) -> Tails:
+    rows, path, whole = [], None, fit(make_loader(), validates=True)
+    for number, at in enumerate((4, 7, 9, 13, 14, 1000)):
+        keep = ModelCheckpoint(f"{folder}/{number}", "last", save_last=False, save_on_train_epoch_end=True)
+        options: dict[str, Any] = {"callbacks": [keep], "enable_checkpointing": True, "num_sanity_val_steps": 2}
+        model = Recorder("configure_optimizers")
+        rows += fit(make_loader(), model, path, max_steps=at, validates=True, **options)
+        path = f"{folder}/{number}/last.ckpt"
+    return [("all", rows, whole)]
+
+
+def failed(folder: str, hook: str, at: list[int]) -> Tails:
+    """Continues after a failure and Ctrl-C: a batch whose training failed is still to come."""
+    whole, tails = fit(make_loader()), []
+    for number in at:
+        for error in (RuntimeError("failed"), KeyboardInterrupt()):
+
+            def fail(model: Recorder, number: int = number, error: BaseException = error) -> None:
+                if len(model.rows) >= number:
+                    raise error
+
+            own = f"{folder}/{number}-{type(error).__name__}"
+            when = {"save_on_exception": True, "every_n_epochs": 100}
+            try:
+                save_and_stop(own, when, Recorder(hook=hook, do=fail))
+            except (RuntimeError, KeyboardInterrupt, SystemExit):
+                (path,) = Path(own).iterdir()
+            tails.append((str(path), fit(make_loader(), path=str(path)), whole[int(path.stem.split("=")[1]) :]))
+    return tails
+
+
+def by_time(folder: str) -> Tails:
+    whole = save_and_stop(folder, {"train_time_interval": timedelta(0)})
+    paths = sorted(Path(folder).iterdir())
+    assert len(paths) == len(whole)
+    return [(path.stem, fit(make_loader(), path=str(path)), whole[int(path.stem[5:]) :]) for path in paths]
+
+
+def skipped_rest(folder: str) -> Tails:
+    """Of each epoch, everything after five batches is left out by the model."""
+
+    def skip(model: Recorder) -> int | None:
+        return -1 if model.trainer.fit_loop.batch_idx == 5 else None
+
+    def make_model() -> Recorder:
+        return Recorder(hook="on_train_batch_start", do=skip)
+
+    whole = save_and_stop(folder, {}, make_model())
+    tails = []
+    for path in Path(folder).iterdir():
+        for more in ({}, MANY_STEPS):
+            rest = whole[int(path.stem.split("=")[1]) :]
+            tails.append((path.stem, fit(make_loader(), make_model(), str(path), **more), rest))
+    return tails
 
 
 def overfitted() -> list[list[Any]]:

@@ -169,6 +169,26 @@ def test_a_checkpoint_of_two_ranks_goes_on_exactly_on_two_ranks_and_on_one(
     assert len(expected[0]) == 2 * NUM_BATCHES - step
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 6])
+def test_two_ranks_that_were_stopped_within_an_epoch_go_on_exactly_on_two_ranks_and_on_one(
+    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path, step: int
+) -> None:
+    fit, root, folder = "integrations.lightning_lives:fit", str(data_root), str(tmp_path)
+    own = (fit, NUM_RANKS, root, folder, NUM_RANKS, BATCH_SIZE, 0)
+    whole = run_forked_ranks(*own, None, 100)
+    run_forked_ranks(*own, None, step, step)
+    checkpoint = str(tmp_path / f"step={step}.ckpt")
+    after_stop = run_forked_ranks(*own, checkpoint, EACH_EPOCH, step + 1)  # Stopped once more, a batch later.
+    assert [len(in_order(rank["trained"])) for rank in after_stop] == [1] * NUM_RANKS
+    checkpoint = str(tmp_path / f"step={step + 1}.ckpt")
+    resumed = run_forked_ranks(*own, checkpoint, 100)
+    (alone,) = run_forked_ranks(fit, 1, root, folder, 1, NUM_RANKS * BATCH_SIZE, 0, checkpoint, 100)
+    expected = [in_order(rank["trained"])[step + 1 :] for rank in whole]
+    assert [in_order(rank["trained"]) for rank in resumed] == expected
+    assert in_order(alone["trained"]) == [[*first, *second] for first, second in zip(*expected, strict=True)]
+
+
 def test_only_a_loader_over_an_image_dataset_is_resumable(data_root: Path) -> None:
     parser = ParserTfds(str(data_root), "photos", is_training=True, batch_size=BATCH_SIZE)
     dataset = ImageDataset(parser, fields=("label",))

@@ -43,6 +43,93 @@ def test_a_trainer_that_was_asked_for_its_number_of_steps_restores_the_loader(
     assert_tails(run("asked_early", str(tmp_path), asks_in, steps))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("resume_with", [{}, {"max_steps": 1000}], ids=["epochs", "max_steps"])
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, "Recorder"),
+        ({"validates": True}, "Recorder"),
+        ({"validates": True, "val_check_interval": 3}, "Recorder"),
+        pytest.param({"validates": True, "val_check_interval": 4}, "Recorder", marks=pytest.mark.campaign),
+        ({"validates": True, "val_check_interval": 0.5, "num_sanity_val_steps": 2}, "Recorder"),
+        pytest.param(
+            {"validates": True, "val_check_interval": 5, "check_val_every_n_epoch": None},
+            "Recorder",
+            marks=pytest.mark.campaign,
+        ),
+        ({"accumulate_grad_batches": 2}, "Recorder"),
+        ({"limit_train_batches": 5}, "Recorder"),
+        ({"limit_train_batches": 0.5, "asks_in": "setup"}, "Recorder"),
+        ({"asks_in": "configure_optimizers"}, "Recorder"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "OwnLoaders"),
+        ({"reload_dataloaders_every_n_epochs": 1, "asks_in": "setup"}, "OwnLoaders"),
+        ({}, "Manual"),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_every_moment_goes_on_exactly(
+    run: Run, tmp_path: Path, options: dict[str, Any], kind: str, resume_with: dict[str, Any]
+) -> None:
+    assert_tails(run("at_every_moment", str(tmp_path), options, kind, resume_with))
+
+
+@pytest.mark.parametrize("hook", ["training_step", pytest.param("on_train_batch_start", marks=pytest.mark.slow)])
+def test_a_batch_whose_training_failed_is_still_to_come(run: Run, tmp_path: Path, hook: str) -> None:
+    assert_tails(run("failed", str(tmp_path), hook, [1, 8, 13] if hook == "training_step" else [1, 4, 8, 9, 13, 18]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_train_epoch_start"])
+def test_a_failure_between_batches_loses_none(run: Run, tmp_path: Path, hook: str) -> None:
+    assert_tails(run("failed", str(tmp_path), hook, [1, 4, 9, 13] if hook == "on_train_batch_end" else [9, 18]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["by_time", "skipped_rest", "stopped_again_and_again"])
+def test_other_checkpoints_go_on_exactly(run: Run, tmp_path: Path, function: str) -> None:
+    assert_tails(run(function, str(tmp_path)))
+
+
+# A stop within an epoch
+
+
+@pytest.mark.parametrize(
+    ("how", "at", "asks_in"),
+    [
+        ("max_steps", 4, ""),
+        ("should_stop", 13, "configure_optimizers"),
+        *(
+            pytest.param(how, at, asks_in, marks=pytest.mark.slow)
+            for how in ("max_steps", "max_time", "should_stop", "sigterm")
+            for at in (4, 9, 13)
+            for asks_in in ("", "setup")
+        ),
+    ],
+)
+def test_a_trainer_that_was_stopped_within_an_epoch_goes_on_exactly(
+    run: Run, tmp_path: Path, how: str, at: int, asks_in: str
+) -> None:
+    """Also with max_steps, by which Lightning takes every checkpoint for one within an epoch."""
+    assert_tails(run("stopped_within", str(tmp_path), how, at, asks_in))
+
+
+@pytest.mark.slow
+def test_workers_go_on_after_a_stop_within_an_epoch(run: Run, tmp_path: Path) -> None:
+    assert_tails(run("stopped_within", str(tmp_path), "max_steps", 4, "", 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asks_in", ["", "setup"])
+def test_a_checkpoint_of_an_earlier_release_loses_no_example(run: Run, tmp_path: Path, asks_in: str) -> None:
+    """Its Trainer counts the rest of the epoch as one more epoch, or would leave one out."""
+    (_, came, whole), (_, refused, _) = run("stopped_within", str(tmp_path), "max_steps", 4, asks_in, 0, True)
+    batches = [batch for *_, batch in came]
+    assert batches[:NUM_BATCHES] == [batch for *_, batch in whole][:NUM_BATCHES]
+    assert len(batches) == 2 * NUM_BATCHES
+    assert "Go on without max_steps until the next checkpoint" in refused[-1][2]
+
+
 # Other options
 
 
@@ -60,3 +147,10 @@ def test_a_search_for_a_learning_rate_leaves_training_as_it_was(run: Run, tmp_pa
 @pytest.mark.slow
 def test_a_fast_dev_run_reads_the_first_batches(run: Run) -> None:
     assert run("limited", {"fast_dev_run": 2}) == run("limited", {})[:2]
+
+
+@pytest.mark.slow
+def test_a_step_that_takes_its_batches_itself_goes_on_exactly_after_every_step(run: Run, tmp_path: Path) -> None:
+    """Lightning numbers its batches anew."""
+    for name, came, expected in run("at_every_moment", str(tmp_path), {}, "FromTheIterator"):
+        assert [batch for *_, batch in came] == [batch for *_, batch in expected], name

@@ -4,8 +4,9 @@
 
 A Trainer takes loaders over an ImageDataset as they are, on any number of ranks: nothing is to be replaced, and
 `use_distributed_sampler` has no effect on them. Its checkpoints hold the `state_dict()` of a training loader that has
-one, but it begins an iteration of every loader just to try it, and restores no loader that it had asked for before it
-read the checkpoint.
+one, but it begins an iteration of every loader just to try it, restores no loader that it had asked for before it read
+the checkpoint, and writes that an epoch is over wherever it stopped. What puts that right is an ExactCheckpoints among
+the Trainer's callbacks; of Lightning nothing but this list is changed.
 """
 
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 from torch.utils.data import SequentialSampler
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.loader import Loader
 
 _PACKAGES = "lightning.pytorch", "pytorch_lightning"  # One Lightning under two names.
@@ -24,14 +26,16 @@ _PACKAGES = "lightning.pytorch", "pytorch_lightning"  # One Lightning under two 
 def resumable(loader: Loader) -> "ResumableLoader":
     """Returns a training loader that goes on exactly where a Trainer's checkpoint was saved.
 
-    That is in the middle of an epoch or at its end, on as many ranks or on others (with the same global batch). A
-    Trainer's epoch e reads the Loader's epoch e. With `overfit_batches` every epoch is epoch 0.
+    That is in the middle of an epoch or at its end, on as many ranks or on others (with the same global batch), also
+    where `max_steps`, `max_time` or `should_stop` had ended training within an epoch. A Trainer's epoch e reads the
+    Loader's epoch e. With `overfit_batches` every epoch is epoch 0.
 
     Args:
         loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
 
     Raises:
-        ConfigError: it is another loader.
+        ConfigError: it is another loader. By `Trainer.fit`, before the first step: Lightning would leave out an epoch,
+            as it does after older checkpoints with `max_steps`.
     """
     if not isinstance(loader, Loader) or not loader.has_state:
         raise ConfigError(
@@ -46,6 +50,8 @@ class ResumableLoader(Iterable[Any]):
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
+        self.has_ended = False  # The latest pass: it was asked for a batch that it does not have.
+        self._loaded_epoch: int | None = None  # Of a state that no iteration has gone on from.
 
     @property
     def sampler(self) -> "Epochs":
@@ -60,20 +66,34 @@ class ResumableLoader(Iterable[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come.
 
-        A loaded state goes on where it is of this epoch.
+        A loaded state goes on where it is of this epoch, or where the Trainer had stopped within its epoch.
         """
-        trainer = find_trainer()
+        trainer, was_stopped = find_trainer(), False
         if trainer is not None:
-            _load_states(trainer)
+            _refuse_older_checkpoints(trainer)
+            _add_callback(trainer)
+            was_stopped = _was_stopped(trainer)
+            _load_states(trainer, was_stopped)
             epoch = 0 if trainer.overfit_batches else epoch
+        if was_stopped and self._loaded_epoch is not None:
+            epoch = self._loaded_epoch
         self.loader.set_epoch(epoch)
+        self.has_ended = False
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        trainer = find_trainer()
+        if trainer is not None:
+            _add_callback(trainer)
+        return self._read()
+
+    def _read(self) -> Iterator[Any]:
+        self.has_ended, self._loaded_epoch = False, None
         yield from self.loader
+        self.has_ended = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where training is."""
@@ -82,6 +102,7 @@ class ResumableLoader(Iterable[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next iteration go on where a state was taken."""
         self.loader.load_state_dict(state)
+        self._loaded_epoch = self.loader.state_dict()["epoch"]
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # While it is being copied or unpickled.
@@ -100,6 +121,44 @@ class Epochs(SequentialSampler):
         self.set_epoch = loader.set_epoch
 
 
+class ExactCheckpoints:
+    """A Trainer's callback: its checkpoints say what was trained, and not what was fetched or given up.
+
+    A Trainer that stops within an epoch counts it as done: its checkpoints then say that it is not. One that is saved
+    between two epochs says that the next one has not begun; as Lightning writes it, a Trainer with `max_steps` leaves
+    that one out. One that is saved while a batch is trained (by an exception, or a hook before the step) says that it
+    is still to come.
+    """
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Corrects what a checkpoint says of epochs, batches and positions."""
+        loader = trainer.fit_loop._combined_loader
+        if loader is None or not any(isinstance(one, ResumableLoader) for one in loader.flattened):
+            return
+        saved = checkpoint["loops"]["fit_loop"]
+        epochs, batches = saved["epoch_progress"], saved["epoch_loop.batch_progress"]
+        epoch, batch = epochs["current"], batches["current"]
+        was_stopped = 0 < batch["completed"] < trainer.num_training_batches and not batches["is_last_batch"]
+        num_untrained = batch["ready"] - batch["processed"]
+        if num_untrained:
+            _step_back(trainer, saved["state_dict"].get("combined_loader", []), num_untrained)
+            for counts in (batches["total"], batch):
+                _count(counts, counts["processed"])
+            batches["is_last_batch"] = False
+        is_between = epoch["processed"] == epoch["started"] or epoch["started"] < epoch["ready"]
+        if epoch["processed"] == epoch["started"] == epoch["ready"] and was_stopped:
+            for counts in (epochs["total"], epoch):
+                counts["processed"] = counts["completed"] = counts["started"] - 1
+        elif is_between or (num_untrained and not batch["processed"]):
+            for counts in (epochs["total"], epoch):
+                _count(counts, counts["processed"])
+            _count(batch, 0)
+            batches["is_last_batch"] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_callback, (type(self).__mro__[2],)
+
+
 def find_trainer() -> Any:
     """Returns the Trainer that trains and calls this, None where none does: it does not tell a loader who it is."""
     classes = tuple(sys.modules[name].Trainer for name in _PACKAGES if name in sys.modules)
@@ -112,9 +171,51 @@ def find_trainer() -> Any:
     return None
 
 
-def _load_states(trainer: Any) -> None:
+def _make_callback(base: type) -> Any:
+    return type(ExactCheckpoints.__name__, (ExactCheckpoints, base), {})()
+
+
+def _add_callback(trainer: Any) -> None:
+    if not any(isinstance(callback, ExactCheckpoints) for callback in trainer.callbacks):
+        package = next(name for name in _PACKAGES if isinstance(trainer, sys.modules[name].Trainer))
+        trainer.callbacks.append(_make_callback(sys.modules[package].Callback))
+
+
+def _load_states(trainer: Any, was_stopped: bool) -> None:
     """Loads the positions of a checkpoint that a Trainer has read after it had asked for its loaders."""
     loop = trainer.fit_loop
-    if loop._combined_loader_states_to_load and loop.restarting:
+    if loop._combined_loader_states_to_load and (loop.restarting or was_stopped):
         loop._combined_loader._load_state_dicts(loop._combined_loader_states_to_load)
         loop._combined_loader_states_to_load = []
+
+
+def _was_stopped(trainer: Any) -> bool:
+    """Whether a Trainer that goes on had stopped within its epoch, whatever its checkpoint says of it."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    return bool(0 < progress.current.completed < trainer.num_training_batches and not progress.is_last_batch)
+
+
+def _step_back(trainer: Any, states: list[dict[str, Any]], num_batches: int) -> None:
+    """Takes back what was fetched and not trained, in the states of those loaders that have given it."""
+    if hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper"):
+        return  # The step takes batches itself, and alone knows how many.
+    loaders = trainer.fit_loop._combined_loader.flattened
+    stateful = [loader for loader in loaders if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")]
+    for number, loader in enumerate(stateful):
+        if isinstance(loader, ResumableLoader) and not loader.has_ended:
+            state = LoaderState.from_dict(states[number])
+            states[number] = state.at(max(0, state.batches_delivered - num_batches)).to_dict()
+
+
+def _count(counts: dict[str, int], number: int) -> None:
+    counts.update(dict.fromkeys(("ready", "started", "processed", "completed"), number))
+
+
+def _refuse_older_checkpoints(trainer: Any) -> None:
+    """Raises ConfigError where an epoch would be left out, before the first step."""
+    if trainer.fit_loop.restarted_on_epoch_end:  # Nothing that ExactCheckpoints has saved goes on there.
+        raise ConfigError(
+            f"The checkpoint is one of an epoch's end, saved without resumable(loader) or by an earlier release, and "
+            f"with max_steps={trainer.max_steps} Lightning would leave out the epoch that follows. Go on without "
+            f"max_steps until the next checkpoint."
+        )
