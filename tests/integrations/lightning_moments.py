@@ -14,7 +14,9 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.utils.data import DataLoader, IterableDataset
 
 from tfds_torch import create_loader, errors
 from tfds_torch.integrations import lightning as ours
@@ -119,7 +121,7 @@ class Manual(Recorder):
 
 class OwnLoaders(Recorder):
     def train_dataloader(self) -> Any:
-        return make_loader()
+        return [make_loader(), make_loader(5, 2)]
 
 
 class Saver(Callback):
@@ -291,6 +293,21 @@ def skipped_rest(folder: str) -> Tails:
     return tails
 
 
+def combined(folder: str, mode: str, sizes: list[int]) -> tuple[list[Any], Tails]:
+    """Loaders of several lengths; returns each one's batches, and what is continued from every moment."""
+    silence()
+
+    def make() -> CombinedLoader:
+        return CombinedLoader([make_loader(size, seed) for seed, size in enumerate(sizes)], mode)
+
+    saver = Saver(folder)
+    whole = fit(make(), callbacks=[saver])
+    tails = []
+    for path, number in saver.saved.items():
+        tails += [(path, fit(make(), path=path, **more), whole[number:]) for more in ({}, MANY_STEPS)]
+    return [list(column) for column in zip(*(batches for _, _, batches in whole), strict=True)], tails
+
+
 def overfitted() -> list[list[Any]]:
     """What an overfitting Trainer reads, by its number of batches, without advice to turn shuffling off."""
     return [[batch for *_, batch in fit(make_loader(), overfit_batches=n)] for n in (2, 0.5)]
@@ -303,3 +320,32 @@ def found_a_rate(folder: str) -> list[Row]:
 
 def limited(options: dict[str, Any]) -> list[Row]:
     return fit(make_loader(), **options)
+
+
+class Unsized(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9))
+
+
+def refused(which: str) -> str:
+    """What a Trainer says of loaders that cannot work beside each other, before the first step."""
+    silence()
+    loader, model = make_loader(), Recorder()
+    loaders = {"twice": [loader, loader], "one Loader": [loader, resumable(loader.loader)], "validation": loader}
+    loaders["unsized"] = [DataLoader(Unsized()), loader]
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=2, val_check_interval=3, enable_checkpointing=False, **QUIET
+    )
+    try:
+        trainer.fit(model, loaders[which], loader if which == "validation" else None)
+    except errors.ConfigError as error:
+        return f"{len(model.rows)}: {error}"
+    return ""
+
+
+def validated_with_the_training_loader() -> tuple[list[Row], list[Row]]:
+    """At an epoch's end nothing is broken off."""
+    whole, model, loader = fit(make_loader()), Recorder(), make_loader()
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=NUM_EPOCHS, enable_checkpointing=False, **QUIET)
+    trainer.fit(model, loader, resumable(loader.loader))
+    return model.rows, whole

@@ -130,7 +130,35 @@ def test_a_checkpoint_of_an_earlier_release_loses_no_example(run: Run, tmp_path:
     assert "Go on without max_steps until the next checkpoint" in refused[-1][2]
 
 
-# Other options
+# Several loaders, and other options
+
+
+@pytest.mark.parametrize(
+    ("mode", "sizes"),
+    [
+        ("max_size_cycle", [3, 2]),
+        *(
+            pytest.param(mode, sizes, marks=pytest.mark.slow if sizes == [9, 2, 3] else pytest.mark.campaign)
+            for mode in ("max_size_cycle", "min_size", "max_size")
+            for sizes in ([9, 3], [3, 9], [9, 5], [9, 2, 3])
+        ),
+    ],
+)
+def test_a_shorter_loader_has_another_order_in_every_pass(
+    run: Run, tmp_path: Path, mode: str, sizes: list[int]
+) -> None:
+    columns, tails = run("combined", str(tmp_path), mode, sizes)
+    for size, column in zip(sizes, columns, strict=True):
+        batches = [tuple(batch) for batch in column if batch is not None]
+        assert len(set(batches)) == len(batches), "no batch comes twice"
+        if mode == "max_size_cycle":
+            num_in_epoch = max(sizes)
+            for first in range(0, len(column), num_in_epoch):
+                of_epoch = column[first : first + num_in_epoch]
+                passes = [of_epoch[start : start + size] for start in range(0, num_in_epoch, size)]
+                for one in passes[: num_in_epoch // size]:
+                    assert sorted(number for batch in one for number in batch) == list(range(4 * size))
+    assert_tails(tails)
 
 
 def test_overfitting_reads_the_same_batches_in_every_epoch(run: Run) -> None:
@@ -154,3 +182,24 @@ def test_a_step_that_takes_its_batches_itself_goes_on_exactly_after_every_step(r
     """Lightning numbers its batches anew."""
     for name, came, expected in run("at_every_moment", str(tmp_path), {}, "FromTheIterator"):
         assert [batch for *_, batch in came] == [batch for *_, batch in expected], name
+
+
+@pytest.mark.parametrize(
+    ("which", "says"),
+    [
+        ("twice", "Two of the Trainer's loaders read one Loader"),
+        pytest.param("one Loader", "Two of the Trainer's loaders read one Loader", marks=pytest.mark.slow),
+        pytest.param("validation", "Two of the Trainer's loaders read one Loader", marks=pytest.mark.slow),
+        pytest.param("unsized", "A loader beside resumable", marks=pytest.mark.slow),
+    ],
+)
+def test_loaders_that_would_break_each_other_off_are_refused_before_the_first_step(
+    run: Run, which: str, says: str
+) -> None:
+    assert run("refused", which).startswith(f"0: {says}")
+
+
+@pytest.mark.slow
+def test_a_training_loader_may_validate_at_the_end_of_an_epoch(run: Run) -> None:
+    came, whole = run("validated_with_the_training_loader")
+    assert came == whole

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import SequentialSampler
 
 from tfds_torch.errors import ConfigError
@@ -28,14 +29,16 @@ def resumable(loader: Loader) -> "ResumableLoader":
 
     That is in the middle of an epoch or at its end, on as many ranks or on others (with the same global batch), also
     where `max_steps`, `max_time` or `should_stop` had ended training within an epoch. A Trainer's epoch e reads the
-    Loader's epoch e. With `overfit_batches` every epoch is epoch 0.
+    Loader's epoch e. A shorter one of several loaders, which is read n times in an epoch, reads its epochs n * e and
+    following. With `overfit_batches` every epoch is epoch 0.
 
     Args:
         loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
 
     Raises:
-        ConfigError: it is another loader. By `Trainer.fit`, before the first step: Lightning would leave out an epoch,
-            as it does after older checkpoints with `max_steps`.
+        ConfigError: it is another loader. By `Trainer.fit`, before the first step: two loaders of the Trainer read one
+            Loader or one ImageDataset; a loader beside it has no length; or Lightning would leave out an epoch, as it
+            does after older checkpoints with `max_steps`.
     """
     if not isinstance(loader, Loader) or not loader.has_state:
         raise ConfigError(
@@ -51,6 +54,7 @@ class ResumableLoader(Iterable[Any]):
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self.has_ended = False  # The latest pass: it was asked for a batch that it does not have.
+        self._passes: int | None = None  # Begun in the epoch that was set; None: none was set.
         self._loaded_epoch: int | None = None  # Of a state that no iteration has gone on from.
 
     @property
@@ -64,21 +68,23 @@ class ResumableLoader(Iterable[Any]):
         return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come.
+        """Fixes the epoch of the iteration to come, and lets further ones be its further passes.
 
         A loaded state goes on where it is of this epoch, or where the Trainer had stopped within its epoch.
         """
-        trainer, was_stopped = find_trainer(), False
+        trainer, num_passes, was_stopped = find_trainer(), 1, False
         if trainer is not None:
-            _refuse_older_checkpoints(trainer)
+            _refuse_what_cannot_work(trainer)
             _add_callback(trainer)
             was_stopped = _was_stopped(trainer)
             _load_states(trainer, was_stopped)
+            num_passes = max(1, -(-int(trainer.num_training_batches) // max(1, len(self))))
             epoch = 0 if trainer.overfit_batches else epoch
-        if was_stopped and self._loaded_epoch is not None:
-            epoch = self._loaded_epoch
-        self.loader.set_epoch(epoch)
-        self.has_ended = False
+        first, loaded = epoch * num_passes, self._loaded_epoch
+        if loaded is not None and (was_stopped or first <= loaded < first + num_passes):
+            first = loaded
+        self.loader.set_epoch(first)
+        self._passes, self.has_ended = 0, False
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
@@ -92,6 +98,10 @@ class ResumableLoader(Iterable[Any]):
 
     def _read(self) -> Iterator[Any]:
         self.has_ended, self._loaded_epoch = False, None
+        if self._passes is not None:
+            if self._passes:  # A Trainer begins a shorter loader again and again within an epoch.
+                self.loader.set_epoch(self.loader.state_dict()["epoch"] + 1)
+            self._passes += 1
         yield from self.loader
         self.has_ended = True
 
@@ -102,7 +112,7 @@ class ResumableLoader(Iterable[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next iteration go on where a state was taken."""
         self.loader.load_state_dict(state)
-        self._loaded_epoch = self.loader.state_dict()["epoch"]
+        self._loaded_epoch, self._passes = self.loader.state_dict()["epoch"], None
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # While it is being copied or unpickled.
@@ -211,11 +221,31 @@ def _count(counts: dict[str, int], number: int) -> None:
     counts.update(dict.fromkeys(("ready", "started", "processed", "completed"), number))
 
 
-def _refuse_older_checkpoints(trainer: Any) -> None:
-    """Raises ConfigError where an epoch would be left out, before the first step."""
+def _refuse_what_cannot_work(trainer: Any) -> None:
+    """Raises ConfigError where batches would never come, before the first step."""
     if trainer.fit_loop.restarted_on_epoch_end:  # Nothing that ExactCheckpoints has saved goes on there.
         raise ConfigError(
             f"The checkpoint is one of an epoch's end, saved without resumable(loader) or by an earlier release, and "
             f"with max_steps={trainer.max_steps} Lightning would leave out the epoch that follows. Go on without "
             f"max_steps until the next checkpoint."
         )
+    if trainer.num_training_batches == float("inf"):
+        raise ConfigError(
+            "A loader beside resumable(loader) has no length, and Lightning would read a batch ahead that its "
+            "checkpoints count as trained. Give it a __len__, or the Trainer limit_train_batches=N."
+        )
+    validation = trainer.val_dataloaders
+    is_within = trainer.check_val_every_n_epoch is None or trainer.val_check_batch is None
+    is_within = is_within or trainer.val_check_batch < trainer.num_training_batches
+    others = tree_leaves(validation) if validation is not None and is_within else []
+    seen: list[Any] = []
+    for loader in (*trainer.fit_loop._combined_loader.flattened, *others):
+        inner = loader.loader if isinstance(loader, ResumableLoader) else loader
+        if not isinstance(inner, Loader) or not inner.has_state:
+            continue
+        if any(inner.options.planned is other for other in seen):
+            raise ConfigError(
+                f"Two of the Trainer's loaders read one Loader, or one ImageDataset, which has one iteration at a "
+                f"time: the second would break off the first. Give each its own: {inner!r}."
+            )
+        seen.append(inner.options.planned)
