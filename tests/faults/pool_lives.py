@@ -199,7 +199,10 @@ def _act_in_child(loader: Any, iteration: Any, way: str) -> Any:
         return "a batch"
     if way == "iter":
         loader.set_epoch(3)
-        return list(places(loader))
+        try:
+            return list(places(loader))
+        except ConfigError as error:
+            return str(error)
     return None
 
 

@@ -93,6 +93,11 @@ class ZmqTransport:
             socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
             socket.bind(address)
         self._monitors = [_Monitor(zmq, socket) for socket in self._sockets]
+        _open_here.add(self)
+
+    def inherited(self) -> list[Any]:
+        """Returns the sockets, of which a forked child has copies that it cannot close."""
+        return [*self._sockets, *(monitor.events for monitor in self._monitors)]
 
     def sender(self, worker: int, context: BaseContext) -> "ZmqSender":  # noqa: D102
         return ZmqSender(self._addresses[worker], self._keys[worker], self._codec)
@@ -176,14 +181,14 @@ class _Monitor:
     def __init__(self, zmq: Any, socket: Any) -> None:
         self._zmq, self._socket = zmq, socket
         failed = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        self._events = socket.get_monitor_socket(failed | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPTED)
+        self.events = socket.get_monitor_socket(failed | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPTED)
         self._num_accepted = 0
 
     def num_refused(self) -> int:
         """Returns how many connections, of those that are not the worker's own, have ended since the last call."""
         num_refused = 0
-        while self._events.poll(0):
-            kind = struct.unpack("=Hi", self._events.recv_multipart()[0])[0]
+        while self.events.poll(0):
+            kind = struct.unpack("=Hi", self.events.recv_multipart()[0])[0]
             if kind == self._zmq.EVENT_ACCEPTED:
                 self._num_accepted += 1
             elif self._num_accepted > 1:
@@ -195,7 +200,22 @@ class _Monitor:
         """Ends it, if the socket is still open."""
         if not self._socket.closed:
             self._socket.disable_monitor()
-            self._events.close(linger=0)
+            self.events.close(linger=0)
+
+
+_open_here: "weakref.WeakSet[ZmqTransport]" = weakref.WeakSet()
+_inherited: list[Any] = []
+
+
+def _keep_inherited() -> None:
+    """Keeps the copies of a forked child to its end: pyzmq closes none of them, and warns of those that go before."""
+    for transport in _open_here:
+        _inherited.extend(transport.inherited())
+    _open_here.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
 
 
 def _end(owner: int, folder: str, context: Any) -> None:

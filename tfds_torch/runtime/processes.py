@@ -163,6 +163,11 @@ def start_error(error: Exception, inputs: Mapping[str, Any], method: str) -> Tfd
         )
     if method == "fork":
         return None
+    if isinstance(error, ChildProcessError):
+        return ConfigError(
+            f"A worker cannot be started by {method!r}: this process (pid {os.getpid()}) was forked from one that has "
+            f"a fork server, which Python lets only that one use. Use multiprocessing_context='spawn' here."
+        )
     if isinstance(error, EOFError | ConnectionError):
         return WorkerError(
             f"A worker cannot be started: the process that starts workers ended ({type(error).__name__}), most likely "
