@@ -109,8 +109,10 @@ class Run:
         """
         number = self.settings.num_photos if num_examples is None else num_examples
         self.show_progress(f"preparing {dataset}")
-        prepare = demo.prepare if dataset.partition("/")[0] in demo.DEMO_NAMES else demo.prepare_fake
-        return prepare(dataset, num_examples=number, num_shards=min(self.settings.num_shards, number), progress=False)
+        num_shards = min(self.settings.num_shards, number)
+        if dataset.partition("/")[0] in demo.DEMO_NAMES:
+            return demo.prepare(dataset, num_examples=number, num_shards=num_shards, progress=False)
+        return demo.prepare_fake(dataset, num_examples=number, num_shards=num_shards, splits=("train",), progress=False)
 
     def task(self, data_dir: Path | str, num_examples: int, **fields: Any) -> Task:
         """Returns the work of an epoch, in the settings' batches and workers."""

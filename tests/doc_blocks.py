@@ -98,7 +98,7 @@ def blocks_of(page: Path) -> list[Block]:
 ALL_BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PYTHON = [block for block in ALL_BLOCKS if block.language == "python"]
 COMMANDS = [command for block in ALL_BLOCKS if block.language == "console" for command in block.commands]
-THE_TWELVE_LINES = PYTHON[0]
+THE_FIRST_CODE = PYTHON[0]
 BUCKET = "s3://bucket/"
 """Where blocks and commands read that need a bucket: it holds what the reader has in `~/tensorflow_datasets`."""
 

@@ -1,10 +1,12 @@
 """The README is short, begins where a user begins, and its map and its mental model are true."""
 
 import re
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from doc_blocks import ROOT, THE_TWELVE_LINES, Reader, blocks_of
+from doc_blocks import ROOT, THE_FIRST_CODE, Reader, blocks_of
 from zygote import forked_instead_of_fresh
 
 from benchmarks.report import read_reports
@@ -17,19 +19,40 @@ def test_the_readme_is_read_in_minutes() -> None:
     assert len(README.splitlines()) < 200
 
 
-def test_its_first_python_block_trains_on_the_readers_own_dataset(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
-    assert THE_TWELVE_LINES.page == ROOT / "README.md"
-    done = Reader(tmp_path_factory.mktemp("home")).run_python(
-        f"{THE_TWELVE_LINES.text}    print(loader.stats().batches)\n", tmp_path
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+def accuracies_in(text: str) -> list[float]:
+    epochs = re.findall(r"^epoch (\d): accuracy (\d+\.\d)%$", text, re.MULTILINE)
+    assert [int(epoch) for epoch, _ in epochs] == list(range(3)) == list(range(len(text.splitlines())))
+    return [float(accuracy) for _, accuracy in epochs]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    with closing(Reader(tmp_path_factory.mktemp("home"))) as found:
+        yield found
+
+
+def test_its_first_python_block_runs_as_it_stands_and_shows_that_it_learns(reader: Reader, tmp_path: Path) -> None:
+    assert THE_FIRST_CODE.page == ROOT / "README.md"
+    done = reader.run_python(THE_FIRST_CODE.text, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for first, *_, last in (accuracies_in(done.stdout), accuracies_in(blocks_of(THE_FIRST_CODE.page)[1].text)):
+        assert 40 < first < last
+        assert last > 65
+
+
+def test_one_line_changes_for_the_readers_own_dataset(reader: Reader, tmp_path: Path) -> None:
+    (line,) = (block.text.strip() for block in blocks_of(ROOT / "README.md")[2:3])
+    text, num_changed = re.subn(r"(?m)^    root, name = .*$", f"    {line}", THE_FIRST_CODE.text)
+    done = reader.run_python(f"{text}    print(parser.dataset_name, loader.stats().batches)\n", tmp_path)
+    assert (num_changed, done.returncode, done.stderr) == (1, 0, "")
+    *epochs, read = done.stdout.splitlines()
+    assert len(accuracies_in("\n".join(epochs))) == 3
+    assert read == "food101:2.0.0 3"
 
 
 def test_the_site_begins_with_the_same_lines() -> None:
     first = next(block for block in blocks_of(ROOT / "docs" / "index.md") if block.language == "python")
-    assert first.text == THE_TWELVE_LINES.text
+    assert first.text == THE_FIRST_CODE.text
 
 
 def test_every_link_of_the_readme_leads_somewhere() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tfds_fixtures import iterate_tfds
 
-from tfds_torch.demo.build import build
+from tfds_torch.demo.build import _cut_network, build
 from tfds_torch.demo.spec import DemoSpec
+from tfds_torch.demo.split_names import real_splits
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
@@ -87,6 +88,12 @@ def build_and_read(root: str, specs: Sequence[DemoSpec]) -> dict[str, Reading]:
     for spec in specs:
         build(spec, root, "", progress=False)
     return read(root, [spec.full_name for spec in specs])
+
+
+def list_real_splits(root: str, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Returns the splits of datasets, as their builders tell them where nothing is downloaded."""
+    _cut_network()
+    return {name: real_splits(tfds.builder(name, data_dir=root)) for name in names}
 
 
 def ask_for_fakes(root: str, specs: Sequence[DemoSpec], missing_package: str) -> list[tuple[str, str]]:

@@ -86,6 +86,7 @@ def test_metadata_says_how_it_was_made(built: Path) -> None:
         "default_config": "byclass",
         "default_version": VERSION,
         "tfds_version": tfds_version(),
+        "has_all_splits": False,
     }
 
 
@@ -146,6 +147,20 @@ def test_other_parameters_in_the_same_root_are_a_conflict(built: Path, other: di
         "'emnist/letters:3.1.0' (fake) with num_examples=30, num_shards=4, splits=train+test, seed=3. Choose another "
         "root (root=None keeps a folder for each combination), or delete that folder."
     )
+
+
+@pytest.mark.usefixtures("no_build")
+def test_splits_of_a_fake_are_asked_for_as_they_were(copy: Path) -> None:
+    """All splits of the dataset, or these: which splits it has is only known once it is built."""
+    asked = {key: value for key, value in PARAMETERS.items() if key != "splits"}
+    with pytest.raises(ConfigError, match=r"num_shards=4, splits=all, seed=3, but .* splits=train\+test, seed=3\."):
+        prepare_fake(f"{NAME}/{CONFIG}", root=copy, **asked)
+    path = version_dir(copy) / "metadata.json"
+    path.write_text(path.read_text().replace('"has_all_splits": false', '"has_all_splits": true'))
+    assert prepare_fake(f"{NAME}/{CONFIG}", root=copy, **asked) == copy
+    assert prepare_fake(f"{NAME}/{CONFIG}", root=copy, **PARAMETERS) == copy
+    with pytest.raises(ConfigError, match=r"splits=train, seed=3, but"):
+        prepare_fake(f"{NAME}/{CONFIG}", root=copy, **PARAMETERS | {"splits": ("train",)})
 
 
 @pytest.mark.usefixtures("no_build")

@@ -26,6 +26,7 @@ def test_none_means_the_defaults() -> None:
     assert DEMO_NAMES == ("digits", "photos", "episodes")
     assert fake("mnist", 5000).num_shards == 8
     assert fake("mnist", 3).num_shards == 3
+    assert fake("mnist", 3).splits is None
     assert fake("mnist", splits=["train", "val-2", "test_b"]).splits == ("train", "val-2", "test_b")
 
 
@@ -35,7 +36,8 @@ def test_none_means_the_defaults() -> None:
         (embedded("photos"), "photos-512x8-0"),
         (embedded("photos", 4096, 16, 7), "photos-4096x16-7"),
         (embedded("episodes"), "episodes-bridge-64x8-0"),
-        (fake("cifar10", 5000), "fake-cifar10-5000x8-train-0"),
+        (fake("cifar10", 5000), "fake-cifar10-5000x8-all-0"),
+        (fake("cifar10", 5000, splits=("train",)), "fake-cifar10-5000x8-train-0"),
         (fake("cifar10:3.0.2", 9, 2, ("a", "b"), 7), "fake-cifar10-3.0.2-9x2-a+b-7"),
     ],
 )
@@ -61,6 +63,7 @@ def test_no_two_specs_share_a_folder_name() -> None:
         (embedded("digits", None, 3, 5), ["name", "num_examples", "num_shards", "seed"]),
         (embedded("photos", 20, 2, 1), ["name", "num_examples", "num_shards", "seed"]),
         (embedded("episodes/libero", 5), ["name", "num_examples", "num_shards", "seed"]),
+        (fake("mnist"), ["name", "num_examples", "num_shards", "splits", "seed", "config", "version"]),
         (
             fake("voc/2007", splits=("train", "test")),
             ["name", "num_examples", "num_shards", "splits", "seed", "config", "version"],
@@ -74,6 +77,7 @@ def test_a_spec_survives_being_kept_as_json(spec: DemoSpec, keys: list[str]) -> 
 
 
 def test_a_spec_says_what_was_asked_for() -> None:
+    assert str(fake("mnist", 20)) == "'mnist' (fake) with num_examples=20, num_shards=8, splits=all, seed=0"
     assert str(embedded("episodes", 5)) == "'episodes/bridge' with num_examples=5, num_shards=5, seed=0"
     assert str(fake("voc/2007", 20, 4, ("train", "test"), 3)) == (
         "'voc/2007' (fake) with num_examples=20, num_shards=4, splits=train+test, seed=3"
@@ -102,7 +106,7 @@ FAKE_ONLY: list[tuple[dict[str, Any], str]] = [
     ({"num_examples": None}, "num_examples=None must be an integer >= 1."),
     *(
         ({"splits": splits}, f"splits={splits!r} must be a sequence of split names, such as ('train', 'test').")
-        for splits in ((), "train", None, 3)
+        for splits in ((), "train", 3)
     ),
     ({"splits": ("train", "train")}, "splits=('train', 'train') names a split twice."),
 ]

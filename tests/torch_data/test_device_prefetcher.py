@@ -517,10 +517,12 @@ BAD = {
     "mean that is none": ({"mean": (float("nan"), 0, 0)}, "^mean=.* must lie between 0 and 1"),
     "std 0": ({"std": (0.2, 0, 0.2)}, r"^std=\(0\.2, 0\.0, 0\.2\) must be above 0 in every channel"),
     "endless std": ({"std": (0.2, float("inf"), 0.2)}, "^std=.* must be above 0 in every channel"),
-    "a number": (
-        {"mean": 0.5},
-        r"^mean=0\.5 must hold a number per channel, for example \(0\.5, 0\.5, 0\.5\), or be None",
+    "a flag": (
+        {"mean": True},
+        r"^mean=True must hold a number per channel, for example \(0\.5, 0\.5, 0\.5\), or 0\.5 for one channel",
     ),
+    "a number above 1": ({"mean": 127.5}, r"^mean=\(127\.5,\) must lie between 0 and 1"),
+    "numbers in rows": ({"mean": ((0.5,), (0.5,))}, "must hold a number per channel"),
     "no numbers": ({"std": ()}, r"^std=\(\) must hold a number per channel"),
     "a word": ({"mean": "123"}, "^mean='123' must hold a number per channel"),
     "words": ({"std": ("a", "b", "c")}, r"^std=\('a', 'b', 'c'\) must hold a number per channel"),
@@ -545,6 +547,17 @@ def test_mean_and_std_may_be_arrays_and_tensors() -> None:
     tensor = torch.tensor(STD)
     (moved,) = DevicePrefetcher([image_of([0, 0, 0])], "cpu", mean=tensor.numpy(), std=tensor)
     torch.testing.assert_close(moved, torch.full((2, 3, 4, 4), -1.0))
+
+
+@pytest.mark.parametrize("number", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), (0.5,)], ids=repr)
+def test_a_number_alone_is_that_of_the_only_channel(number: Any) -> None:
+    gray = torch.full((2, 1, 4, 4), 255, dtype=torch.uint8)
+    (moved,) = DevicePrefetcher([gray], "cpu", mean=number, std=number)
+    torch.testing.assert_close(moved, torch.full((2, 1, 4, 4), 1.0))
+    (shifted,) = DevicePrefetcher([gray], "cpu", mean=0)
+    torch.testing.assert_close(shifted, torch.full((2, 1, 4, 4), 1.0))
+    with pytest.raises(ConfigError, match="1 values for images of 3 channels"):
+        list(DevicePrefetcher([image_of([0, 0, 0])], "cpu", mean=number))
 
 
 def test_a_batch_of_other_channels_is_an_error_after_those_before_it(device: str) -> None:

@@ -49,7 +49,10 @@ def _make_parser() -> argparse.ArgumentParser:
         help="write the dataset's own features and label names with made-up content: N examples of each split",
     )
     parser.add_argument(
-        "--split", action="append", metavar="S", help="with --fake: a split to write; may be repeated (default train)"
+        "--split",
+        action="append",
+        metavar="S",
+        help="with --fake: a split to write; may be repeated (default: all of its splits)",
     )
     parser.add_argument("--examples", type=int, metavar="N", help="examples of train (photos 512, episodes 64)")
     parser.add_argument(
@@ -79,7 +82,7 @@ def _prepare(options: argparse.Namespace) -> Path:
         options.name,
         num_examples=options.fake,
         num_shards=options.shards,
-        splits=options.split or ("train",),
+        splits=options.split,
         root=options.root,
         seed=options.seed,
     )

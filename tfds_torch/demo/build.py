@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.demo.spec import DemoSpec
@@ -32,13 +33,14 @@ def build(spec: DemoSpec, data_dir: str, existing: str, *, progress: bool) -> st
         ConfigError: of a fake: an unknown config or version, a builder that does not start, or a feature for which
             nothing can be made up.
     """
-    with _show_progress(spec, progress) as on_example:
+    with _show_progress(spec, progress) as shown:
         _silence_tensorflow()
         _cut_network()
         from tfds_torch.demo.builder import DemoConfig, make_builder, write_without_tensorflow
 
         write_without_tensorflow()
-        builder = make_builder(spec, data_dir=data_dir, on_example=on_example)
+        builder = make_builder(spec, data_dir=data_dir, on_example=shown.add_example)
+        shown.expect(sum(builder.spec.split_sizes.values()))
         version_dir = Path(builder.data_dir).relative_to(data_dir)
         if not Path(existing, version_dir).exists():
             config = DemoConfig(num_shards=spec.num_shards, num_examples=spec.num_examples, try_download_gcs=False)
@@ -68,16 +70,23 @@ def _cut_network() -> None:
         os.environ.pop(variable, None)
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """What a build tells of itself: how many examples there will be, and each of them."""
+
+    expect: Callable[[int], None] = lambda number: None
+    add_example: Callable[[], None] = lambda: None
+
+
 @contextlib.contextmanager
-def _show_progress(spec: DemoSpec, progress: bool) -> Iterator[Callable[[], None]]:
-    """Yields a function to be called once per example."""
+def _show_progress(spec: DemoSpec, progress: bool) -> Iterator[_Shown]:
     if not progress:
-        yield lambda: None
+        yield _Shown()
         return
     if not sys.stderr.isatty():
         # One line, so that a log file shows what took the seconds.
         sys.stderr.write(f"tfds_torch: building the demo dataset {spec}\n")
-        yield lambda: None
+        yield _Shown()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -90,5 +99,5 @@ def _show_progress(spec: DemoSpec, progress: bool) -> Iterator[Callable[[], None
 
     columns = (TextColumn("building {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=CursorKeeper(stderr=True), transient=True) as bar:
-        task = bar.add_task(spec.full_name, total=sum(spec.split_sizes.values()))
-        yield lambda: bar.advance(task)
+        task = bar.add_task(spec.full_name, total=None)
+        yield _Shown(lambda number: bar.update(task, total=number), lambda: bar.advance(task))

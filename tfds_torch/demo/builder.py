@@ -18,6 +18,7 @@ from tfds_torch.demo.embedded import EMBEDDED
 from tfds_torch.demo.fake import make_fake
 from tfds_torch.demo.metadata import DemoMetadata, tfds_version
 from tfds_torch.demo.spec import EPISODE_CONFIGS, Content, DemoSpec, Example
+from tfds_torch.demo.split_names import real_splits
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.storage.tfrecord.framing import TfrecordWriter
@@ -39,13 +40,18 @@ class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         self._on_example = on_example
         super().__init__(**options)
 
+    @property
+    def spec(self) -> DemoSpec:
+        """What it builds, with nothing left open."""
+        return self._metadata.spec
+
     def _info(self) -> Any:
         metadata = tfds.core.MetadataDict(self._metadata.as_dict())
         return tfds.core.DatasetInfo(builder=self, metadata=metadata, **self._content.info)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Example]]]:
         del dl_manager  # Nothing is downloaded.
-        return {split: self._generate_examples(split) for split in self._metadata.spec.splits}
+        return {split: self._generate_examples(split) for split in self.spec.splits or ()}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, Example]]:
         for keyed in self._content.make_examples(split):
@@ -78,7 +84,8 @@ def make_builder(spec: DemoSpec, *, data_dir: str, on_example: Callable[[], None
             nothing can be made up.
     """
     if spec.is_fake:
-        return make_fake_builder(_open_real_builder(spec, data_dir), spec, data_dir=data_dir, on_example=on_example)
+        real = _open_real_builder(spec, data_dir)
+        return make_fake_builder(real, spec, data_dir=data_dir, on_example=on_example)
     configs: dict[str, Any] = {}
     if spec.config is not None:
         all_configs = [tfds.core.BuilderConfig(name=name) for name in EPISODE_CONFIGS]
@@ -144,15 +151,21 @@ def make_fake_builder(real: Any, spec: DemoSpec, *, data_dir: str, on_example: C
     """
     default_config = real.get_default_builder_config()
     default_name = default_config and default_config.name
+    splits = real_splits(_copy_of(real, data_dir)) if spec.splits is None else spec.splits
     written = DemoMetadata(
-        spec=replace(spec, config=real.builder_config_name, version=str(real.version)),
+        spec=replace(spec, config=real.builder_config_name, version=str(real.version), splits=splits),
         default_config=default_name,
         default_version=str(real.versions[0]),
         tfds_version=tfds_version(),
+        has_all_splits=spec.splits is None,
     )
     configs = {"BUILDER_CONFIGS": list(real.builder_configs.values()), "DEFAULT_BUILDER_CONFIG_NAME": default_name}
     derived = _derive(make_fake(written.spec, real), written, **configs)
     return derived(data_dir=data_dir, config=real.builder_config, on_example=on_example)
+
+
+def _copy_of(real: Any, data_dir: str) -> Any:
+    return type(real)(data_dir=data_dir, config=real.builder_config, version=str(real.version))
 
 
 def _derive(content: Content, metadata: DemoMetadata, **attributes: Any) -> Callable[..., DemoBuilder]:

@@ -24,12 +24,14 @@ class DemoMetadata:
         default_config: of a fake: what TFDS took for no config, at that time.
         default_version: of a fake: what TFDS took for no version of this config.
         tfds_version: of a fake: which TFDS that was.
+        has_all_splits: of a fake: whether its splits are those that it has where none are asked for.
     """
 
     spec: DemoSpec
     default_config: str | None = None
     default_version: str | None = None
     tfds_version: str | None = None
+    has_all_splits: bool = False
 
     @classmethod
     def read(cls, folder: Path) -> "DemoMetadata | None":

@@ -72,7 +72,7 @@ def prepare_fake(
     *,
     num_examples: int,
     num_shards: int | None = None,
-    splits: Sequence[str] = ("train",),
+    splits: Sequence[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -87,7 +87,8 @@ def prepare_fake(
         name: a dataset of TFDS: `name`, `name/config`, `name:version` or `name/config:version`.
         num_examples: examples of each split.
         num_shards: shards of each split, at most num_examples; None: 8, or as many as there are examples.
-        splits: their names; they need not be those of the real dataset.
+        splits: their names, which need not be those of the real dataset; None: all of the real dataset's, as far as
+            TFDS's builder tells them without its download (else `train`).
         root: the data dir; None means a folder of its own in the user's cache for each combination of parameters.
         seed: which content is made up. Example i of a split depends on the seed, the split and i alone.
         progress: show a build's progress on standard error.
@@ -147,8 +148,11 @@ def _is_installed(spec: DemoSpec, data_dir: Path) -> bool:
 def _check_same(spec: DemoSpec, folder: Path) -> None:
     """Raises unless the dataset in folder has the parameters that were asked for and is whole."""
     written = DemoMetadata.read(folder)
-    if written is None or written.spec != replace(spec, config=written.spec.config, version=written.spec.version):
-        raise ConfigError(describe_conflict(spec, folder, written and written.spec))
+    if written is None:
+        raise ConfigError(describe_conflict(spec, folder, None))
+    splits = written.spec.splits if spec.splits is None and written.has_all_splits else spec.splits
+    if written.spec != replace(spec, config=written.spec.config, version=written.spec.version, splits=splits):
+        raise ConfigError(describe_conflict(spec, folder, written.spec))
     check_files(folder)
 
 

@@ -35,7 +35,7 @@ class DemoSpec:
         name: the dataset's name.
         num_examples: examples of each split (digits: of train).
         num_shards: shards of each split (digits: of train).
-        splits: their names.
+        splits: their names; None: of a fake, those of the real dataset, which are known once it is built.
         seed: which content is made up, or which digits are kept for the split `test`.
         config: the dataset's config; None: of a fake, TFDS's default, or there are none.
         version: `x.y.z`; None: TFDS's default.
@@ -45,7 +45,7 @@ class DemoSpec:
     name: str
     num_examples: int
     num_shards: int
-    splits: tuple[str, ...]
+    splits: tuple[str, ...] | None
     seed: int
     config: str | None = None
     version: str | None = None
@@ -84,7 +84,7 @@ class DemoSpec:
         name: str,
         num_examples: int,
         num_shards: int | None = None,
-        splits: Sequence[str] = ("train",),
+        splits: Sequence[str] | None = None,
         seed: int = 0,
     ) -> "DemoSpec":
         """Returns the spec that these arguments of `prepare_fake` ask for. TFDS is not asked whether it has the name.
@@ -100,7 +100,7 @@ class DemoSpec:
         return cls(
             parts["name"],
             *_check_counts(name, num_examples, num_shards, DEFAULT_NUM_SHARDS),
-            _check_splits(splits),
+            None if splits is None else _check_splits(splits),
             check_integer("seed", seed, 0),
             parts["config"],
             parts["version"],
@@ -112,11 +112,12 @@ class DemoSpec:
         """Returns the spec that `as_dict` gave."""
         if not is_fake:
             return cls.embedded(**values)
-        return cls(**{**values, "splits": tuple(values["splits"]), "is_fake": True})
+        splits = values["splits"] and tuple(values["splits"])
+        return cls(**{**values, "splits": splits, "is_fake": True})
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the parameters by name, as they are kept in the dataset's `metadata.json`."""
-        values = asdict(self) | {"splits": list(self.splits)}
+        values = asdict(self) | {"splits": None if self.splits is None else list(self.splits)}
         del values["is_fake"]
         if self.is_fake:
             return values
@@ -124,9 +125,14 @@ class DemoSpec:
 
     @property
     def split_sizes(self) -> dict[str, int]:
-        """The number of examples of each split."""
-        sizes = dict.fromkeys(self.splits, self.num_examples)
+        """The number of examples of each split that is known."""
+        sizes = dict.fromkeys(self.splits or (), self.num_examples)
         return sizes | {"test": NUM_DIGITS_TEST} if (self.name, self.is_fake) == ("digits", False) else sizes
+
+    @property
+    def _splits_name(self) -> str:
+        """`train+test`; `all`, which is not the name of a split, where they are those of the real dataset."""
+        return "all" if self.splits is None else "+".join(self.splits)
 
     @property
     def _embedded_name(self) -> str:
@@ -142,12 +148,12 @@ class DemoSpec:
 
     @property
     def folder_name(self) -> str:
-        """The name of this spec's own folder in the cache: `photos-512x8-0` or `fake-cifar10-5000x8-train-0`."""
+        """The name of this spec's own folder in the cache: `photos-512x8-0` or `fake-cifar10-5000x8-all-0`."""
         counts = f"{self.num_examples}x{self.num_shards}"
         if not self.is_fake:
             return f"{self._embedded_name.replace('/', '-')}-{counts}-{self.seed}"
         name = self.full_name.replace("/", "-").replace(":", "-")
-        full = f"fake-{name}-{counts}-{'+'.join(self.splits)}-{self.seed}"
+        full = f"fake-{name}-{counts}-{self._splits_name}-{self.seed}"
         if len(full) <= _MAX_FOLDER_NAME and "/" not in self.full_name:
             return full
         # Two specs may differ where they were cut, or in what was replaced: the digest tells them apart.
@@ -157,7 +163,7 @@ class DemoSpec:
     def __str__(self) -> str:
         name, splits = f"'{self._embedded_name}'", ""
         if self.is_fake:
-            name, splits = f"'{self.full_name}' (fake)", f", splits={'+'.join(self.splits)}"
+            name, splits = f"'{self.full_name}' (fake)", f", splits={self._splits_name}"
         return f"{name} with num_examples={self.num_examples}, num_shards={self.num_shards}{splits}, seed={self.seed}"
 
 
@@ -186,12 +192,17 @@ def _check_counts(name: str, num_examples: int, num_shards: int | None, default_
     return num_examples, num_shards
 
 
+def is_split_name(name: object) -> bool:
+    """Whether a split can have this name."""
+    return isinstance(name, str) and _SPLIT.fullmatch(name) is not None and name != "all"
+
+
 def _check_splits(splits: Sequence[str]) -> tuple[str, ...]:
     names = () if isinstance(splits, str) or not isinstance(splits, Iterable) else tuple(splits)
     if not names:
         raise ConfigError(f"splits={splits!r} must be a sequence of split names, such as ('train', 'test').")
     for name in names:
-        if not isinstance(name, str) or not _SPLIT.fullmatch(name) or name == "all":
+        if not is_split_name(name):
             raise ConfigError(
                 f"The split {name!r} in splits={names!r} must be a plain name of letters, digits, '_' and '-', and "
                 f"not 'all'. Slices such as 'train[:10%]' are for reading."

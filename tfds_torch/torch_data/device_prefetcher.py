@@ -41,7 +41,7 @@ class DevicePrefetcher(Iterable[Any]):
     Args:
         batches: the source: a loader, or any iterable.
         device: `cpu`, `cuda` (the current one), `cuda:1`, `mps`, ... or a torch.device.
-        mean: a number for each channel, where images go from 0 to 1; None with a std: 0.
+        mean: a number for each channel, or one for images of one, where images go from 0 to 1; None with a std: 0.
         std: a number for each channel, likewise; None with a mean: 1.
         dtype: of the images: float32, float16, bfloat16 or float64, or its name; None: float32 with mean or std, else
             uint8.
@@ -61,8 +61,8 @@ class DevicePrefetcher(Iterable[Any]):
         batches: Iterable[Any],
         device: str | torch.device,
         *,
-        mean: Iterable[float] | None = None,
-        std: Iterable[float] | None = None,
+        mean: float | Iterable[float] | None = None,
+        std: float | Iterable[float] | None = None,
         dtype: torch.dtype | str | None = None,
         channels_last: bool = True,
         prefetch_batches: int = 2,

@@ -35,8 +35,8 @@ def create_loader(
     dataset: Any,
     num_workers: int | str = 0,
     device: str | torch.device | None = None,
-    mean: Iterable[float] | None = None,
-    std: Iterable[float] | None = None,
+    mean: float | Iterable[float] | None = None,
+    std: float | Iterable[float] | None = None,
     dtype: torch.dtype | str | None = None,
     prefetch_batches: int = 2,
     timeout_s: float | None = 300.0,
@@ -63,7 +63,8 @@ def create_loader(
             that can be read anew in every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
         num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
         device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
-        mean: of each channel, where images go from 0 to 1; `DevicePrefetcher` normalises with it.
+        mean: of each channel, or a number for one channel, where images go from 0 to 1; `DevicePrefetcher` normalises
+            with it.
         std: likewise.
         dtype: of the images, as in `DevicePrefetcher`.
         prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.

@@ -35,8 +35,8 @@ class LoaderOptions:
     dataset: Any
     num_workers: int | str = 0
     device: str | torch.device | None = None
-    mean: Iterable[float] | None = None
-    std: Iterable[float] | None = None
+    mean: float | Iterable[float] | None = None
+    std: float | Iterable[float] | None = None
     dtype: torch.dtype | str | None = None
     prefetch_batches: int = 2
     timeout_s: float | None = 300.0

@@ -222,15 +222,19 @@ def _shape_of(tensor: Tensor) -> str:
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...] | None:
-    """Returns numbers, one per channel, as a tuple."""
+    """Returns numbers, one per channel, as a tuple; a number alone is that of the only channel."""
     if values is None:
         return None
+    is_one = isinstance(values, int | float) or getattr(values, "ndim", None) == 0
     try:
-        numbers = () if isinstance(values, str) else tuple(float(value) for value in values)
+        numbers = () if isinstance(values, str | bool) else tuple(map(float, [values] if is_one else values))
     except (TypeError, ValueError):
         numbers = ()
     if not numbers:
-        raise ConfigError(f"{name}={values!r} must hold a number per channel, for example (0.5, 0.5, 0.5), or be None.")
+        raise ConfigError(
+            f"{name}={values!r} must hold a number per channel, for example (0.5, 0.5, 0.5), or 0.5 for one channel, "
+            f"or be None."
+        )
     return numbers
 
 
