@@ -9,11 +9,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import psutil
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.limits import num_cores
+from tfds_torch.runtime.own_folder import cache_folder
 
 _ALWAYS = ("tfds-torch", "torch", "tensorflow-cpu", "tensorflow", "numpy", "pillow", "turbojpeg", "simplejpeg")
 
@@ -48,7 +48,7 @@ def describe_versions(more: Mapping[str, str]) -> dict[str, str]:
 
 def cache_dir() -> Path:
     """Returns the folder that keeps the files of peers."""
-    return platformdirs.user_cache_path("tfds_torch") / "bench"
+    return cache_folder("bench")
 
 
 @contextmanager

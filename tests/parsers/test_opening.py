@@ -1,12 +1,15 @@
 """Finding a dataset: by name, config, version or directory; its files' names; and preparing it."""
 
 import errno
+import grp
 import os
 import pickle
+import pwd
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from filelock import FileLock
@@ -15,6 +18,7 @@ from zygote import Answering, torch_zygote
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import DatasetNotFoundError
+from tfds_torch.parsers.tfds import dataset_opening
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
 
@@ -43,6 +47,59 @@ def test_a_root_that_one_may_not_look_into_is_said(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "stat", refuse)  # Permissions do not hold for root.
     with pytest.raises(DatasetNotFoundError, match="closed/in of dataset 'digits' cannot be looked into: Permission"):
         ParserTfds(tmp_path / "closed" / "in", "digits")
+
+
+def test_files_of_an_owner_whom_the_machine_does_not_know_are_read(
+    datasets: Datasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, whose /etc/passwd and /etc/group lack those of a mounted folder."""
+
+    def fail(number: int) -> NoReturn:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", fail)
+    monkeypatch.setattr(grp, "getgrgid", fail)
+    for name in ("shapes", "channels/png_l", "channels/png_rgb:2.1.0"):
+        parser = ParserTfds(datasets.root, name)
+        assert ParserTfds(datasets.root / parser.data_dir, name).num_examples == parser.num_examples > 0
+        next(parser.batches(World(), 0))
+
+
+SURROUNDINGS = {
+    "two data dirs": (
+        ValueError("Dataset digits detected in multiple locations."),
+        "for",
+        "ValueError",
+    ),
+    "an owner": (KeyError("getpwuid(): uid not found: 7"), "for", "KeyError"),
+    "a disk": (OSError(errno.EIO, "Input/output error"), "read", "OSError"),
+    "memory": (MemoryError(), "read", "MemoryError"),
+}
+
+
+@pytest.mark.parametrize("case", SURROUNDINGS)
+def test_what_the_surroundings_do_to_a_search_is_not_called_damage(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, verb, kind = SURROUNDINGS[case]
+
+    def fail(*args: Any, **options: Any) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(dataset_opening, "find_version_dir", fail)
+    with pytest.raises(DatasetNotFoundError, match=rf" under {tmp_path} cannot be .*{verb} \({kind}: ") as caught:
+        ParserTfds(tmp_path, "digits")
+    assert "amaged" not in str(caught.value)
+    assert "epare" not in str(caught.value)
+
+
+def test_a_damaged_default_config_is_told_by_its_own_file(datasets: Datasets, tmp_path: Path) -> None:
+    shutil.copytree(datasets.root / "channels" / "png_l", tmp_path / "own" / "png_l")
+    (tmp_path / "own" / ".config").mkdir()
+    (tmp_path / "own" / ".config" / "metadata.json").write_text("{")
+    with pytest.raises(DatasetNotFoundError, match=r"its \.config/metadata\.json, .* is damaged .*'own/<config>'"):
+        ParserTfds(tmp_path, "own")
+    assert ParserTfds(tmp_path, "own/png_l").num_examples > 0
 
 
 def test_a_version_directory_opens_as_root_and_as_name(datasets: Datasets) -> None:

@@ -2,14 +2,15 @@
 
 import os
 import pickle
+import pwd
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from foreign_folders import OTHER_USER, TRAPS
 
-from tfds_torch.runtime.own_folder import ForeignFolderError, _why_foreign, check_own_folder, own_folder
+from tfds_torch.runtime.own_folder import ForeignFolderError, _why_foreign, cache_folder, check_own_folder, own_folder
 
 
 def status(mode: int, user: int) -> os.stat_result:
@@ -68,3 +69,15 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
             own_folder(path)
     with pytest.raises(FileNotFoundError):
         check_own_folder(tmp_path / "none")
+
+
+def test_a_user_without_a_home_and_an_entry_has_the_cache_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> NoReturn:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", fail)
+    assert cache_folder("remote") == Path("/.cache/tfds_torch/remote")
+    monkeypatch.setenv("HOME", "/home/of/it")
+    assert cache_folder("remote") == Path("/home/of/it/.cache/tfds_torch/remote")

@@ -10,15 +10,14 @@ from filelock import FileLock
 
 from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.own_folder import cache_folder
 
 
 def choose_data_dir(spec: DemoSpec, root: str | os.PathLike[str] | None) -> Path:
     """Returns root, or without one the spec's own folder in the user's cache."""
     if root is not None:
         return Path(root).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("tfds_torch") / "demo" / spec.folder_name
+    return cache_folder("demo") / spec.folder_name
 
 
 def install(spec: DemoSpec, data_dir: Path, *, is_installed: Callable[[], bool], build: Callable[[Path], Path]) -> None:
@@ -46,7 +45,8 @@ def install(spec: DemoSpec, data_dir: Path, *, is_installed: Callable[[], bool],
                 _build_in_place(spec, data_dir, build)
     except OSError as error:
         raise ConfigError(
-            f"The demo dataset {spec} cannot be prepared under root={os.fspath(data_dir)!r}: {error}."
+            f"The demo dataset {spec} cannot be prepared under root={os.fspath(data_dir)!r}: {error}. Give a "
+            f"root that can be written to."
         ) from error
 
 

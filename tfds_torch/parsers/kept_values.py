@@ -8,10 +8,8 @@ import hashlib
 import logging
 from pathlib import Path
 
-import platformdirs
-
 from tfds_torch.runtime.atomic_file import write_atomically
-from tfds_torch.runtime.own_folder import ForeignFolderError, check_own_folder, own_folder
+from tfds_torch.runtime.own_folder import ForeignFolderError, cache_folder, check_own_folder, own_folder
 
 _DIGEST_BYTES = 16
 _logger = logging.getLogger(__name__)
@@ -26,7 +24,7 @@ def kept_path(kind: str, identity: object, suffix: str) -> Path:
         suffix: of the file's name.
     """
     name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
-    return platformdirs.user_cache_path("tfds_torch") / kind / f"{name}{suffix}"
+    return cache_folder(kind) / f"{name}{suffix}"
 
 
 def load_kept(file: Path) -> bytes | None:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import platformdirs
-
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.one_split import is_beton, is_one_split
@@ -12,6 +10,7 @@ from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.parsers.tfds.dataset_opening import open_dataset
 from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.window_layout import step_layouts
+from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.storage.array_record.source import ArrayRecordSource
 from tfds_torch.storage.episodes.step_index import kind_of, open_step_index, scan_steps, steps_beside
 from tfds_torch.storage.object_files import ObjectFiles
@@ -145,6 +144,6 @@ class _Writer:
             self._num_bytes += len(content)
 
     def report(self, dataset: str, num_shards: int, num_examples: int, sequences: Sequence[str] = ()) -> IndexedShards:
-        folder = str(platformdirs.user_cache_path("tfds_torch") / "record_index")
+        folder = str(cache_folder("record_index"))
         counts = num_shards, num_examples, self._num_bytes
         return IndexedShards(dataset, *counts, folder, self.refusal, tuple(sequences))

@@ -7,9 +7,20 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+import platformdirs
+
 
 class ForeignFolderError(PermissionError):
     """A folder that is not this user's own; `strerror` is a clause that begins with "it"."""
+
+
+def cache_folder(kind: str) -> Path:
+    """Returns where things of a kind are kept in the user's cache; the folder may be one that cannot be made."""
+    try:
+        base = platformdirs.user_cache_path("tfds_torch")
+    except RuntimeError:  # Neither HOME nor an entry in /etc/passwd: a container's user. Containers set HOME to / then.
+        base = Path("/.cache/tfds_torch")
+    return base / kind
 
 
 def own_folder(folder: Path) -> Path:

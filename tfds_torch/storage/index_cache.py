@@ -19,10 +19,9 @@ from tempfile import NamedTemporaryFile
 from typing import Generic, TypeVar
 
 import google_crc32c
-import platformdirs
 from filelock import BaseFileLock, FileLock, Timeout
 
-from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
+from tfds_torch.runtime.own_folder import ForeignFolderError, cache_folder, own_folder
 
 _HEAD, _TABLE_SIZE = struct.Struct("<8sII"), struct.Struct("<Q")
 _TABLE_START = _HEAD.size + _TABLE_SIZE.size
@@ -47,7 +46,7 @@ def index_path(dataset: str, paths: Sequence[str]) -> Path:
     """Returns where the index of a dataset's shards is kept."""
     key = "\0".join((dataset, *paths)).encode(errors="surrogateescape")
     name = hashlib.blake2b(key, digest_size=16).hexdigest()
-    return platformdirs.user_cache_path("tfds_torch") / "record_index" / f"{name}.index"
+    return cache_folder("record_index") / f"{name}.index"
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import LARGEST_SIDE
 
@@ -49,7 +48,7 @@ class DecodedCache:
     def path(self) -> Path:
         """The folder, absolute."""
         if self.folder is None:
-            return platformdirs.user_cache_path("tfds_torch") / "decoded"
+            return cache_folder("decoded")
         return Path(os.path.abspath(os.path.expanduser(os.fspath(self.folder))))
 
 

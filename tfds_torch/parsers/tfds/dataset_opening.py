@@ -1,6 +1,7 @@
 """Opening a prepared TFDS dataset from its files alone; it is prepared first where that is asked for."""
 
 import importlib
+import json
 import logging
 import os
 from collections.abc import Callable
@@ -113,7 +114,7 @@ def _open_remote(
         dataset, prepared = _fetch_dataset(objects, root, root)
         _check_is(prepared, where, name, parsed_name, arguments)
         return dataset
-    found = _guard(lambda: find_version_url(objects, root, parsed_name, arguments), name, where)
+    found = _guard(lambda: find_version_url(objects, root, parsed_name, arguments), name, where, is_search=True)
     if found is None:
         objects.check_refused()
         raise DatasetNotFoundError(describe_remote(objects, root, parsed_name, arguments))
@@ -143,7 +144,7 @@ def _check_is(prepared: Prepared, root: str, name: str, parsed_name: str, argume
 
 def _find_prepared(root: str | None, name: str, arguments: dict[str, Any]) -> TfdsDataset | None:
     try:
-        found = _guard(lambda: find_version_dir(name, root, **arguments), name, root or name)
+        found = _guard(lambda: find_version_dir(name, root, **arguments), name, root or _data_dir(None), is_search=True)
     except tfds.core.DatasetNotFoundError:
         return None
     return None if found is None else _dataset_in(found, name)
@@ -171,8 +172,13 @@ def _dataset_of(
     return TfdsDataset(name, directory, features, specs, prepared.splits, file_format, files=files, mirror=mirror)
 
 
-def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str]) -> Any:
-    """Returns what `load` does; TFDS reads its metadata unchecked, so that anything may come out of a damaged file."""
+def _guard(
+    load: Callable[[], Any], asked: str | os.PathLike[str], where: str | os.PathLike[str], *, is_search: bool = False
+) -> Any:
+    """Returns what `load` does; TFDS reads its metadata unchecked, so that anything may come out of a damaged file.
+
+    A search reads none of it but the name of a default config: what else it raises is of its surroundings.
+    """
     try:
         return load()
     except (tfds.core.DatasetNotFoundError, ImportError, TfdsTorchError):
@@ -181,8 +187,15 @@ def _guard(load: Callable[[], Any], asked: str | os.PathLike[str], where: str | 
         first_line = shortened((str(error).splitlines() or [""])[0], 2 * QUOTED)
         what = f"The dataset {quoted(os.fspath(asked))} under {os.fspath(where)}"
         reason = f"{type(error).__name__}: {first_line}"
-        if isinstance(error, OSError) or type(error).__module__.startswith("tensorflow."):
+        if isinstance(error, OSError | MemoryError) or type(error).__module__.startswith("tensorflow."):
             raise DatasetNotFoundError(f"{what} cannot be read ({reason}).") from None
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) and is_search:
+            raise DatasetNotFoundError(
+                f"{what} cannot be looked for: its .config/metadata.json, which names the default config, is damaged "
+                f"({reason}). Ask for {quoted(f'{asked}/<config>')}, or prepare it again."
+            ) from error
+        if is_search:
+            raise DatasetNotFoundError(f"{what} cannot be looked for ({reason}).") from error
         raise DatasetNotFoundError(
             f"{what} cannot be opened: its dataset_info.json or features.json is damaged ({reason}). Prepare it again."
         ) from error

@@ -18,6 +18,7 @@ from tensorflow_datasets.core.proto import feature_pb2
 from tensorflow_datasets.core.utils import error_utils
 
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import is_local
 
 _DECLARED = "tensorflow_datasets.core.features."
 MOST_BYTES = 64 * 2**20
@@ -152,7 +153,7 @@ def read_json(path: os.PathLike[str]) -> dict[str, Any]:
         ValueError: it is not such an object, or larger than any of TFDS's.
     """
     file = tfds.core.Path(path)
-    num_bytes = file.stat().length
+    num_bytes = _size_of(file)
     if num_bytes > MOST_BYTES:
         raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
     try:
@@ -164,10 +165,16 @@ def read_json(path: os.PathLike[str]) -> dict[str, Any]:
     return declared
 
 
+def _size_of(file: Any) -> int:
+    """Returns a file's size in bytes; TFDS's `stat` also asks for its owner's name, which a container may not know."""
+    path = os.fspath(file)
+    return os.stat(path).st_size if is_local(path) else int(file.stat().length)
+
+
 def _check_class_names(version_dir: str | os.PathLike[str]) -> None:
     """Raises ValueError where a file of class names is too large to be one, or not the UTF-8 that TFDS reads."""
     for file in tfds.core.Path(version_dir).glob("*.labels.txt"):
-        num_bytes = file.stat().length
+        num_bytes = _size_of(file)
         if num_bytes > MOST_BYTES:
             raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
         content = file.read_bytes()

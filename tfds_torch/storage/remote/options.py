@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
+from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.storage_options import check_storage_options
 
@@ -69,7 +68,7 @@ class RemoteOptions:
     def folder(self) -> Path:
         """Folder of the cache."""
         if self.cache_dir is None:
-            return platformdirs.user_cache_path("tfds_torch") / "remote"
+            return cache_folder("remote")
         return Path(os.path.abspath(os.path.expanduser(self.cache_dir)))
 
     def __repr__(self) -> str:

@@ -12,11 +12,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from tfds_torch.runtime.atomic_file import write_atomically
-from tfds_torch.runtime.own_folder import ForeignFolderError, check_own_folder, own_folder
+from tfds_torch.runtime.own_folder import ForeignFolderError, cache_folder, check_own_folder, own_folder
 from tfds_torch.storage.open_files import stamp_of
 from tfds_torch.storage.shard_errors import shard_status, wrong_count
 from tfds_torch.storage.tfrecord.framing import count_records
@@ -48,7 +47,7 @@ def _check_folder(folder: str, num_expected: Mapping[str, int], dataset: str) ->
 
 def _cache_file(folder: str) -> Path:
     name = hashlib.blake2b(os.fspath(folder).encode(), digest_size=16).hexdigest()
-    return platformdirs.user_cache_path("tfds_torch") / "shard_counts" / f"{name}.json"
+    return cache_folder("shard_counts") / f"{name}.json"
 
 
 def _load(cache: Path) -> _Counts:
