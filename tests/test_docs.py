@@ -36,7 +36,7 @@ from tfds_torch.export import arguments as export_arguments
 NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_CPP", "UserWarning")
 NOISY = (
     "grain-0",
-    "preprocess-3",
+    "preprocess-4",
     "remote-files-11",
 )  # Grain, and where the worker of a stream or an augment has tensorflow.
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.
@@ -48,6 +48,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         yield found
 
 
+PRINTED = re.compile(r"^ *print\(.*\)  # (All \d+ promises kept\.|.*[^.\n])$", re.MULTILINE)  # Else it is explained.
 IN_DOCS = [block for block in PYTHON if block.text != THE_FIRST_CODE.text]  # Those: test_readme.py.
 
 
@@ -56,6 +57,7 @@ IN_DOCS = [block for block in PYTHON if block.text != THE_FIRST_CODE.text]  # Th
 def test_a_python_block_runs_as_it_stands(block: Block, reader: Reader, tmp_path: Path) -> None:
     done = reader.run_python(block.text, tmp_path)
     assert done.returncode == 0, done.stderr
+    assert [told for told in PRINTED.findall(block.text) if told not in done.stdout] == [], done.stdout
     if block.id not in NOISY:
         assert [word for word in NOISE if word in done.stderr] == [], done.stderr
 
@@ -111,8 +113,25 @@ def recipe_of(target: str) -> list[str]:
 
 
 def generalised(line: str) -> str:
-    """Returns a line without its figures and the widths of its columns, which differ from run to run."""
-    return re.sub(r"[\s─━]+", " ", re.sub(r"\d[\d.,]*( ?[kMG]?B\b)?", "#", line)).strip()
+    """Returns a line without what differs from run to run: times, speeds, sizes, processes, the widths of columns."""
+    return re.sub(r"[\s─━]+", " ", VARYING.sub(lambda found: f"# {found['of']}", line)).strip()
+
+
+VARYING = re.compile(r"\d[\d.,]* ?(?P<of>bytes|[kMG]?B\b|m?s\b|(\w+ )?[kMG]?\w*/s\b|process)(es\b)?")
+
+
+def test_figures_that_do_not_vary_are_compared_and_others_are_not() -> None:
+    shown = "digits.beton: 1,437 samples, 25,277,375 bytes, in 0.476 s (3,022 samples/s, 2 processes), 1.7 kB, 8 MB/s"
+    printed = "digits.beton:  1,437 samples, 1 bytes, in 12 s (97.5 samples/s, 1 process), 23 kB, 1,000.5 MB/s"
+    assert generalised(shown) == generalised(printed)
+    assert "1,437" in generalised(shown)
+    for line, other in (
+        ("All 9 promises kept.", "All 10 promises kept."),
+        ("0 missing, 3 twice", "0 missing, 4 twice"),
+    ):
+        assert generalised(line) == line != generalised(other)
+    assert generalised(shown) != generalised(printed.replace("1,437", "1,438"))
+    assert generalised("in 3 ms") != generalised("in 3 s")
 
 
 def test_every_block_names_its_language_and_every_command_is_one_that_is_tried() -> None:

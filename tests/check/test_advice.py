@@ -175,6 +175,36 @@ def test_where_whole_batches_wait_for_the_disk_it_is_told() -> None:
     assert said("disk", throughput=measured(read=19.0, num_batches=7)) == ""
 
 
+@pytest.mark.parametrize("stage", ["read", "download", "hand_over"])
+@pytest.mark.parametrize(
+    ("whole_s", "waiting_s", "stage_s", "is_said"),
+    [
+        (0.04, 0.03, 0.03, False),  # All of next to nothing.
+        (1.9, 0.99, 1.2, False),
+        (1.9, 1.2, 0.99, False),
+        (1.9, 1.2, 1.0, True),
+        (100.0, 60.0, 50.0, False),  # A small share, however long.
+        (100.0, 60.0, 51.0, True),
+        (100.0, 50.0, 51.0, False),
+    ],
+)
+def test_what_is_slow_is_a_large_share_and_a_long_time(
+    stage: str, whole_s: float, waiting_s: float, stage_s: float, is_said: bool
+) -> None:
+    speed = measured(decode=0.0, waiting=waiting_s)
+    speed = replace(speed, stages={**speed.stages, stage: stage_s})
+    later = replace(speed, times=[EpochTimes(0.01, 0.0, whole_s, 8)])
+    assert bool(said("Whole batches", throughput=later)) is is_said
+    first = replace(
+        measured(decode=0.0),
+        times=[EpochTimes(0.01, 0.0, whole_s, 8), EpochTimes(2.5, 0.0, 10.0, 8)],
+        num_examples=[14_800] * 2,
+        first_stages=speed.stages,
+        networks=[NetworkStats(bytes_fetched=1), NetworkStats()],
+    )
+    assert bool(said("The first epoch waited", throughput=first)) is (is_said and stage == "download")
+
+
 def test_where_whole_batches_wait_for_the_network_it_is_told_instead() -> None:
     speed = measured(read=19.0, download=19.5)
     assert said("disk, or", throughput=speed) == ""

@@ -12,7 +12,7 @@ from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.runtime.limits import WorkerChoice
 
 _LARGE_REMAINDER = 0.05
-_LARGE_SHARE_OF_TIME = 0.5
+_LARGE_SHARE_OF_TIME, _LONG_S = 0.5, 1.0
 _ENOUGH_BATCHES = 8
 _SMALL_SHARE_OF_MEMORY, _SMALL_SHARE_OF_DISK = 0.25, 0.5
 _SHARDS_PER_PIPELINE = 4  # The shares of two pipelines then differ by a quarter at most.
@@ -91,25 +91,30 @@ def _stages(facts: AdviceInput) -> Iterator[str]:
         return
     read, decode, hand_over = (speed.stages[stage] for stage in ("read", "decode", "hand_over"))
     download = speed.stages.get("download", 0.0)
-    if speed.stages["waiting"] < _LARGE_SHARE_OF_TIME * speed.timed_s:
+    if not _is_much(speed.stages["waiting"], speed.timed_s):
         return
-    if download > max(read, decode):
+    if download > max(read, decode) and _is_much(download, speed.timed_s):
         yield (
             f"Whole batches wait for the network: the workers waited {download:.1f} s for bytes of the object store, "
             f"reading took {read:.1f} s and decoding {decode:.1f} s. A cache that holds the split "
             f"(RemoteOptions(max_bytes=...)) waits in the first epoch only; RemoteOptions(connections=..., "
             f"ahead_bytes=...) fetch more at a time; or copy the dataset to this machine."
         )
-    elif read > decode:
+    elif read > decode and read >= download and _is_much(read, speed.timed_s):
         yield (
             f"Whole batches wait for the disk: reading took {read:.1f} s and decoding {decode:.1f} s. A faster or "
             f"local disk, or ReadOptions(block_records=256), which reads neighbours together, would help."
         )
-    if hand_over > _LARGE_SHARE_OF_TIME * speed.timed_s:
+    if _is_much(hand_over, speed.timed_s):
         yield (
             f"Whole batches were on their way from the workers for {hand_over / speed.timed_s:.0%} of the time: a "
             f"larger batch_size than {facts.plan.batch_size} hands them over less often."
         )
+
+
+def _is_much(seconds: float, of_s: float) -> bool:
+    """Whether a part of a duration is worth a sentence: a large share of it, and longer than chance makes it."""
+    return seconds >= _LONG_S and seconds > _LARGE_SHARE_OF_TIME * of_s
 
 
 def _network(facts: AdviceInput) -> Iterator[str]:
@@ -124,7 +129,9 @@ def _network(facts: AdviceInput) -> Iterator[str]:
     if speed is None or not speed.first_stages or not speed.networks or speed.times[0].num_batches < _ENOUGH_BATCHES:
         return
     stages, took_s = speed.first_stages, speed.times[0].whole_s
-    if stages["waiting"] < _LARGE_SHARE_OF_TIME * took_s or stages["download"] <= max(stages["read"], stages["decode"]):
+    if not all(_is_much(stages[stage], took_s) for stage in ("waiting", "download")):
+        return
+    if stages["download"] <= max(stages["read"], stages["decode"]):
         return
     if speed.stages["download"] > max(speed.stages["read"], speed.stages["decode"]):
         return  # The later ones wait as well, which `_stages` says.
