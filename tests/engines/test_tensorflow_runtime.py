@@ -1,12 +1,15 @@
 """tensorflow in the process that reads: without GPUs, and never across a fork."""
 
 import multiprocessing
+import os
+import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tfds_fixtures import Datasets, Read, read_one
+from tfds_fixtures import NUM_TRAIN, Datasets, Read, read_one
 from zygote import tensorflow_zygote
 
 from tfds_torch.engines import tensorflow_runtime
@@ -48,6 +51,58 @@ def test_gpus_that_tensorflow_uses_already_are_reported(
 ) -> None:
     load_with(monkeypatch, FakeConfig(1, is_running=True))
     assert "already running with GPUs" in caplog.text
+
+
+def read_stream(level: str | None, num_workers: int, root: Path) -> "subprocess.CompletedProcess[str]":
+    """Reads an epoch of a stream, in a fresh process where the user has set the level of tensorflow's lines."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    code = (
+        "import contextlib, os; from tfds_torch import MultiLoader, ParserTfds, ReadOptions, World\n"
+        f"parser = ParserTfds({str(root)!r}, 'shapes', batch_size=8, read=ReadOptions(mode='examples'))\n"
+        f"num_workers = {num_workers}\n"
+        "batches = MultiLoader(parser, num_workers) if num_workers else parser.batches(World(), 0)\n"
+        "with contextlib.closing(batches):\n"
+        "    print(sum(len(batch.index) for batch in batches))\n"
+        "print(sorted(name for name in os.environ if name.startswith('TF_')))\n"
+    )
+    environ |= {} if level is None else {"TF_CPP_MIN_LOG_LEVEL": level}
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_stream_writes_nothing_of_tensorflow_s(num_workers: int, datasets: Datasets) -> None:
+    done = read_stream(None, num_workers, datasets.root)
+    assert (done.stderr, done.stdout.splitlines()) == ("", [str(NUM_TRAIN), "[]"])
+
+
+@pytest.mark.slow
+def test_a_stream_writes_what_the_user_wants_to_see(datasets: Datasets) -> None:
+    done = read_stream("0", 0, datasets.root)
+    assert "oneDNN custom operations are on" in done.stderr
+    assert done.stdout.splitlines()[1:] == ["['TF_CPP_MIN_LOG_LEVEL']"]
+
+
+def test_tensorflow_is_quiet_unless_the_user_has_said_what_it_writes_or_has_loaded_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
+
+    def seen_inside() -> list[str | None]:
+        with tensorflow_runtime.quiet_tensorflow():
+            return [os.environ.get(name) for name in names]
+
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert seen_inside() == ["3", "0"]
+    assert [name for name in names if name in os.environ] == []
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    assert seen_inside() == ["3", "1"]
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+    assert seen_inside() == ["1", "1"]
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
+    assert seen_inside() == [None, "1"]
 
 
 def test_what_needs_tensorflow_says_so_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,20 @@ tensorflow's runtime starts threads that do not survive a fork: a process forked
 ever for one of them. Such a process is recognised here, so that its reading can be moved to a fresh process.
 """
 
+import contextlib
 import importlib.util
 import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from tfds_torch.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
 _inherited_runtime = False
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _WHERE_IN_GRAPH = re.compile(
     r"\{\{.*?\}\} ?|Error in user-defined function .*? Iterator::\S+: |^\s+\(0\) [\w ]+: +| \[Op:\w+\].*"
 )
@@ -40,7 +43,8 @@ def check_tensorflow_is_installed(user: str) -> None:
 def load_tensorflow(user: str) -> Any:
     """Returns the module `tensorflow`, which `user` needs, with every GPU hidden from it: GPU memory is torch's."""
     check_tensorflow_is_installed(user)
-    import tensorflow as tf
+    with quiet_tensorflow():
+        import tensorflow as tf
 
     try:
         if tf.config.get_visible_devices("GPU"):
@@ -48,6 +52,27 @@ def load_tensorflow(user: str) -> Any:
     except RuntimeError:
         _logger.warning("tensorflow was already running with GPUs visible in this process: they stay visible to it.")
     return tf
+
+
+@contextlib.contextmanager
+def quiet_tensorflow() -> Iterator[None]:
+    """Lets tensorflow be loaded without lines of its C++ code on standard error, also later ones.
+
+    It reads what it may write when it is loaded; what it fails by is raised. Where the user has set
+    `TF_CPP_MIN_LOG_LEVEL`, that holds. Processes that are started afterwards have the user's environment.
+    """
+    if "tensorflow" in sys.modules or _LEVEL in os.environ:
+        yield
+        return
+    from tfds_torch.runtime.terminal import QUIET_ENVIRON  # It imports rich, which no other reader needs.
+
+    added = {name: value for name, value in QUIET_ENVIRON.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def readable_reason(message: str) -> str:

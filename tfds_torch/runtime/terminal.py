@@ -16,7 +16,7 @@ _WIDTH_OF_PIPES = 160
 
 QUIET_ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 """Environment variables that keep tensorflow's C++ code from writing to standard error; they must be set before it is
-loaded. Commands set them, the library does not."""
+loaded. Commands set them; the library does while it loads tensorflow."""
 
 
 def prepare_output() -> None:

@@ -1,5 +1,6 @@
 """Opening a prepared TFDS dataset from its files alone; it is prepared first where that is asked for."""
 
+import contextlib
 import importlib
 import json
 import logging
@@ -11,6 +12,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from filelock import FileLock
 
+from tfds_torch.engines.tensorflow_runtime import quiet_tensorflow
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.tfds import image_folder
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
@@ -180,7 +182,8 @@ def _guard(
     A search reads none of it but the name of a default config: what else it raises is of its surroundings.
     """
     try:
-        return load()
+        with contextlib.nullcontext() if is_local(os.fspath(where)) else quiet_tensorflow():
+            return load()
     except (tfds.core.DatasetNotFoundError, ImportError, TfdsTorchError):
         raise
     except Exception as error:
@@ -226,8 +229,9 @@ def _prepare(root: str | None, name: str, registered_name: str) -> None:
 
 
 def _download_and_prepare(module: str, name: str, data_dir: str) -> None:
-    importlib.import_module(module)  # Registers datasets that TFDS itself does not know.
-    tfds.builder(name, data_dir=data_dir).download_and_prepare()  # Returns at once where it is prepared.
+    with quiet_tensorflow():
+        importlib.import_module(module)  # Registers datasets that TFDS itself does not know.
+        tfds.builder(name, data_dir=data_dir).download_and_prepare()  # Returns at once where it is prepared.
 
 
 def _data_dir(root: str | None) -> Path:
