@@ -119,7 +119,7 @@ def test_committed_reports_are_of_suites_and_stand_on_the_page(monkeypatch: pyte
     [
         (["jpg"], "There is no suite 'jpg': choose from jpeg, "),
         (["jpeg", "--only", "tim"], "There is no peer 'tim': choose from ours, "),
-        (["memory", "--only", "dali"], "None of dali takes part in the suite memory: choose from ours, ours_0, "),
+        (["memory", "--only", "dali"], "None of dali takes part in the suite memory: choose from ours, baseline, "),
         (["jpeg", "--repeats", "0"], "--repeats 0: must be at least 1."),
         (["jpeg", "--photos", "100"], "--photos 100: 2 workers with batches of 128 need at least 256."),
         (["jpeg", "--timeout", "nan"], "--timeout nan: must be a number"),

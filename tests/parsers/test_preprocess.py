@@ -33,9 +33,9 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
-from tfds_torch.images.headers import READABLE_FORMATS
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.world import World
+from tfds_torch.storage.image_formats import READABLE_FORMATS
 
 SEED = 42
 MOST_MEAN, LEAST_PSNR = 1.0, 40.0

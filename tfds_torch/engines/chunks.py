@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ from tfds_torch.images.preprocess import PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.images.view_transform import make_transform
 from tfds_torch.images.views import MakeViewsBuffer, Views
-from tfds_torch.plan.order import Int64Array, examples_of
+from tfds_torch.plan.order import Int64Array, draw_function_seeds, examples_of
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.storage.source import Columns, Source
+from tfds_torch.runtime.user_random import ITEM
+from tfds_torch.storage.source import Columns, DrawingSource, Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 RowsByField = Mapping[str, Sequence[BufferRows]]
@@ -40,6 +41,20 @@ _IMAGE = "image"
 _ALIGNMENT, _SHIFT = 64, 16
 """Bytes. Images begin that much behind a line of the processor's cache: where lines of an image are aligned,
 libjpeg-turbo writes past the cache, and waits for the memory. That took 20 us of 470 for a window of two cameras."""
+
+
+def read_columns(
+    source: Source, fields: Sequence[str], keys: Int64Array, num_examples: int, seed: int | None
+) -> Columns:
+    """Returns the encoded examples of sample keys, int64 [n], of a source of so many examples.
+
+    What calls functions of users gets a seed for each example, so that random numbers do not depend on who reads it.
+    """
+    index = examples_of(keys, num_examples)
+    if seed is None or not getattr(source, "calls_functions", False):
+        return source.read(index, fields)
+    seeds = draw_function_seeds(keys, seed, ITEM)
+    return cast(DrawingSource, source).read_seeded(index, fields, seeds)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,18 @@ from itertools import pairwise
 import numpy as np
 
 from tfds_torch.engines.batch import Batch, BatchAssembler, make_batch
-from tfds_torch.engines.chunks import BatchImages, ChunkDecoder, DecodedChunk, EncodedChunk, RowsByField, WrittenImages
+from tfds_torch.engines.chunks import (
+    BatchImages,
+    ChunkDecoder,
+    DecodedChunk,
+    EncodedChunk,
+    RowsByField,
+    WrittenImages,
+    read_columns,
+)
 from tfds_torch.engines.fields import Content, Decoded
 from tfds_torch.engines.replacing import Replacement
-from tfds_torch.engines.request import ReadContext, ReadRequest, read_columns
+from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.block_windows import block_windows
@@ -140,6 +148,7 @@ class _ChunkReader:
         self._request = request
         self._order, self.num_examples = order, len(order)  # Counting them is arithmetic, too.
         self._keys = request.content.keys
+        self._seed = request.seed_of_items
         self._is_far = bool(request.source.networks)
         self._known = np.empty(0, np.int64)  # Sample keys from `_known_from` on, as far as they are worked out.
         self._known_from = 0
@@ -196,7 +205,8 @@ class _ChunkReader:
     def read(self, start: int, keys: Int64Array) -> EncodedChunk:
         """Returns the examples of sample keys, int64 [n], the first one at position `start`."""
         try:
-            columns = self._request.read(keys)
+            request = self._request
+            columns = read_columns(request.source, self._keys, keys, request.plan.num_examples, self._seed)
         except TfdsTorchError as error:
             return EncodedChunk(start, keys, error=error)
         return EncodedChunk(start, keys, columns)
@@ -247,10 +257,11 @@ def read_examples(
     """
     source.check()
     decoder = ChunkDecoder(source, content, seed, context.metrics)
+    seed_of_items = seed if context.seeds_items else None
 
     def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
         index = examples_of(part, len(source))
-        columns = read_columns(source, content, part, len(source), seed, context) if content.keys else {}
+        columns = read_columns(source, content.keys, part, len(source), seed_of_items) if content.keys else {}
         chunk = EncodedChunk(0, part, columns)
         rows: RowsByField = {}
         if content.in_buffers:

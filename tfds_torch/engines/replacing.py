@@ -5,7 +5,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from tfds_torch.engines.chunks import ChunkDecoder, DecodedChunk, EncodedChunk, RowsOf, join
+from tfds_torch.engines.chunks import ChunkDecoder, DecodedChunk, EncodedChunk, RowsOf, join, read_columns
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.epoch import WorkerOrder
@@ -43,7 +43,9 @@ class Replacement:
         return DecodedChunk(whole.keys, whole.columns, is_replaced)
 
     def _read(self, position: int, key: Int64Array, rows_of: RowsOf) -> DecodedChunk:
-        example = EncodedChunk(position, key, self._request.read(key))
+        source, fields, plan = self._request.source, self._request.content.keys, self._request.plan
+        columns = read_columns(source, fields, key, plan.num_examples, self._request.seed_of_items)
+        example = EncodedChunk(position, key, columns)
         return DecodedChunk(key, self._decoder.decode(example, rows_of(example)))
 
     def _read_next_whole(self, position: int, damaged: int, at: int, rows_of: RowsOf) -> DecodedChunk:

@@ -9,11 +9,9 @@ from tfds_torch.engines.fields import Content
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.order import Int64Array, draw_function_seeds, examples_of
 from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.user_random import ITEM
-from tfds_torch.storage.source import Columns, Source, drawing
+from tfds_torch.storage.source import Source
 
 # Examples are decoded in chunks. Small ones cost more calls; the arrays of large ones (above about 32 MB decoded, that
 # is 4 MB of JPEG) are given back to the system and faulted in again chunk by chunk, which took a third of the speed.
@@ -105,10 +103,10 @@ class ReadRequest:
     read_at_once: int = 0
     is_lazy: bool = False
 
-    def read(self, keys: Int64Array) -> Columns:
-        """Returns the encoded examples of sample keys, int64 [n]; raises as `Source.read` does."""
-        plan = self.plan
-        return read_columns(self.source, self.content, keys, plan.num_examples, plan.seed, self.context)
+    @property
+    def seed_of_items(self) -> int | None:
+        """Of the random numbers of users' datasets; None: they are not seeded."""
+        return self.plan.seed if self.context.seeds_items else None
 
     @cached_property
     def replacement_ranges(self) -> tuple[ReplacementRange, ...]:
@@ -142,20 +140,6 @@ class ReadRequest:
         most = -(-self.options.prefetch_batches * self.plan.batch_size // self.chunk_size)
         is_lean = self.context.is_read_ahead and self.options.prefetch_batches == 1
         return min(most, self.num_threads + 1) if is_lean else most
-
-
-def read_columns(
-    source: Source, content: Content, keys: Int64Array, num_examples: int, seed: int, context: ReadContext
-) -> Columns:
-    """Returns the encoded examples of sample keys, int64 [n], of a source of so many examples.
-
-    What calls functions of users gets a seed for each example, so that random numbers do not depend on who reads it.
-    """
-    index = examples_of(keys, num_examples)
-    users_own = drawing(source) if context.seeds_items else None
-    if users_own is None:
-        return source.read(index, content.keys)
-    return users_own.read_seeded(index, content.keys, draw_function_seeds(keys, seed, ITEM))
 
 
 def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: bool) -> int:

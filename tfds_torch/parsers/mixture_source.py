@@ -23,12 +23,12 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.network import Network
 from tfds_torch.storage.source import (
     Columns,
+    DrawingSource,
     ExampleRanges,
     FieldSpec,
     FileInstruction,
     LazyIds,
     ReadByNumber,
-    drawing,
     not_found,
 )
 from tfds_torch.storage.stored_pixels import MergedPixels, StoredPixels
@@ -294,7 +294,7 @@ class MixtureSource(ReadByNumber):
     @property
     def calls_functions(self) -> bool:
         """Whether a member may call functions of users; see `DrawingSource`."""
-        return any(drawing(one) is not None for one in self._sources)
+        return any(getattr(one, "calls_functions", False) for one in self._sources)
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns fields of examples in the order asked, each as its member stores it.
@@ -319,9 +319,8 @@ class MixtureSource(ReadByNumber):
             asked = list(dict.fromkeys(key for name in wanted for key in stored[name].decoders[member].keys))
             began_s = time.perf_counter()
             source, columns = self._sources[member], cast(Columns, {})
-            users_own = None if seeds is None else drawing(source)
-            if asked and users_own is not None:
-                columns = users_own.read_seeded(own, asked, None if seeds is None else seeds[places])
+            if asked and seeds is not None and getattr(source, "calls_functions", False):
+                columns = cast(DrawingSource, source).read_seeded(own, asked, seeds[places])
             elif asked:
                 columns = source.read(own, asked)
             if self._metrics is not None and len(own):

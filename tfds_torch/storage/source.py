@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,7 +241,7 @@ class Source(Protocol):
 
 
 class DrawingSource(Protocol):
-    """A source that may call functions of users, which may draw random numbers; see `drawing`."""
+    """A source that may call functions of users, which may draw random numbers."""
 
     @property
     def calls_functions(self) -> bool:
@@ -255,11 +255,6 @@ class DrawingSource(Protocol):
             fields: as of `read`.
             seeds: int64 [n], 0 to 2**63 - 1; None: nothing is seeded.
         """
-
-
-def drawing(source: Source) -> DrawingSource | None:
-    """Returns a source as one that calls functions of users; None: it calls none."""
-    return cast(DrawingSource, source) if getattr(source, "calls_functions", False) else None
 
 
 def not_found(source: Source, id: str, reason: str) -> ExampleNotFoundError:
