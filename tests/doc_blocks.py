@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property  # noqa: TID251
 from pathlib import Path
 
 import pytest

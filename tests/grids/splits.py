@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property  # noqa: TID251
 from itertools import groupby
 from pathlib import Path
 

@@ -1,7 +1,6 @@
 """ReadRequest: what one pipeline reads in an epoch, and what the run supplies."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.subset import Subset
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.source import Source
 

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -16,6 +16,7 @@ from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import ExampleNames, IteratedSamples, SampleSource, count_samples
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Progress, Workers, choose_by_first
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.beton.pages import PageWriter, WrittenPart
 from tfds_torch.storage.beton.writer import BetonWriter

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.runtime.atomic_file import MOST_LETTERS, name_of_temporary
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 
 PREFIX = "export-"

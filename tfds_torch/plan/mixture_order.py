@@ -13,7 +13,7 @@ grows with the slot.
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from heapq import heappop, heappush, heappushpop
 from typing import NamedTuple, Never
 
@@ -26,6 +26,7 @@ from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.mixture_weights import MOST_SLOTS, Segment
 from tfds_torch.plan.order import LARGEST_KEY, Int64Array, ShuffledPass, order_at, orders_at, unique
 from tfds_torch.plan.subset import Subset
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 
 STOPS = ("first_exhausted", "all_exhausted")

@@ -6,7 +6,6 @@ What torchdata's StatefulDataLoader saves of workers becomes a LoaderState here;
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
@@ -27,6 +26,7 @@ from tfds_torch.plan.state_fields import (
     stateful_misfit,
 )
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 
 _COMPARED = ("remainder", "global_batch_size", "batch_size", "num_replicas")  # May differ and fit all the same.

@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from tfds_torch.plan.mixture_order import MixtureSlots
 from tfds_torch.plan.mixture_weights import MOST_SLOTS
 from tfds_torch.plan.order import LARGEST_KEY, Int64Array, draw_uniforms
 from tfds_torch.plan.subset import ArrayValue, Subset, as_array
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
+from tfds_torch.runtime.forking import run_forked, wait_for_imports
 from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.worker_output import WorkerOutput
 
@@ -60,7 +61,10 @@ class WorkerProcesses:
 
     def make(self, target: Callable[..., None], args: tuple[Any, ...], **options: Any) -> Any:
         """Returns the process of the next worker, which has not started; the options are those of a Process."""
-        if self.method != "fork":
+        if self.method == "fork":
+            wait_for_imports()  # Right before the start.
+            target, args = run_forked, (target, args)
+        else:
             target, args = _Work(target, args, self._output.duplicate(len(self._processes))), ()
         return self._make_process(target=target, args=args, **options)
 

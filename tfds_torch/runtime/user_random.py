@@ -29,6 +29,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
+def renew_locks_of_generators() -> None:
+    """Unlocks the generators of numpy and torch in a forked child, where another thread of the parent held them.
+
+    numpy's goes on where it was. A generator of torch itself is native, and cannot be unlocked.
+    """
+    numpy_random: Any = np.random  # Its types lack the two functions.
+    numpys = numpy_random.get_bit_generator()
+    if _is_held(getattr(numpys, "lock", None)):
+        renewed = type(numpys)()
+        renewed.state = numpys.state
+        numpy_random.set_bit_generator(renewed)
+    for name in ("torch.cuda", "torch.xpu", "torch.mtia"):  # They take it in `torch.manual_seed`.
+        module: Any = sys.modules.get(name)
+        if _is_held(getattr(module, "_initialization_lock", None)):
+            module._initialization_lock = threading.Lock()
+
+
+def _is_held(lock: Any) -> bool:
+    """Whether a lock is held, in a process of one thread."""
+    if lock is None:
+        return False
+    is_free = lock.acquire(blocking=False)
+    if is_free:
+        lock.release()
+    return not is_free
+
+
 def take_generators() -> None:
     """Says that this process is a loader's worker, whose generators nobody else uses."""
     global _worker

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from multiprocessing import get_all_start_methods
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.default_collation import collate_lists
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers

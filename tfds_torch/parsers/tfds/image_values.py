@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tfds_torch.images.decoders.pillow import decode_stored
 from tfds_torch.images.decoders.png_16 import decode_numbers
 from tfds_torch.images.decoding import CHANNELS, ImageDecodeError, ImageDecoder
 from tfds_torch.images.headers import Header
+from tfds_torch.runtime.cached_property import cached_property
 
 _MODES = {channels: mode for mode, channels in CHANNELS.items()}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from tfds_torch.errors import ConfigError
@@ -18,6 +17,7 @@ from tfds_torch.parsers.tfds.feature_tree import (
 from tfds_torch.parsers.tfds.window_layout import find_sequence, without_sequence
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.windows import Windows
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.window_reader import EPISODE, STEP, padding_key
 

@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, TfdsTorchError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
 from tfds_torch.storage.beton.head import read_head

@@ -12,7 +12,6 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.storage.episodes.layout import EpisodeLayout, StepCountError
 from tfds_torch.storage.episodes.wire import WireError
 from tfds_torch.storage.index_cache import DamagedIndexError, IndexCache, UnusableIndexError, index_path

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_numeric, is_tensor, native
 from tfds_torch.storage.map_style.pixels import is_image

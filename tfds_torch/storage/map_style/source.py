@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
 from threading import Thread
 
 import numpy as np
 
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.storage.index_cache import IndexCache
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock, Stamp

@@ -4,7 +4,6 @@ import copy
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import ProcessLock, Stamp
