@@ -101,12 +101,12 @@ def load_stream(root: Path, _: Path) -> Iterable[Any]:
 @pytest.mark.parametrize(
     ("make_loader", "num_workers", "ceiling"),
     [
-        pytest.param(load_index, NUM_WORKERS, 27, id="Loader"),
-        pytest.param(load_multi, NUM_WORKERS, 27, id="MultiLoader"),
-        pytest.param(load_here, 0, 24, id="no workers"),
-        pytest.param(load_mixture, NUM_WORKERS, 28, id="mixture"),
-        pytest.param(load_own, NUM_WORKERS, 27, id="own dataset"),
-        pytest.param(load_beton, NUM_WORKERS, 26, id="beton"),
+        pytest.param(load_index, NUM_WORKERS, 28, id="Loader"),
+        pytest.param(load_multi, NUM_WORKERS, 28, id="MultiLoader"),
+        pytest.param(load_here, 0, 25, id="no workers"),
+        pytest.param(load_mixture, NUM_WORKERS, 29, id="mixture"),
+        pytest.param(load_own, NUM_WORKERS, 28, id="own dataset"),
+        pytest.param(load_beton, NUM_WORKERS, 27, id="beton"),
         pytest.param(load_stream, NUM_WORKERS, 24, id="stream", marks=pytest.mark.slow),  # Workers import tensorflow.
     ],
 )

@@ -14,12 +14,14 @@ from tfds_torch import (
     ImageDataset,
     IndexedImageDataset,
     Loader,
+    MultiLoader,
     ParserMapStyle,
+    ParserMixture,
     ParserTfds,
     World,
     create_loader,
 )
-from tfds_torch.errors import ConfigError, WorkerError
+from tfds_torch.errors import ConfigError, StallError, WorkerError
 from torch_data import user_code
 
 BATCH_SIZE = 4
@@ -155,6 +157,87 @@ def test_an_error_of_a_transform_names_the_example(num_workers: int, numbered_ro
         list(loader)
     note = "The target_transform raised it for the example 'numbered-"
     assert note in str(caught.value) or note in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_death_of_a_worker_in_a_transform_names_the_example(shuffle: bool, numbered_root: str) -> None:
+    parser = ParserTfds(numbered_root, "numbered", batch_size=BATCH_SIZE, is_training=True, shuffle=shuffle)
+    index, label = _third_of_a_later_batch(parser)
+    dataset = ImageDataset(parser, fields=("label", "index"), target_transform=user_code.EndsAt(label))
+    id = parser.ids(np.array([index], np.int64))[0]
+    shard, _, record = id.rpartition("__")
+    place = rf"split 'train', shard {re.escape(shard)}, record {record} \(example {index}\)[.;]"
+    with (
+        create_loader(dataset, 2, multiprocessing_context="fork", timeout_s=100, collate_fn=list) as loader,
+        pytest.raises(WorkerError, match=rf"was killed by SIGKILL .* while it read numbered:1\.0\.0, {place}"),
+    ):
+        list(loader)
+
+
+def _third_of_a_later_batch(parser: ParserTfds) -> tuple[int, int]:
+    """Returns index and label of an example within the chunk that it is read and decoded with."""
+    batch = parser.plan(World()).batch(0, 4)
+    index = int(batch.index[2])
+    return index, int(parser[index].label or 0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_transform_that_does_not_end_is_reported_with_the_example(num_workers: int, numbered_root: str) -> None:
+    parser = ParserTfds(numbered_root, "numbered", batch_size=BATCH_SIZE, is_training=True)
+    index, label = _third_of_a_later_batch(parser)
+    dataset = ImageDataset(parser, fields=("label",), target_transform=user_code.EndsAt(label, "wait"))
+    expected = rf"reads numbered:1\.0\.0, split 'train', shard \S+, record \d+ \(example {index}\)[.;]"
+    context = "fork" if num_workers else None
+    with (
+        create_loader(dataset, num_workers, multiprocessing_context=context, timeout_s=2) as loader,
+        pytest.raises(StallError, match=expected),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("at", [20, 29])
+@pytest.mark.parametrize("seeded", [True, False])
+def test_the_death_of_a_worker_in_an_item_names_it(at: int, seeded: bool) -> None:
+    rows = user_code.HarmedItems(64, user_code.EndsAt(at))
+    parser = ParserMapStyle(rows, batch_size=16)
+    dataset = ImageDataset(parser, fields=("item",), batched=True, seed_transforms=seeded)
+    said = rf"while it read HarmedItems, split 'all', {at} \(example {at}\)[.;]"
+    for loader in (
+        create_loader(rows, 2, batch_size=16, multiprocessing_context="fork"),
+        create_loader(dataset, 2, multiprocessing_context="fork"),
+        MultiLoader(parser, 2, start_method="fork"),
+    ):
+        with loader, pytest.raises(WorkerError, match=said):
+            list(loader)
+
+
+def test_the_death_of_a_worker_that_reads_a_mixture_names_the_example_of_the_mixture() -> None:
+    members = {
+        "a": ParserMapStyle(user_code.HarmedItems(8, user_code.EndsAt(-1))),
+        "b": ParserMapStyle(user_code.HarmedItems(8, user_code.EndsAt(5))),
+    }
+    parser = ParserMixture(members, weights={"a": 1, "b": 1}, batch_size=8, is_training=True)
+    name = parser.ids(np.array([13], np.int64))[0]
+    with (
+        create_loader(ImageDataset(parser, fields=("item",), batched=True), 1) as loader,
+        pytest.raises(WorkerError, match=rf"{re.escape(name)} \(example 13\)[.;]"),
+    ):
+        list(loader)
+
+
+def test_the_death_of_a_worker_that_decodes_names_the_examples_that_it_decodes() -> None:
+    preprocess = user_code.EndsAtPixel(size=8, crop_pct=1.0, harm=user_code.EndsAt(22))
+    parser = ParserMapStyle(user_code.HarmedPictures(64), batch_size=4, preprocess=preprocess)
+    with (
+        create_loader(ImageDataset(parser, fields=("image",)), 2, multiprocessing_context="fork") as loader,
+        pytest.raises(WorkerError) as caught,
+    ):
+        list(loader)
+    found = re.search(r"split 'all', among examples ([^.]*)\.", str(caught.value))
+    assert found, str(caught.value)
+    runs = [[int(number) for number in run.split(" to ")] for run in found[1].split(", ")]
+    assert any(run[0] <= 22 <= run[-1] for run in runs)
+    assert max(run[-1] for run in runs) <= 64
 
 
 def test_the_training_process_keeps_its_generators(numbered_root: str) -> None:

@@ -3,6 +3,8 @@
 import datetime
 import os
 import random
+import signal
+import time
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, get_worker_info
+
+from tfds_torch import EvalPreprocess
 
 Named = namedtuple("Named", ["label", "index"])
 
@@ -37,6 +41,59 @@ class Draws:
 def fail_at_2(label: int) -> int:
     """A target transform that fails for one label."""
     return 1 // (label - 2)
+
+
+@dataclass(frozen=True)
+class EndsAt:
+    """A target transform, or a function of pixels, that ends or stops its process at one number."""
+
+    number: int
+    how: str = "kill"
+
+    def __call__(self, label: Any) -> Any:
+        if int(label) == self.number:
+            if self.how == "wait":
+                time.sleep(60)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return label
+
+
+@dataclass(frozen=True)
+class HarmedItems(Dataset[int]):
+    """A map-style dataset of numbers, of which one ends or stops the process."""
+
+    size: int
+    harm: EndsAt
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, number: int) -> int:
+        return int(self.harm(number))
+
+
+@dataclass(frozen=True)
+class HarmedPictures(Dataset[tuple[np.ndarray[Any, Any], int]]):
+    """A map-style dataset of pictures [8, 8, 3], all of whose pixels are the item's number, and of these numbers."""
+
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray[Any, Any], int]:
+        return np.full((8, 8, 3), number, np.uint8), number
+
+
+@dataclass(frozen=True)
+class EndsAtPixel(EvalPreprocess):
+    """A preprocess that ends the process at images of one value."""
+
+    harm: EndsAt = EndsAt(-1)
+
+    def augment(self, images: Any, random: Any) -> None:
+        for image in images:
+            self.harm(image[0, 0, 0])
 
 
 @dataclass(frozen=True)

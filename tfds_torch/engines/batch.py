@@ -222,7 +222,7 @@ class BatchAssembler:
             del decoding  # It keeps the chunk's rows; or an error, whose traceback keeps this frame and its buffers.
         metrics = self._request.context.metrics
         if metrics is not None:
-            metrics.note_reading(examples_of(int(chunk.keys[-1]), self._request.plan.num_examples))
+            metrics.at_work.note_last(examples_of(int(chunk.keys[-1]), self._request.plan.num_examples))
         for ordinal, first, last in self._within_batches(start, stop):
             if is_damaged and self._replace is not None:  # Batch by batch: an error comes after what is whole.
                 self._batch_at(ordinal).parts.append(self._replace(first, last, self._rows_of))

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -20,6 +21,7 @@ from tfds_torch.engines.fields import (
     Samples,
     describe,
 )
+from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
 from tfds_torch.images.boxes import move_boxes
@@ -31,7 +33,7 @@ from tfds_torch.images.views import MakeViewsBuffer, Views
 from tfds_torch.plan.order import Int64Array, draw_function_seeds, examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.user_random import ITEM
-from tfds_torch.storage.source import Columns, DrawingSource, Source
+from tfds_torch.storage.source import Columns, DrawingSource, ItemCalls, Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 RowsByField = Mapping[str, Sequence[BufferRows]]
@@ -41,20 +43,6 @@ _IMAGE = "image"
 _ALIGNMENT, _SHIFT = 64, 16
 """Bytes. Images begin that much behind a line of the processor's cache: where lines of an image are aligned,
 libjpeg-turbo writes past the cache, and waits for the memory. That took 20 us of 470 for a window of two cameras."""
-
-
-def read_columns(
-    source: Source, fields: Sequence[str], keys: Int64Array, num_examples: int, seed: int | None
-) -> Columns:
-    """Returns the encoded examples of sample keys, int64 [n], of a source of so many examples.
-
-    What calls functions of users gets a seed for each example, so that random numbers do not depend on who reads it.
-    """
-    index = examples_of(keys, num_examples)
-    if seed is None or not getattr(source, "calls_functions", False):
-        return source.read(index, fields)
-    seeds = draw_function_seeds(keys, seed, ITEM)
-    return cast(DrawingSource, source).read_seeded(index, fields, seeds)
 
 
 @dataclass(frozen=True)
@@ -209,13 +197,43 @@ def _concatenate(values: list[Any]) -> Any:
     return np.concatenate(values) if is_one_array else list(chain.from_iterable(values))
 
 
-class ChunkDecoder:
-    """Decodes chunks of examples. Several threads may decode, each chunks of its own."""
+def read_columns(
+    source: Source, content: Content, keys: Int64Array, num_examples: int, seed: int, context: ReadContext
+) -> Columns:
+    """Returns the encoded examples of sample keys, int64 [n], of a source of so many examples; see `Source.read`.
 
-    def __init__(self, source: Source, content: Content, seed: int = 0, metrics: StageMetrics | None = None) -> None:
+    What calls functions of users gets a seed for each example, so that random numbers do not depend on who reads it.
+    """
+    index, metrics = examples_of(keys, num_examples), context.metrics
+    with nullcontext() if metrics is None else metrics.at_work.reading(index):
+        if not getattr(source, "calls_functions", False):
+            return source.read(index, content.keys)
+        calls = ItemCalls(
+            draw_function_seeds(keys, seed, ITEM).tolist() if context.seeds_items else None,
+            None if metrics is None else metrics.at_work.notes(index),
+        )
+        return cast(DrawingSource, source).read_calling(index, content.keys, calls)
+
+
+class ChunkDecoder:
+    """Decodes chunks of examples. Several threads may decode, each chunks of its own.
+
+    The metrics are told the time, and which examples are decoded; where that is nothing to do (`is_lazy`), the time.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        content: Content,
+        seed: int = 0,
+        metrics: StageMetrics | None = None,
+        *,
+        is_lazy: bool = False,
+    ) -> None:
         self._source, self._seed = source, seed
         self._content = content
         self._metrics = metrics
+        self._at_work = None if metrics is None or is_lazy else metrics.at_work
         self._transform: ImageTransform | None = None
         if (image := content.image) is not None:
             self._transform = make_transform(image.mode, content.preprocess, seed=seed, jpeg_decoder=image.jpeg_decoder)
@@ -267,9 +285,10 @@ class ChunkDecoder:
             CorruptRecordError: an image or another value cannot be decoded.
             ConfigError: the preprocess failed, or images of whole batches are of several sizes.
         """
-        began_at = time.monotonic()
+        began_at, at_work = time.monotonic(), self._at_work
         try:
-            return self._decode(chunk, rows)
+            with nullcontext() if at_work is None else at_work.decoding(self._index(chunk)):
+                return self._decode(chunk, rows)
         except OtherSizeError as error:
             (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
             raise ConfigError(

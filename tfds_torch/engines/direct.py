@@ -67,7 +67,9 @@ def _find_windows(request: ReadRequest) -> Iterator[ExampleRanges]:
 
 def _read_batches(request: ReadRequest, order: WorkerOrder) -> Iterator[Batch]:
     """Yields the batches of `read_in_index_mode`, of files that were checked."""
-    decoder = ChunkDecoder(request.source, request.content, request.plan.seed, request.context.metrics)
+    decoder = ChunkDecoder(
+        request.source, request.content, request.plan.seed, request.context.metrics, is_lazy=request.is_lazy
+    )
     may_replace = any(part.most for part in request.replacement_ranges)
     replace = Replacement(request, order, decoder) if may_replace else None
     reader = _ChunkReader(request, order)
@@ -148,7 +150,6 @@ class _ChunkReader:
         self._request = request
         self._order, self.num_examples = order, len(order)  # Counting them is arithmetic, too.
         self._keys = request.content.keys
-        self._seed = request.seed_of_items
         self._is_far = bool(request.source.networks)
         self._known = np.empty(0, np.int64)  # Sample keys from `_known_from` on, as far as they are worked out.
         self._known_from = 0
@@ -170,8 +171,6 @@ class _ChunkReader:
             ahead = max(stop, first_batch) if is_first else min(stop + num_ahead, self.num_examples)
             keys = self._sample_keys(start, ahead)
             own = keys[: stop - start]
-            if metrics is not None:
-                metrics.note_reading(int(examples_of(own[:1], num_examples)[0]))
             with suppress(TfdsTorchError):  # Reading raises it.
                 source.announce(examples_of(keys[max(announced, start) - start :], num_examples))
             announced = ahead
@@ -205,8 +204,8 @@ class _ChunkReader:
     def read(self, start: int, keys: Int64Array) -> EncodedChunk:
         """Returns the examples of sample keys, int64 [n], the first one at position `start`."""
         try:
-            request = self._request
-            columns = read_columns(request.source, self._keys, keys, request.plan.num_examples, self._seed)
+            request, plan = self._request, self._request.plan
+            columns = read_columns(request.source, request.content, keys, plan.num_examples, plan.seed, request.context)
         except TfdsTorchError as error:
             return EncodedChunk(start, keys, error=error)
         return EncodedChunk(start, keys, columns)
@@ -257,11 +256,10 @@ def read_examples(
     """
     source.check()
     decoder = ChunkDecoder(source, content, seed, context.metrics)
-    seed_of_items = seed if context.seeds_items else None
 
     def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
         index = examples_of(part, len(source))
-        columns = read_columns(source, content.keys, part, len(source), seed_of_items) if content.keys else {}
+        columns = read_columns(source, content, part, len(source), seed, context) if content.keys else {}
         chunk = EncodedChunk(0, part, columns)
         rows: RowsByField = {}
         if content.in_buffers:

@@ -43,8 +43,8 @@ class Replacement:
         return DecodedChunk(whole.keys, whole.columns, is_replaced)
 
     def _read(self, position: int, key: Int64Array, rows_of: RowsOf) -> DecodedChunk:
-        source, fields, plan = self._request.source, self._request.content.keys, self._request.plan
-        columns = read_columns(source, fields, key, plan.num_examples, self._request.seed_of_items)
+        request, plan = self._request, self._request.plan
+        columns = read_columns(request.source, request.content, key, plan.num_examples, plan.seed, request.context)
         example = EncodedChunk(position, key, columns)
         return DecodedChunk(key, self._decoder.decode(example, rows_of(example)))
 

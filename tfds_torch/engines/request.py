@@ -103,11 +103,6 @@ class ReadRequest:
     read_at_once: int = 0
     is_lazy: bool = False
 
-    @property
-    def seed_of_items(self) -> int | None:
-        """Of the random numbers of users' datasets; None: they are not seeded."""
-        return self.plan.seed if self.context.seeds_items else None
-
     @cached_property
     def replacement_ranges(self) -> tuple[ReplacementRange, ...]:
         """Where damaged examples are replaced, and how many of them."""

@@ -5,7 +5,7 @@ engine reads by number.
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -88,10 +88,9 @@ def _encoded_chunks(request: ReadRequest, stream: RecordStream) -> Generator[Enc
                 yield EncodedChunk(position, np.zeros(1, np.int64), error=error)
                 return
             index = examples_of(sample_keys, request.plan.num_examples)
-            if metrics is not None:
-                metrics.note_reading(int(index[0]))
             try:
-                chunk = EncodedChunk(position, sample_keys, source.parse(records, index, keys))
+                with nullcontext() if metrics is None else metrics.at_work.reading(index):
+                    chunk = EncodedChunk(position, sample_keys, source.parse(records, index, keys))
             except TfdsTorchError as error:
                 chunk = EncodedChunk(position, sample_keys, error=error)
             position += len(sample_keys)

@@ -138,11 +138,12 @@ class ParserSamples(SampleSource):
         for start in range(task[0], task[1], piece):
             places = range(start, min(start + piece, task[1]))
             numbers = order.at(places)
-            metrics.note_reading(int(numbers[0]))
             samples = self._read(numbers, fields or ())
-            for place, number, sample in zip(places, numbers.tolist(), samples, strict=True):
-                metrics.note_reading(number)
-                yield place, sample
+            with metrics.at_work.reading(numbers):
+                for place, number, sample in zip(places, numbers.tolist(), samples, strict=True):
+                    metrics.note_reading(number)
+                    yield place, sample
+                    metrics.at_work.note_passed()
 
     def _read(self, numbers: "np.typing.NDArray[np.int64]", fields: Sequence[str]) -> Iterator[Sample]:
         for example in self.parser.encoded_examples(self._numbers[numbers], fields):

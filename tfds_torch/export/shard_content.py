@@ -129,8 +129,8 @@ class RecordContent:
         piece = max(1, _PIECE_BYTES // max(1, self.source.mean_example_bytes))
         for start in range(places.start, places.stop, piece):
             numbers = self.order.at(range(start, min(start + piece, places.stop)))
-            metrics.note_reading(int(numbers[0]))
-            yield from self.source.records(numbers)
+            with metrics.at_work.reading(numbers):
+                yield from self.source.records(numbers)
             metrics.add_batch(len(numbers))
 
 

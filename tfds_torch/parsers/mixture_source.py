@@ -27,6 +27,7 @@ from tfds_torch.storage.source import (
     ExampleRanges,
     FieldSpec,
     FileInstruction,
+    ItemCalls,
     LazyIds,
     ReadByNumber,
     not_found,
@@ -307,10 +308,10 @@ class MixtureSource(ReadByNumber):
         Raises:
             As each member's source.
         """
-        return self.read_seeded(index, fields, None)
+        return self.read_calling(index, fields, None)
 
-    def read_seeded(self, index: Int64Array, fields: Sequence[str], seeds: Int64Array | None) -> Columns:
-        """Returns the same, of members that call functions with their random numbers seeded; see `DrawingSource`."""
+    def read_calling(self, index: Int64Array, fields: Sequence[str], calls: ItemCalls | None) -> Columns:
+        """Returns the same; `calls` are for members that call functions; see `DrawingSource`."""
         wanted = [name for name in fields if name != MEMBER]
         stored = {name: self._stored_fields(name) for name in wanted}
         parts, members = [], self._members_of(index)
@@ -319,8 +320,8 @@ class MixtureSource(ReadByNumber):
             asked = list(dict.fromkeys(key for name in wanted for key in stored[name].decoders[member].keys))
             began_s = time.perf_counter()
             source, columns = self._sources[member], cast(Columns, {})
-            if asked and seeds is not None and getattr(source, "calls_functions", False):
-                columns = cast(DrawingSource, source).read_seeded(own, asked, seeds[places])
+            if asked and calls is not None and getattr(source, "calls_functions", False):
+                columns = cast(DrawingSource, source).read_calling(own, asked, calls.of(places))
             elif asked:
                 columns = source.read(own, asked)
             if self._metrics is not None and len(own):

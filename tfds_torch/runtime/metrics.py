@@ -11,6 +11,7 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any, TypeVar
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.examples_at_work import ExamplesAtWork
 
 WORKER_STAGES = ("read", "download", "decode", "transform", "fetch", "collate", "hand_over")
 """What a worker spends time on: `fetch` is all that a dataset does; the four stages before it are parts of it."""
@@ -18,9 +19,9 @@ WORKER_STAGES = ("read", "download", "decode", "transform", "fetch", "collate", 
 STAGES = (*WORKER_STAGES, "device_copy")
 """What processes report."""
 
-_PID, _NUM_BEGUN, _READING, _IS_DONE, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(8)
-_STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, 8)}
-_ROW = 8 + len(STAGES)
+_PID, _NUM_BEGUN, _IS_DONE, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(7)
+_STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, 7)}
+_ROW = 7 + len(STAGES)
 _MOST_SHOWN = 8  # Members in a line of text.
 _PER_MEMBER = 2  # Examples and seconds of reading, after the stages.
 T = TypeVar("T")
@@ -145,12 +146,16 @@ class StageMetrics:
     Args:
         num_workers: how many workers there are.
         members: of a mixture: name -> number of examples.
+
+    Attributes:
+        at_work: the examples that each process is at, by the same rows.
     """
 
     def __init__(self, num_workers: int, members: Mapping[str, int] | None = None) -> None:
         self.num_workers, self.members = num_workers, dict(members or {})
         # Of the spawn context: it can be handed to any kind of worker.
         self._numbers: Any = get_context("spawn").RawArray("d", self._width * (num_workers + 1))
+        self.at_work = ExamplesAtWork(num_workers + 1)
         self.bind(num_workers)
 
     @property
@@ -163,6 +168,7 @@ class StageMetrics:
         self._row = worker * self._width
         self._lock = threading.Lock()  # Not the parent's, which may have been held when this process was forked.
         self._numbers[self._row + _PID] = os.getpid()
+        self.at_work.bind(worker)
 
     def add(self, stage: str, seconds: float) -> None:
         """Adds the time that a stage took."""
@@ -190,8 +196,8 @@ class StageMetrics:
         self.note_started()
 
     def note_reading(self, index: int) -> None:
-        """Notes the example whose reading has just begun."""
-        self._numbers[self._row + _READING] = index + 1
+        """Notes the one example that this process is at from now on."""
+        self.at_work.note(index)
 
     def note_started(self) -> None:
         """Notes that this process has made its first batch, or will make none."""
@@ -208,6 +214,7 @@ class StageMetrics:
     def note_begun(self) -> None:
         """Notes that an iteration has begun in this process."""
         self._numbers[self._row + _IS_DONE] = 0
+        self.at_work.forget()
         self._add(self._row + _NUM_BEGUN, 1)
 
     def note_done(self) -> None:
@@ -227,9 +234,10 @@ class StageMetrics:
         return int(self._numbers[worker * self._width + _NUM_BEGUN])
 
     def reading(self, worker: int) -> int | None:
-        """Returns the index of the example that a worker read last, or is reading; None: it has reported none."""
-        noted = int(self._numbers[worker * self._width + _READING])
-        return noted - 1 if noted else None
+        """Returns the index of the example that a worker is at, or was at last; of a chunk, its first one's."""
+        work = self.at_work.of(worker)
+        chunks = [chunk.numbers[0] for chunk in work.chunks]
+        return next((number for number in (work.example, *chunks, work.passed) if number is not None), None)
 
     def counts(self, worker: int) -> tuple[int, int]:
         """Returns how many batches and examples a worker has made."""
@@ -258,7 +266,7 @@ class StageMetrics:
     def __getstate__(self) -> dict[str, Any]:
         state = {"num_workers": self.num_workers, "members": self.members}
         if get_spawning_popen() is not None:
-            state |= {"_numbers": self._numbers}
+            state |= {"_numbers": self._numbers, "at_work": self.at_work}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

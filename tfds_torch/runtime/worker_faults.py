@@ -3,7 +3,9 @@
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from tfds_torch.runtime.examples_at_work import Work, describe_work
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import describe_exit, process_state
 from tfds_torch.runtime.processes import describe_guard
@@ -24,14 +26,19 @@ class ErrorContext:
 
     def example(self, index: int | None) -> str:
         """Returns where an example lies, as the rest of a sentence; empty where it is not known."""
-        if index is None or self.find_id is None:
-            return ""
+        return self.work(Work(example=index))
+
+    def work(self, work: Work) -> str:
+        """Returns the examples that a process is at, likewise."""
+        return "" if self.find_id is None else describe_work(work, partial(self._describe, self.find_id))
+
+    def _describe(self, find_id: Callable[[int], str], index: int) -> str:
         try:
-            name = self.find_id(index)
+            name = find_id(index)
         except Exception:  # A message about a fault must not fail.
-            return f", example {index}"
+            return f"example {index}"
         shard, separator, record = name.rpartition("__")
-        return f", shard {shard}, record {record} (example {index})" if separator else f", {name} (example {index})"
+        return f"shard {shard}, record {record} (example {index})" if separator else f"{name} (example {index})"
 
 
 class WorkerFaults:
@@ -114,4 +121,4 @@ class WorkerFaults:
         return f"while it read {self._place_of(worker)}."
 
     def _place_of(self, worker: int) -> str:
-        return self.names.dataset + self.names.example(self.metrics.reading(worker))
+        return self.names.dataset + self.names.work(self.metrics.at_work.of(worker))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
+from tfds_torch.runtime.examples_at_work import Notes
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.network import Network
 
@@ -240,6 +241,27 @@ class Source(Protocol):
         """Closes the files; the next read opens them again."""
 
 
+@dataclass(frozen=True)
+class ItemCalls:
+    """What comes before each call of a user's function for one of n examples.
+
+    Attributes:
+        seeds: n seeds of random numbers, 0 to 2**63 - 1; None: they are not seeded.
+        notes: how each is noted as the one that is asked for; None: none is.
+    """
+
+    seeds: Sequence[int] | None = None
+    notes: Notes | None = None
+
+    def of(self, places: Int64Array) -> "ItemCalls":
+        """Returns that of the examples at some places, int64 [m]."""
+        some = places.tolist()
+        seeds = None if self.seeds is None else [self.seeds[place] for place in some]
+        if self.notes is None:
+            return ItemCalls(seeds)
+        return ItemCalls(seeds, Notes([self.notes.values[place] for place in some], self.notes.cells))
+
+
 class DrawingSource(Protocol):
     """A source that may call functions of users, which may draw random numbers."""
 
@@ -247,13 +269,13 @@ class DrawingSource(Protocol):
     def calls_functions(self) -> bool:
         """Whether reading an example does so."""
 
-    def read_seeded(self, index: Int64Array, fields: Sequence[str], seeds: Int64Array | None) -> Columns:
-        """Returns what `Source.read` does; before an item is asked for, random numbers are seeded.
+    def read_calling(self, index: Int64Array, fields: Sequence[str], calls: ItemCalls | None) -> Columns:
+        """Returns what `Source.read` does.
 
         Args:
             index: as of `read`.
             fields: as of `read`.
-            seeds: int64 [n], 0 to 2**63 - 1; None: nothing is seeded.
+            calls: what comes before an item is asked for; None: nothing.
         """
 
 

@@ -23,6 +23,7 @@ from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, has_windows
 from tfds_torch.parsers.parser_options import check_has_image
 from tfds_torch.plan.order import Int64Array, draw_function_seeds
+from tfds_torch.runtime.examples_at_work import Notes
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.runtime.printable import quoted
@@ -56,7 +57,13 @@ class Transforms:
     seed: int | None = None
     metrics: StageMetrics | None = None
 
-    def __call__(self, columns: Sequence[tuple[str, Iterable[Any]]], keys: Int64Array, ids: Sequence[str]) -> Any:
+    def __call__(
+        self,
+        columns: Sequence[tuple[str, Iterable[Any]]],
+        keys: Int64Array,
+        index: Int64Array,
+        ids: Sequence[str],
+    ) -> Any:
         """Returns an iterable of examples, made of columns with one value per example.
 
         In a worker each is made when its turn comes; in a training process that has random numbers of its own they are
@@ -65,6 +72,7 @@ class Transforms:
         Args:
             columns: field -> n values; images are pixels uint8 [H, W, C], tensors, or bytes.
             keys: int64 [n], the examples' sample keys.
+            index: int64 [n], their positions in the split.
             ids: of the n examples, for errors.
         """
         seeds: list[Sequence[int] | None] = [None, None]
@@ -72,26 +80,42 @@ class Transforms:
             for number, function in ((TRANSFORM, self.image), (TARGET_TRANSFORM, self.label)):
                 if function is not None:
                     seeds[number] = draw_function_seeds(keys, self.seed, number).tolist()
-        examples = zip(*(self._convert(name, values, seeds, ids) for name, values in columns), strict=True)
+        notes = None if self.metrics is None else self.metrics.at_work.notes(index)
+        examples = zip(*(self._convert(name, values, seeds, notes, ids) for name, values in columns), strict=True)
         if seeds == [None, None] or are_taken():
             return examples
         with borrowed_generators():
             return list(examples)
 
     def _convert(
-        self, name: str, values: Iterable[Any], seeds: Sequence[Sequence[int] | None], ids: Sequence[str]
+        self,
+        name: str,
+        values: Iterable[Any],
+        seeds: Sequence[Sequence[int] | None],
+        notes: Notes | None,
+        ids: Sequence[str],
     ) -> Iterator[Any]:
         if name == "image":
             images = map(_to_pil, values)
-            return images if self.image is None else self._call(self.image, images, seeds[TRANSFORM], ids, "transform")
+            if self.image is None:
+                return images
+            return self._call(self.image, "transform", images, seeds[TRANSFORM], notes, ids)
         if name == "label" and self.label is not None:
-            return self._call(self.label, values, seeds[TARGET_TRANSFORM], ids, "target_transform")
+            return self._call(self.label, "target_transform", values, seeds[TARGET_TRANSFORM], notes, ids)
         return iter(values)
 
     def _call(
-        self, function: Function, values: Iterable[Any], seeds: Sequence[int] | None, ids: Sequence[str], name: str
+        self,
+        function: Function,
+        name: str,
+        values: Iterable[Any],
+        seeds: Sequence[int] | None,
+        notes: Notes | None,
+        ids: Sequence[str],
     ) -> Iterator[Any]:
         for place, value in enumerate(values):
+            if notes is not None:
+                notes.cells[0] = notes.values[place]
             if seeds is not None:
                 seed_generators(seeds[place])
             began_at = time.monotonic()
@@ -103,6 +127,8 @@ class Transforms:
             finally:
                 if self.metrics is not None:
                     self.metrics.add("transform", time.monotonic() - began_at)
+            if self.metrics is not None:  # What interrupts this thread is described by what is noted.
+                self.metrics.at_work.note_passed()
             yield result
 
 
@@ -266,7 +292,7 @@ def make_items(
             )
         else:
             keys = batch.keys if isinstance(batch, DrawnBatch) else batch.index
-            yield from transforms([(name, _values(batch, name)) for name in fields], keys, batch.id)
+            yield from transforms([(name, _values(batch, name)) for name in fields], keys, batch.index, batch.id)
 
 
 def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor | bytes:

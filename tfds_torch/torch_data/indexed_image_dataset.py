@@ -164,9 +164,10 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         told = None if self._epochs is None else self._epochs.now(_loader_seed())
         # Without an epoch, random numbers that belong to an example would be the same in all of them.
         seed = None if told is None else self.parser.seed
-        keys = np.array([example.index for example in examples], np.int64) + (told or 0) * _KEYS_OF_EPOCH
+        index = np.array([example.index for example in examples], np.int64)
+        keys = index + (told or 0) * _KEYS_OF_EPOCH
         transforms = Transforms(self.transform, self.target_transform, seed)
-        return list(transforms(columns, keys, [example.id for example in examples]))
+        return list(transforms(columns, keys, index, [example.id for example in examples]))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of its index.

@@ -14,9 +14,10 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
 from tfds_torch.runtime.user_random import borrowed_generators, seed_generators
 from tfds_torch.storage.image_formats import EXTENSIONS
+from tfds_torch.storage.source import ItemCalls
 
-Seeds = Sequence[int] | None
-"""What random numbers are seeded with before each of n items, 0 to 2**63 - 1; None: they are not."""
+Calls = ItemCalls | None
+"""What comes before each of n items; None: nothing."""
 
 _logger = logging.getLogger(__name__)
 _FOLDER = "torchvision.datasets.folder"
@@ -46,12 +47,12 @@ class Rows(Protocol):
     def __len__(self) -> int:
         """Number of items."""
 
-    def items(self, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:
+    def items(self, numbers: Sequence[int], calls: Calls = None) -> list[Any]:
         """Returns items as the dataset gives them, in the order asked.
 
         Args:
             numbers: of the items.
-            seeds: what random numbers are seeded with before each item, 0 to 2**63 - 1; None: they are not.
+            calls: what comes before each item; None: nothing.
 
         Raises:
             UnreadableItemError: the dataset raised an exception for an item.
@@ -59,7 +60,7 @@ class Rows(Protocol):
         """
 
     def parts(
-        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], calls: Calls = None
     ) -> Sequence[Any]:
         """Returns the same, of which only some fields are needed, and those that are images may be encoded."""
 
@@ -129,13 +130,13 @@ class ItemRows:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def items(self, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:  # noqa: D102
-        return read_items(self.dataset, numbers, seeds)
+    def items(self, numbers: Sequence[int], calls: Calls = None) -> list[Any]:  # noqa: D102
+        return read_items(self.dataset, numbers, calls)
 
     def parts(  # noqa: D102
-        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], calls: Calls = None
     ) -> Sequence[Any]:
-        return self.items(numbers, seeds)
+        return self.items(numbers, calls)
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:  # noqa: D102
         return None
@@ -161,10 +162,10 @@ class HuggingFaceRows(ItemRows):
         return bool(self.dataset.format.get("type") == "custom")  # Its transform.
 
     def parts(  # noqa: D102
-        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], calls: Calls = None
     ) -> Sequence[Any]:
         if self.dataset.format.get("type") is not None:
-            return self.items(numbers, seeds)
+            return self.items(numbers, calls)
         wanted = tuple(fields), frozenset(images)
         part = self._parts.get(wanted)
         if part is None:
@@ -193,10 +194,10 @@ class FolderRows(ItemRows):
     calls_functions = False
 
     def parts(  # noqa: D102
-        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], calls: Calls = None
     ) -> Sequence[Any]:
         if not images:
-            return self.items(numbers, seeds)
+            return self.items(numbers, calls)
         found = []
         for number in numbers:
             path, target = self.dataset.samples[number]
@@ -232,14 +233,14 @@ class ColumnRows:
     def __len__(self) -> int:
         return self._size
 
-    def items(self, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:  # noqa: D102
+    def items(self, numbers: Sequence[int], calls: Calls = None) -> list[Any]:  # noqa: D102
         columns = self.columns(numbers, list(self._columns))
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def parts(  # noqa: D102
-        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], seeds: Seeds = None
+        self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], calls: Calls = None
     ) -> Sequence[Any]:
-        return self.items(numbers, seeds)
+        return self.items(numbers, calls)
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any]:  # noqa: D102
         index = np.array(numbers, np.int64)
@@ -261,25 +262,25 @@ class ColumnRows:
         return np.array([number for number, value in enumerate(column) if value is None], np.int64)
 
 
-def read_items(dataset: Any, numbers: Sequence[int], seeds: Seeds = None) -> list[Any]:
+def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> list[Any]:
     """Returns items of a dataset: by its `__getitems__`, as torch asks for them, or one by one.
 
     With seeds, random numbers are seeded before each item; where a `__getitems__` of the user's own reads several at
-    once, before all of them, with the first one's.
+    once, before all of them, with the first one's. Items are noted where they are read one by one.
 
     Raises:
         ConfigError: `__getitems__` returns more or fewer items than it was asked for.
         UnreadableItemError: the dataset raised an exception for an item.
         TfdsTorchError: likewise, where it is one of our own.
     """
-    if seeds is None:
-        return _read_items(dataset, numbers, None)
+    if calls is None or calls.seeds is None:
+        return _read_items(dataset, numbers, calls)
     with borrowed_generators():
-        return _read_items(dataset, numbers, seeds)
+        return _read_items(dataset, numbers, calls)
 
 
-def _read_items(dataset: Any, numbers: Sequence[int], seeds: Seeds) -> list[Any]:
-    fetch = getattr(dataset, "__getitems__", None)
+def _read_items(dataset: Any, numbers: Sequence[int], calls: Calls) -> list[Any]:
+    fetch, seeds = getattr(dataset, "__getitems__", None), None if calls is None else calls.seeds
     if callable(fetch) and len(numbers) > 1 and (seeds is None or _fetches_by_itself(dataset)):
         try:
             if seeds is not None:
@@ -290,10 +291,13 @@ def _read_items(dataset: Any, numbers: Sequence[int], seeds: Seeds) -> list[Any]
         except Exception:  # One by one, they show which of them it was.
             _logger.debug("%s.__getitems__ failed for %d items.", type(dataset).__name__, len(numbers), exc_info=True)
     found: list[Any] = []
+    values, cells = ((), None) if calls is None or calls.notes is None else calls.notes
     try:
         for place, number in enumerate(numbers):
             if seeds is not None:
                 seed_generators(seeds[place])
+            if cells is not None:
+                cells[0] = values[place]
             found.append(_fetch(dataset, fetch, [number])[0] if callable(fetch) else dataset[number])
     except (TfdsTorchError, MemoryError):
         raise

@@ -14,9 +14,9 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack
 from tfds_torch.storage.map_style.pixels import encoded_image, image_beside
-from tfds_torch.storage.map_style.rows import ColumnRows, Rows, Seeds, UnreadableItemError, rows_of
+from tfds_torch.storage.map_style.rows import Calls, ColumnRows, Rows, UnreadableItemError, rows_of
 from tfds_torch.storage.open_files import ProcessLock
-from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, LazyIds, ReadByNumber, not_found
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, ItemCalls, LazyIds, ReadByNumber, not_found
 
 WHOLE_ITEM = "<item>"
 """The stored field that is a whole item, as the dataset gives it."""
@@ -146,26 +146,26 @@ class MapStyleSource(ReadByNumber):
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns values of items in the order asked; see `Source`."""
-        return self.read_seeded(index, fields, None)
+        return self.read_calling(index, fields, None)
 
-    def read_seeded(self, index: Int64Array, fields: Sequence[str], seeds: Int64Array | None) -> Columns:
-        """Returns the same, with random numbers seeded before each item; see `DrawingSource`."""
+    def read_calling(self, index: Int64Array, fields: Sequence[str], calls: ItemCalls | None) -> Columns:
+        """Returns the same, with something before each item; see `DrawingSource`."""
         numbers = self._checked(index).tolist()
         if not numbers:
             return {name: [] for name in fields}
         layout = None if WHOLE_ITEM in fields and len(fields) == 1 else self.layout
         with self._lock:
-            return self._read(numbers, fields, layout, None if seeds is None else seeds.tolist())
+            return self._read(numbers, fields, layout, calls)
 
-    def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None, seeds: Seeds) -> dict[str, Any]:
+    def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None, calls: Calls) -> dict[str, Any]:
         images = [name for name in fields if name.startswith((_ENCODED_IMAGE, _IMAGE_BESIDE))]
         values = [name for name in fields if name != WHOLE_ITEM and name not in images]
         found: dict[str, Any] = {}
         try:
             if WHOLE_ITEM in fields:
-                found[WHOLE_ITEM] = self._rows.items(numbers, seeds)
+                found[WHOLE_ITEM] = self._rows.items(numbers, calls)
             if layout is not None:
-                found |= self._read_fields(numbers, values, images, layout, seeds)
+                found |= self._read_fields(numbers, values, images, layout, calls)
         except UnreadableItemError as error:
             raise self._unreadable(error) from error.__cause__
         except UnlikeItemError as error:
@@ -173,13 +173,13 @@ class MapStyleSource(ReadByNumber):
         return found
 
     def _read_fields(
-        self, numbers: list[int], values: Sequence[str], images: Sequence[str], layout: Layout, seeds: Seeds
+        self, numbers: list[int], values: Sequence[str], images: Sequence[str], layout: Layout, calls: Calls
     ) -> dict[str, Any]:
         of_images = {key: key.partition(":")[2] for key in images}
         names = list(dict.fromkeys([*values, *of_images.values()]))
         columns = self._rows.columns(numbers, names)
         if columns is None:
-            items = self._rows.parts(numbers, names, set(of_images.values()), seeds)
+            items = self._rows.parts(numbers, names, set(of_images.values()), calls)
             if not self._rows.has_schema:
                 layout.check(items)
             columns = {name: layout.column(items, name) for name in names}
