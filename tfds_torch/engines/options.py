@@ -7,6 +7,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.block_order import BlockShuffle
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.limits import usable_cores
 
 READ_MODES = ("auto", "index", "files", "examples")
@@ -18,6 +19,7 @@ _MAX_THREADS = 8
 _MAX_SHUFFLE_BYTES = 2 * 2**30
 
 
+@explain_keywords
 @dataclass(frozen=True)
 class ReadOptions:
     """How examples are read. The defaults suit a training machine.

@@ -17,6 +17,7 @@ from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Progress
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.arguments import check_flag, check_integer, did_you_mean
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
@@ -27,6 +28,7 @@ FORMATS = ("beton", *SHARDED)
 DEFAULT_CHUNK = 100
 
 
+@explain_keywords
 def export_dataset(
     source: Any,
     out: str | os.PathLike[str],

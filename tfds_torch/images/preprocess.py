@@ -38,6 +38,7 @@ from tfds_torch.images.preprocess_arguments import (
     read_timm_config,
 )
 from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.keyword_hints import explain_keywords
 
 __all__ = [
     "Crops",
@@ -203,6 +204,7 @@ class Preprocess(ABC):
         ) from failure
 
 
+@explain_keywords
 @dataclass(frozen=True)
 class TrainPreprocess(Preprocess):
     """Random crops for training: torchvision's RandomResizedCrop, or pad-and-crop for small images; then a flip.
@@ -301,6 +303,7 @@ class TrainPreprocess(Preprocess):
         return Crops(boxes, flips=uniforms[:, 2] < self.hflip)
 
 
+@explain_keywords
 @dataclass(frozen=True)
 class EvalPreprocess(Preprocess):
     """The resize and central crop of evaluation, as timm does it.

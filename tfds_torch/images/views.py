@@ -14,10 +14,12 @@ from tfds_torch.images.crops import Crops, ExampleRandom
 from tfds_torch.images.decoding import Pixels
 from tfds_torch.images.preprocess import Preprocess, height_and_width
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.keyword_hints import explain_keywords
 
 _MOST_VIEWS = 256
 
 
+@explain_keywords
 @dataclass(frozen=True, init=False)
 class Views(Preprocess):
     """Several views of every image: the field `image` is a list of batches, one for each view.

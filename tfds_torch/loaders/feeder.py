@@ -15,10 +15,12 @@ from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_run import FeedRun, Logger
 from tfds_torch.loaders.fetching import FetchSource
 from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.feed_metrics import FeederStats
 from tfds_torch.runtime.processes import close_at_exit
 
 
+@explain_keywords
 class Feeder:
     """Named sources of arrays, fetched by threads, and taken as batches of exact sizes by any number of loops.
 

@@ -13,12 +13,14 @@ from tfds_torch.loaders.worker_sources import ParserSource
 from tfds_torch.parsers.parser import Parser, state_at
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Cursor, Position, Start
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
 
 _logger = logging.getLogger(__name__)
 
 
+@explain_keywords
 class MultiLoader(BaseLoader[PoolReader]):
     """Batches or items that worker processes read, for loops without torch: JAX, numpy, services.
 
@@ -106,7 +108,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         self._cursor = Cursor(self.num_workers)
         if isinstance(read := self._setup.source, ParserSource):
             self._note_parser(read.parser, read.fields)
-            warn_of_reading(read.parser, read.fields, self.world)
+            warn_of_reading(read.parser, read.fields, self.world, stacklevel=4)
         self._num_rejected = 0
 
     @property

@@ -33,6 +33,7 @@ from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
 from tfds_torch.plan.mixture_weights import MOST_SLOTS, make_segments
 from tfds_torch.plan.subset import Subset
@@ -50,6 +51,7 @@ Weights = Mapping[str, float] | str
 """Member -> weight; or "sizes"."""
 
 
+@explain_keywords
 class ParserMixture(ParserBase):
     """Reads several datasets as one: by weights, with exact proportions, or without weights, one after the other.
 
@@ -155,7 +157,7 @@ class ParserMixture(ParserBase):
             warnings.warn(
                 f"ParserMixture: weights are rounded to 1/65,536, which moves some by more than 1 %: {some}{more}.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         members = tuple(
             MixtureMember(

@@ -27,6 +27,7 @@ from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonInt, BetonJson
@@ -40,6 +41,7 @@ SPLIT = "all"
 """The split of a `.beton` file, for messages and states: it holds one."""
 
 
+@explain_keywords
 class ParserBeton(ParserBase):
     """Reads a `.beton` file, FFCV's own or one of this package, by number: FFCV is not needed.
 

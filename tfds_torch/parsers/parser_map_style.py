@@ -27,6 +27,7 @@ from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, 
 from tfds_torch.parsers.undecoded import no_bytes
 from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.map_style.items import ITEM, ValueKind
@@ -40,6 +41,7 @@ _IMAGE_SPEC = FieldSpec((None, None, 3), np.uint8)
 _BESIDE_SPEC = FieldSpec((None, None, None), object)
 
 
+@explain_keywords
 class ParserMapStyle(ParserBase):
     """Reads a dataset of your own by number: whatever has a length and gives any item by its number.
 

@@ -48,6 +48,7 @@ from tfds_torch.parsers.web_dataset_fields import (
 )
 from tfds_torch.plan.arguments import check_choice, did_you_mean
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
@@ -69,6 +70,7 @@ _NO_IMAGE = (
 _DECODERS = {"json": decode_json, "array": decode_array, "text": decode_text}
 
 
+@explain_keywords
 class ParserWebDataset(ParserBase):
     """Reads WebDataset's tars by number: webdataset is not needed, and everything that a TFDS dataset has is there.
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_choice, check_flag, check_integer
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 
@@ -16,6 +17,7 @@ MOST_STEPS = 2**31
 """No episode has so many steps, and no offset is as large."""
 
 
+@explain_keywords
 @dataclass(frozen=True)
 class Windows:
     """What an example is where a dataset stores episodes: a window that begins at a step, and takes others around it.

@@ -6,9 +6,11 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 
 
+@explain_keywords
 @dataclass(frozen=True)
 class World:
     """The grid of training processes and their loader workers, and one place in it.

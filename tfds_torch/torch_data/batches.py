@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from os import PathLike
 from types import MappingProxyType
 from typing import Any
 
@@ -151,6 +152,11 @@ class NumberedColumns(dict[str, Any]):
 def check_is_parser(parser: object) -> None:
     """Raises ConfigError for what is not a parser, such as a dataset of the user's own."""
     if isinstance(parser, type) or not callable(getattr(parser, "check_fields", None)):
+        if isinstance(parser, str | PathLike):
+            raise ConfigError(
+                f"{quoted(parser)} is a path, and a parser is wanted, which opens it: ParserTfds(root, name, split), "
+                f"ParserWebDataset(urls) for tars, or ParserBeton(path) for .beton files."
+            )
         raise ConfigError(
             f"{quoted(parser)} is not a parser. ParserMapStyle(dataset, ...) makes one of a dataset of your own, which "
             f"create_loader(dataset, batch_size=...) also takes as it is."

@@ -10,6 +10,7 @@ import torch
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.device_copy import CudaCopy, DeviceCopy, StageTimes, find_device
@@ -17,6 +18,7 @@ from tfds_torch.torch_data.nested import with_tensors
 from tfds_torch.torch_data.normalization import Normalization
 
 
+@explain_keywords
 class DevicePrefetcher(Iterable[Any]):
     """Yields each batch of a source once, in order, on a device, its images normalised there.
 

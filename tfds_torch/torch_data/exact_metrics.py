@@ -7,9 +7,11 @@ import torch.distributed
 from torch import Tensor
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.torch_data.rank_world import is_distributed
 
 
+@explain_keywords
 class MaskedMean:
     """A mean over the valid examples of all ranks: padding counts nowhere, and every example counts once.
 

@@ -16,6 +16,7 @@ from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, images_beside, is_
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.state import LoaderState, WorkerPosition
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import num_local_ranks
@@ -39,6 +40,7 @@ from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 from tfds_torch.torch_data.wrapped_datasets import refuse_second_shards
 
 
+@explain_keywords
 class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
     """Whole batches where the parser has a preprocess, else single examples, of a parser.
 
@@ -108,7 +110,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.pad = check_pad(parser, self.fields, pad, self.is_batched)
         self._rank = RankFinder(world)
         self._iterations = PlainIterations()
-        warn_of_reading(parser, self.fields, self._rank.find_now() or World())
+        warn_of_reading(parser, self.fields, self._rank.find_now() or World(), stacklevel=4)
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.parser_options import check_single_examples
 from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent
@@ -40,6 +41,7 @@ class IndexedParser(Parser, Protocol):
         """As that of `ParserBase`."""
 
 
+@explain_keywords
 class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
     """Any example by its index, for samplers of your own: `(PIL.Image, int)`, or preprocessed images as tensors.
 
@@ -96,7 +98,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             check_single_examples(parser.dataset_name, parser.preprocess)
         has_random_numbers = any(one is not None for one in (parser.preprocess, transform, target_transform))
         self._epochs = ExampleEpochs() if has_random_numbers else None
-        warn_of_fields(parser, self.fields)
+        warn_of_fields(parser, self.fields, stacklevel=4)
 
     def begin_epoch(self) -> None:
         """Begins the next epoch, until one is set; a Loader calls it when an iteration begins."""

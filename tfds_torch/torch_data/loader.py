@@ -12,6 +12,7 @@ from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.error_context import name_of
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position, Start
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
@@ -31,6 +32,7 @@ _OF_TORCH = ("generator", "in_order", "pin_memory", "prefetch_factor", "timeout"
 """Attributes that torch's DataLoader has beside, and that nothing here looks at."""
 
 
+@explain_keywords
 def create_loader(
     dataset: Any,
     num_workers: int | str = 0,

@@ -47,7 +47,7 @@ def warn_of_own_reading(options: LoaderOptions, num_workers: int) -> None:
         )
 
 
-def warn_of_padding(options: LoaderOptions, stacklevel: int = 4) -> bool:
+def warn_of_padding(options: LoaderOptions, stacklevel: int = 5) -> bool:
     """Warns of an evaluation on several ranks that counts some items twice, because nothing tells them apart.
 
     Returns whether there are several ranks.
@@ -133,4 +133,4 @@ def _gigabytes(size: float) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=5)
+    warnings.warn(text, UserWarning, stacklevel=6)

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
+from tfds_torch.plan.keyword_hints import TIMM_LOADER
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.default_collation import collate_lists
@@ -56,8 +57,10 @@ class LoaderOptions:
     channels_last: bool = True
 
     def __post_init__(self) -> None:
-        if self.num_workers != "auto":
-            self._check_count("num_workers", 0, _MOST_WORKERS, " or 'auto'")
+        asked: Any = self.num_workers
+        if asked != "auto":
+            also = f". {TIMM_LOADER.removesuffix('.')}" if isinstance(asked, tuple | list) else ""
+            self._check_count("num_workers", 0, _MOST_WORKERS, f" or 'auto'{also}")
         self._check_count("prefetch_batches", 1, _MOST_PREFETCHED)
         for name, least in (("batch_size", 1), ("log_every", 1), ("seed", 0)):
             if getattr(self, name) is not None:

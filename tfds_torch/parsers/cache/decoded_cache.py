@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_integer
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import LARGEST_SIDE
@@ -16,6 +17,7 @@ CACHED_MODES = ("RGB", "L")
 """Image modes that come out of three channels exactly as the files have them."""
 
 
+@explain_keywords
 @dataclass(frozen=True)
 class DecodedCache:
     """Lets a parser keep the decoded images of its split in a file, written once, and read them there.

@@ -34,6 +34,7 @@ from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.parsers.tfds.window_transforms import TransformedFields, read_given
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _NAMES_AT_A_TIME = 64
 
 
+@explain_keywords
 class ParserTfds(ParserBase):
     """Reads a split of a prepared TFDS dataset.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
+from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.storage_options import check_storage_options
@@ -16,6 +17,7 @@ DEFAULT_CONNECTIONS = 24
 _MOST_CONNECTIONS = 256
 
 
+@explain_keywords
 @dataclass(frozen=True)
 class RemoteOptions:
     """How objects of s3://, gs://, az://, https:// and http:// are fetched, and where they are kept.
