@@ -62,9 +62,10 @@ class _Others:
     def __init__(self) -> None:
         self.imports: set[tuple[int, int]] = set()
         self.properties: list[Any] = []
-        for thread, innermost in sys._current_frames().items():
-            if thread != threading.get_ident():
-                self._look_at(thread, innermost)
+        frames = sys._current_frames()
+        frames.pop(threading.get_ident(), None)  # It would hold itself, and with it whatever calls this.
+        for thread, innermost in frames.items():
+            self._look_at(thread, innermost)
 
     def _look_at(self, thread: int, frame: FrameType | None) -> None:
         importing = None
