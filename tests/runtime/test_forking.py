@@ -1,9 +1,11 @@
 """What forked workers do while other threads of their parent import modules and hold locks."""
 
 import functools
+import gc
 import importlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,6 +178,22 @@ def test_a_worker_can_look_at_a_cached_property_while_another_thread_computes_it
         assert exit_code_of_worker(lambda: getattr(Slow(began, may_end), name) == 7) == 0
         if name == "ours":
             assert slow.ours == 7, "nor does another thread wait for it"
+
+
+def test_what_a_start_has_seen_is_not_kept() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        has_seen(kept := Slow(threading.Event(), threading.Event()))
+        reference = weakref.ref(kept)
+        del kept
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def has_seen(slow: Slow) -> None:
+    assert exit_code_of_worker(lambda: slow is not None) == 0
 
 
 def test_a_cached_property_is_computed_once_and_the_class_gives_the_property_itself() -> None:

@@ -63,7 +63,7 @@ class _Others:
         self.imports: set[tuple[int, int]] = set()
         self.properties: list[Any] = []
         frames = sys._current_frames()
-        frames.pop(threading.get_ident(), None)  # It would hold itself, and with it whatever calls this.
+        del frames[threading.get_ident()]  # It would hold itself, and what its callers hold.
         for thread, innermost in frames.items():
             self._look_at(thread, innermost)
 
