@@ -19,7 +19,6 @@ from tfds_torch.errors import CorruptRecordError
 LAST_WORDS = "the last words"
 SIGNALS = {
     "kill": signal.SIGKILL,
-    "terminate": signal.SIGTERM,
     "segfault": signal.SIGSEGV,
     "bus": signal.SIGBUS,
 }

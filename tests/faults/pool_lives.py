@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +21,9 @@ if __name__ == "__main__":
 
 import psutil
 
-from faults.cells import Cell, harm_at, make_loader, places
+from faults.cells import HARMED_BATCH, Cell, harm_at, make_loader, places, wait_for
 from tfds_torch.errors import ConfigError, TfdsTorchError
+from tfds_torch.runtime.group_signals import GROUP_SIGNALS
 
 
 class Life:
@@ -95,6 +97,74 @@ def read_many_epochs(life: Life) -> dict[str, Any]:
 
 def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+# Signals to the process group
+
+
+def get_signals(life: Life) -> dict[str, Any]:
+    """Gets every signal of a job scheduler while a batch is waited for, and goes on as such scripts do.
+
+    Its handlers note the signals. The loop ends after the next batch, and another loader goes on from its state.
+    """
+    folder, came, handled = Path(life.folder), [], []
+
+    def note(number: int, _: object) -> None:
+        handled.append(number)
+        with (folder / "handlers").open("a") as file:  # Of all processes.
+            print(os.getpid(), file=file)
+
+    for number in GROUP_SIGNALS:
+        signal.signal(number, note)
+
+    def send() -> None:
+        wait_for(folder / "reached")
+        while len(came) < HARMED_BATCH:
+            time.sleep(0.01)
+        for number in GROUP_SIGNALS:
+            os.killpg(os.getpgrp(), number)
+        while len(handled) < len(GROUP_SIGNALS):
+            time.sleep(0.01)
+        (folder / "gate").touch()
+
+    sending = threading.Thread(target=send, daemon=True)
+    loader = life.loader("wait")
+    iteration = iter(loader)
+    sending.start()
+    for place in places(loader, iteration):
+        came.append(place)
+        if handled:
+            break
+    sending.join()
+    alive = [pid for pid in loader.worker_pids if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    state = loader.state_dict()
+    loader.close()
+    loader = life.loader()
+    loader.load_state_dict(state)
+    pids = {int(pid) for pid in (folder / "handlers").read_text().split()}
+    return {
+        "came": came,
+        "rest": list(places(loader)),
+        "alive": len(alive),
+        "handled": sorted(handled),
+        "here": pids == {os.getpid()},
+    }
+
+
+def leave_open_in_a_child(life: Life) -> int | None:
+    """Lets a process of multiprocessing end with a loader that is not closed; returns its exit code."""
+
+    def read() -> None:
+        loader = life.loader("hang")
+        iteration = iter(loader)
+        next(iteration)
+        globals()["kept"] = loader, iteration
+
+    child = multiprocessing.get_context("fork").Process(target=read)
+    child.start()
+    child.join(60)
+    child.kill()
+    return child.exitcode
 
 
 # A machine whose shared memory is full

@@ -34,6 +34,7 @@ from faults.cells import (
     wait_for,
 )
 from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.group_signals import GROUP_SIGNALS
 
 AreGone = Callable[[list[int]], bool]
 RunLife = Callable[..., Any]
@@ -222,6 +223,22 @@ def test_sigterm_to_the_process_group_leaves_nothing(cell: Cell, start_life: Sta
     life, _ = start_waiting(start_life, cell)
     os.killpg(life.pid, signal.SIGTERM)
     assert life.finish().returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("cell", cells(slow=("Loader-spawn-once", "shared-forkserver-once", "zmq-fork-once")))
+def test_signals_to_the_process_group_are_the_scripts_alone(cell: Cell, numbered_root: str, run_life: RunLife) -> None:
+    """The loop gets its batches, sees what its handler has noted, and another one goes on exactly."""
+    life = run_life(pool_lives.get_signals, cell)
+    assert (life["handled"], life["here"]) == (sorted(GROUP_SIGNALS), True)
+    assert life["alive"] == NUM_WORKERS
+    assert len(life["came"]) == HARMED_BATCH + 1
+    assert as_places([*life["came"], *life["rest"]]) == planned(numbered_root, 0)
+
+
+@pytest.mark.parametrize("cell", cells(SHARED, LOADER))
+def test_a_process_of_multiprocessing_that_ends_with_an_open_loader_ends(cell: Cell, run_life: RunLife) -> None:
+    """Its exit waits for workers, one of which is busy for ever."""
+    assert run_life(pool_lives.leave_open_in_a_child, cell) == 0
 
 
 @pytest.mark.parametrize("cell", cells(SHARED, LOADER))

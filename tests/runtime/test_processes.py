@@ -171,7 +171,7 @@ from tfds_torch.runtime.processes import interrupts_held
 
 with interrupts_held("spawn"):
     multiprocessing.get_context("spawn").Lock()
-    print(signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGINT})
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []) >= {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

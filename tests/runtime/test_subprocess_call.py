@@ -21,6 +21,7 @@ from conftest import RunPython
 from runtime import answering, child_functions
 
 from tfds_torch.errors import ConfigError, StallError, WorkerError
+from tfds_torch.runtime.group_signals import GROUP_SIGNALS
 from tfds_torch.runtime.subprocess_call import FreshProcess, call, iterate
 
 WATCHDOG_S = 60  # A hung test fails after it; nothing waits for it otherwise.
@@ -488,7 +489,7 @@ def test_what_could_not_be_made_is_made_for_a_later_request(tmp_path: Path) -> N
     ("request_", "how"),
     [
         (("die_by", signal.SIGKILL), r"answering.calls was killed by SIGKILL \(out of memory\?\) before"),
-        (("die_by", signal.SIGTERM), r"answering.calls was killed by SIGTERM \(it was asked to end.*\) before"),
+        (("die_by", signal.SIGQUIT), r"answering.calls was killed by SIGQUIT before"),
         (("leave_with", 3), "answering.calls ended with exit code 3 before"),
         (("die_after_bytes_of_a_reply", 5000), "killed by SIGKILL"),
     ],
@@ -501,6 +502,13 @@ def test_a_death_is_a_worker_error_and_the_next_request_starts_another(
         process.ask(request_)
     assert_gone(pid)
     assert process.ask(("who",))[1] == 1
+
+
+def test_signals_to_the_process_group_leave_it_alone(process: FreshProcess) -> None:
+    pid = pid_of(process)
+    for number in GROUP_SIGNALS:
+        os.kill(pid, number)
+    assert pid_of(process) == pid
 
 
 def test_a_process_that_died_in_between_is_a_worker_error(process: FreshProcess) -> None:

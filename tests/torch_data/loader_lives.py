@@ -14,6 +14,7 @@ from typing import Any
 
 from tfds_torch import create_loader
 from tfds_torch.errors import TfdsTorchError
+from tfds_torch.runtime.group_signals import GROUP_SIGNALS
 from tfds_torch.torch_data.foreign import ForeignWorkers
 
 if __name__ == "__main__":
@@ -58,18 +59,20 @@ def meet(how: str, method: str, persistent: str, timeout_s: str) -> dict[str, An
     return result
 
 
-def terminate_a_worker() -> dict[str, Any]:
-    """Asks a worker to end, as its parent, after two batches."""
-    with make_loader("slow", "fork", "once", "100") as loader:
+def get_signals(method: str) -> dict[str, Any]:
+    """Reads an epoch while its process group gets the signals of job schedulers, which its handlers note."""
+    reads, writes = os.pipe()
+    for number in GROUP_SIGNALS:
+        signal.signal(number, lambda number, _: os.write(writes, f"{number} {os.getpid()}\n".encode()))
+    with make_loader("slow", method, "once", "100") as loader:
         iteration = iter(loader)
-        pids = loader.worker_pids
         came = [int(image[0, 0, 0, 0]) for image, _ in islice(iteration, 2)]
-        os.kill(pids[1], signal.SIGTERM)
-        try:
-            came += [int(image[0, 0, 0, 0]) for image, _ in iteration]
-        except TfdsTorchError as error:
-            return {"error": type(error).__name__, "message": str(error), "pids": pids}
-    return {"error": None, "message": "", "pids": pids}
+        for number in GROUP_SIGNALS:
+            os.killpg(os.getpgrp(), number)
+        came += [int(image[0, 0, 0, 0]) for image, _ in iteration]
+    handled = [line.split() for line in os.read(reads, 4096).decode().splitlines()]
+    here = {int(pid) for _, pid in handled} == {os.getpid()}
+    return {"came": came, "handled": sorted(int(number) for number, _ in handled), "here": here}
 
 
 def wait_for_ever(how: str, method: str, persistent: str, timeout_s: str) -> None:

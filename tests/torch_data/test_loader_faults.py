@@ -19,6 +19,7 @@ from zygote import Script, last_line_of, torch_zygote
 
 from tfds_torch import create_loader
 from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.group_signals import GROUP_SIGNALS
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.torch_data.foreign import ForeignWorkers
 from tfds_torch.torch_data.foreign_worker import WorkerContext
@@ -119,11 +120,10 @@ def test_a_worker_that_dies_within_a_message_is_noticed_without_a_time_limit() -
         next(iter(loader))
 
 
-@slow
-def test_a_worker_that_was_asked_to_end_is_not_reported_as_finished(run_life: RunLife) -> None:
-    life = run_life(loader_lives.terminate_a_worker)
-    assert life["error"] == "WorkerError"
-    assert f"Worker 1 (pid {life['pids'][1]}) was killed by SIGTERM (it was asked to end" in life["message"]
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow), pytest.param("forkserver", marks=slow)])
+def test_signals_to_the_process_group_are_the_scripts_alone(method: str, run_life: RunLife) -> None:
+    life = run_life(loader_lives.get_signals, method)
+    assert life == {"came": list(range(NUM_BATCHES)), "handled": sorted(GROUP_SIGNALS), "here": True}
 
 
 def test_a_connection_that_breaks_is_reported_as_the_death_behind_it() -> None:

@@ -3,16 +3,14 @@
 import atexit
 import logging
 import mmap
-import multiprocessing.util  # noqa: F401 (first: of the functions that run at exit, the latest registered runs first)
+import multiprocessing.util  # (First: of the functions that run at exit, the latest registered runs first)
 import os
 import pickle
-import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing import get_context, process, reduction, resource_tracker
+from contextlib import contextmanager, nullcontext
+from multiprocessing import get_context, process, reduction
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -22,6 +20,7 @@ from weakref import WeakSet
 
 from tfds_torch.errors import ConfigError, TfdsTorchError, WorkerError
 from tfds_torch.runtime.forking import run_forked, wait_for_imports
+from tfds_torch.runtime.group_signals import do_nothing_for_group_signals, signals_held, start_servers
 from tfds_torch.runtime.pickling import unpicklable
 from tfds_torch.runtime.worker_output import WorkerOutput
 
@@ -41,6 +40,7 @@ class WorkerProcesses:
         self._make_process: Any = self.context.Process  # type: ignore[attr-defined]
         self._output, self._owner = output, os.getpid()
         self._processes: list[Any] = []
+        _close_before_join()
 
     def start(
         self, target: Callable[..., None], args: tuple[Any, ...], inputs: Mapping[str, Any], *, is_daemon: bool = True
@@ -138,6 +138,7 @@ class _Work:
 
 def _load_work(work: Any, report: Any) -> _Work:
     """Returns what our own parent pickled, into bytes or a file; `report`: where the traceback goes if it cannot."""
+    do_nothing_for_group_signals()  # What follows may take seconds.
     try:
         if isinstance(work, bytes):
             target, args = pickle.loads(work)  # noqa: S301
@@ -193,18 +194,10 @@ def describe_guard(argument: str | None = None) -> str:
 
 @contextmanager
 def interrupts_held(method: str) -> Iterator[None]:
-    """Lets Ctrl-C wait while workers are started, until they ignore it; they inherit that it is blocked."""
-    can_block = hasattr(signal, "pthread_sigmask") and threading.current_thread() is threading.main_thread()
-    blocked = None
-    if can_block and method != "forkserver":
-        if method == "spawn":
-            resource_tracker.ensure_running()  # It unblocks the signal when it starts.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    """Lets Ctrl-C, and signals to the process group, wait while workers are started, until these leave them alone."""
+    start_servers(method)
+    with nullcontext() if method == "forkserver" else signals_held():  # Those of the server inherit nothing.
         yield
-    finally:
-        if blocked is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def leave_to_parent(processes: Iterable[BaseProcess]) -> None:
@@ -230,6 +223,7 @@ def close_at_exit(closable: Closable) -> None:
 
 _left_to_parent: "WeakSet[BaseProcess]" = WeakSet()
 _open: "WeakSet[Closable]" = WeakSet()
+_closing_in: int | None = None  # The process at whose end they are closed.
 
 
 def _forget_children_of_parent() -> None:
@@ -237,8 +231,21 @@ def _forget_children_of_parent() -> None:
     _left_to_parent.clear()
 
 
+def _close_before_join() -> None:
+    """Lets all be closed at the end of this process, if it is one of multiprocessing, too.
+
+    Such a process runs no functions of `atexit`, and waits for its children, which do not end by SIGTERM.
+    """
+    global _closing_in
+    if _closing_in != os.getpid():
+        _closing_in = os.getpid()
+        multiprocessing.util.Finalize(None, _close_all, exitpriority=100)
+
+
 def _close_all() -> None:
-    for closable in list(_open):
+    closables = list(_open)
+    _open.clear()
+    for closable in closables:
         try:
             closable.close()
         except Exception:  # The others are still to be closed.

@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ParamSpec, TypeVar
 
 from tfds_torch.errors import TfdsTorchError, WorkerError
+from tfds_torch.runtime.group_signals import do_nothing_for_group_signals, signals_held
 from tfds_torch.runtime.process_tree import describe_exit
 
 P = ParamSpec("P")
@@ -135,7 +136,7 @@ class _Child:
         path = json.dumps([os.path.abspath(entry or ".") for entry in sys.path])
         requests, self._requests = Pipe(duplex=False)
         self._replies, replies = Pipe(duplex=False)
-        with requests, replies:
+        with requests, replies, signals_held():  # Until it leaves them alone.
             self.process = subprocess.Popen(  # noqa: S603 (no shell; our own code)
                 [sys.executable, "-c", _BOOT, path], stdin=requests.fileno(), stdout=replies.fileno()
             )
@@ -202,7 +203,8 @@ def _open(reply: bytes) -> tuple[str, Any]:
 
 def serve() -> None:
     """Answers requests, one after the other, until the parent closes the pipe or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the parent, and so are signals to the group.
+    do_nothing_for_group_signals()
     replies = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # Prints of the function and its libraries must not mix with the replies.
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()

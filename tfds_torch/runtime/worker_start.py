@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from tfds_torch.runtime.group_signals import do_nothing_for_group_signals
 from tfds_torch.runtime.limits import usable_cores
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
@@ -32,10 +33,8 @@ def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots:
     """Prepares this process to be a worker: its signals, its parent, what it reports to and writes to."""
     # Ctrl-C reaches the whole process group: the training process ends its workers when it gives up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # A handler that was inherited may let a worker end with exit code 0, as if its work were done.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Those of a job scheduler do, too; a handler that was inherited would act in each of the processes.
+    do_nothing_for_group_signals()
     end_with_parent()
     take_generators()
     metrics.bind(worker)

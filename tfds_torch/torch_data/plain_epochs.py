@@ -13,6 +13,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.cursor import Cursor, Position, Start
+from tfds_torch.runtime.group_signals import start_servers
 from tfds_torch.torch_data.tensor_codec import describe_full_memory
 
 _NUM_OWNERS, _NUM_SEEDS, _NUM_COUNTED_WORKERS = 128, 16, 512
@@ -234,6 +235,7 @@ class PlainEpochs:
     def _share(self, count: PlainCount) -> None:
         """Makes shared rows, of which the first is that of this process."""
         # A lock of the spawn context can be handed to any kind of worker; one of the fork context cannot be spawned.
+        start_servers("spawn")
         try:
             self._shared = get_context("spawn").Array("B", _ROW.itemsize * _NUM_OWNERS)
         except OSError as error:

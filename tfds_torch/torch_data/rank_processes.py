@@ -17,6 +17,8 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from typing import Any, TypeVar, cast
 
+import psutil
+
 from tfds_torch.errors import StallError, TfdsTorchError, WorkerError
 from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime import subprocess_call
@@ -257,10 +259,11 @@ def _has_died(pid: int) -> bool:
 
 
 def _end_group(pid: int) -> None:
-    """Ends the processes of a dead rank, by SIGTERM.
+    """Ends the processes of a dead rank, by SIGKILL: workers do not end by SIGTERM.
 
-    Python's resource tracker ignores it, removes the semaphores of the others, and ends by itself.
+    Python's resource tracker is left: it removes the semaphores of the others, and ends by itself.
     """
-    for number in (signal.SIGTERM, signal.SIGCONT):  # A stopped process dies when it goes on.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, number)
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):  # It has ended.
+            if os.getpgid(process.pid) == pid and not any("resource_tracker" in word for word in process.cmdline()):
+                os.kill(process.pid, signal.SIGKILL)
