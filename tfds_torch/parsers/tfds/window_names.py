@@ -1,7 +1,7 @@
 """Which features of a dataset of episodes are behind the names of windows' fields."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tfds_torch.errors import ConfigError
@@ -60,6 +60,7 @@ class WindowNames:
     features: Feature
     windows: Windows
     names: Mapping[str, str]
+    _looked_up: dict[str, FoundFeature | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def check_names(self) -> None:
         """Raises ConfigError where a name of the user's own is taken, or is of no feature."""
@@ -101,7 +102,7 @@ class WindowNames:
         Empty offsets are the window's own step, for the names of the feature without any.
         """
         found: dict[str, dict[tuple[int, ...], str]] = {}
-        for key in dict.fromkeys(field.key for field in self.offsets):
+        for key in dict.fromkeys(one.key for one in self.offsets):
             own = [name for name, of in self.names.items() if "/".join(self._resolve(of).path) == key]
             asked = {self.offsets.get(FieldName(key, name), ()) for name in ("", *own)}
             (first, *others) = sorted(asked - {()})
@@ -199,9 +200,11 @@ class WindowNames:
         return key.removeprefix(f"{self._key}/")
 
     def _look_up(self, key: str) -> FoundFeature | None:
-        own = stored_key(key)
-        names: Sequence[str] = [f"{self._key}/{key}", key] + ([] if own is None else [f"{self._key}/{own}", own])
-        return next(filter(None, (find_feature(self.features, one) for one in names)), None)
+        if key not in self._looked_up:
+            own = stored_key(key)
+            names: Sequence[str] = [f"{self._key}/{key}", key] + ([] if own is None else [f"{self._key}/{own}", own])
+            self._looked_up[key] = next(filter(None, (find_feature(self.features, one) for one in names)), None)
+        return self._looked_up[key]
 
     def _resolve(self, key: object) -> FoundFeature:
         found = self._look_up(key) if isinstance(key, str) else None
