@@ -285,6 +285,7 @@ def be_refused(root: str, folder: str) -> dict[str, str]:
         "steps": lambda: use(make_trainer(folder, loader, gradient_accumulation_steps=3)),
         "other": lambda: use(make_trainer(folder, loader), create_loader([1, 2])),
         "training loader": lambda: use_loaders(make_trainer(folder, loader), loader, create_loader(loader.dataset)),
+        "another for training": lambda: use_loaders(make_trainer(folder, loader), loader, make_loader(root, True)),
         "eval batch size": lambda: use_loaders(make_trainer(folder, loader), loader, make_loader(root, False, 5)),
         "one of several": lambda: use_loaders(
             make_trainer(folder, loader), loader, {"a": make_loader(root, False), "b": make_loader(root, False, 5)}

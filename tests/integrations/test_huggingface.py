@@ -71,6 +71,7 @@ def test_what_would_lose_examples_is_refused(run_forked_ranks: RunRanks, data_ro
     assert "not a multiple of gradient_accumulation_steps=3" in said["gradient_accumulation_steps changed"]
     for name in ("training loader", "predict"):
         assert "reads the dataset that the training loader reads" in said[name]
+    assert "The loader to evaluate with is one for training" in said["another for training"]
     for name in ("eval batch size", "one of several", "evaluate"):
         assert "per_device_eval_batch_size=8" in said[name]
     for name in ("group_by_length", "sequential"):
@@ -86,7 +87,7 @@ def test_what_would_lose_examples_is_refused(run_forked_ranks: RunRanks, data_ro
         assert "is for DataLoaders that the Trainer makes" in said[name]
         asked = "dataloader_num_workers" if name == "dataloader_prefetch_factor" else name
         assert said[name].startswith(f"ConfigError: {asked}=")
-    assert len(said) == 24
+    assert len(said) == 25
 
 
 @pytest.mark.parametrize("num_ranks", [1, NUM_RANKS])

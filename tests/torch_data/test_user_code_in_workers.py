@@ -121,6 +121,14 @@ def test_items_of_own_datasets_are_drawn_by_seed_pass_and_example(num_workers: i
     assert len({value for drawn in passes for value in drawn.values()}) == 32
 
 
+def test_looking_at_an_own_dataset_moves_no_generator() -> None:
+    random.seed(3)
+    parser = ParserMapStyle(user_code.DrawnItems(20), names=("number", "label"), batch_size=BATCH_SIZE)
+    ImageDataset(parser, fields=("label",))
+    parser.targets()
+    assert random.random() == random.Random(3).random()
+
+
 def test_transforms_draw_as_they_like_where_that_is_switched_off(numbered_root: str) -> None:
     parser = ParserTfds(numbered_root, "numbered", is_training=True, batch_size=BATCH_SIZE)
     dataset = ImageDataset(parser, fields=("label",), target_transform=user_code.Draws(), seed_transforms=False)

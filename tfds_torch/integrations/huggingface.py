@@ -193,6 +193,11 @@ def _check_eval_loader(trainer: "Trainer", loader: Any, train_loader: Loader) ->
             "The loader to evaluate with reads the dataset that the training loader reads, whose epoch it would end. "
             "Make another ImageDataset and Loader for evaluation, of a parser with is_training=False."
         )
+    if _planned(loader).plan().is_training:
+        raise ConfigError(
+            f"The loader to evaluate with is one for training ({_planned(loader).parser!r}): its last batch is filled "
+            f"with examples of the next pass, which would count twice. Give its parser is_training=False."
+        )
 
 
 def _check_batch_size(planned: ImageDataset, batch_size: int, name: str) -> None:

@@ -176,7 +176,7 @@ def start_error(error: Exception, inputs: Mapping[str, Any], method: str) -> Tfd
     if isinstance(error, EOFError | ConnectionError):
         return WorkerError(
             f"A worker cannot be started: the process that starts workers ended ({type(error).__name__}), most likely "
-            f"while it imported this script. {describe_guard()}"
+            f"while it imported this script, or by a signal before it had begun. {describe_guard()}"
         )
     return unpicklable(inputs, error, repr(method))
 

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +13,7 @@ from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
+from tfds_torch.runtime.user_random import borrowed_generators
 from tfds_torch.storage.map_style.items import Layout, UnlikeItemError, pack
 from tfds_torch.storage.map_style.pixels import encoded_image, image_beside
 from tfds_torch.storage.map_style.rows import Calls, ColumnRows, Rows, UnreadableItemError, rows_of
@@ -154,7 +156,8 @@ class MapStyleSource(ReadByNumber):
         if not numbers:
             return {name: [] for name in fields}
         layout = None if WHOLE_ITEM in fields and len(fields) == 1 else self.layout
-        with self._lock:
+        is_quiet = calls is None and self.calls_functions  # Labels or columns, which a training process looks at.
+        with self._lock, borrowed_generators() if is_quiet else nullcontext():
             return self._read(numbers, fields, layout, calls)
 
     def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None, calls: Calls) -> dict[str, Any]:
@@ -228,7 +231,8 @@ class MapStyleSource(ReadByNumber):
         first: CorruptRecordError | None = None
         for number in range(min(self._size, _MOST_TRIED)):
             try:
-                (item,) = self._rows.items([number])
+                with borrowed_generators():  # Of the user's process, which has not asked for an item.
+                    (item,) = self._rows.items([number])
             except UnreadableItemError as error:
                 first = first or self._unreadable(error)
                 first.__cause__ = first.__cause__ or error.__cause__
