@@ -107,7 +107,7 @@ def load_stream(root: Path, _: Path) -> Iterable[Any]:
         pytest.param(load_mixture, NUM_WORKERS, 29, id="mixture"),
         pytest.param(load_own, NUM_WORKERS, 28, id="own dataset"),
         pytest.param(load_beton, NUM_WORKERS, 27, id="beton"),
-        pytest.param(load_stream, NUM_WORKERS, 24, id="stream", marks=pytest.mark.slow),  # Workers import tensorflow.
+        pytest.param(load_stream, NUM_WORKERS, 25, id="stream", marks=pytest.mark.slow),  # Workers import tensorflow.
     ],
 )
 def test_a_batch_crosses_few_files(

@@ -349,6 +349,7 @@ def go_on_stateful(root: str, folder: str, make_loader: Callable[..., Any], num_
         if number > 2:
             expected.append(batch)
     following = rows_of(loader)
+    accelerator.wait_for_everyone()  # The first rank writes what the others load.
     accelerator = make_accelerator(config=config)
     loader = accelerator.prepare(make_loader(root, True, num_workers))
     accelerator.load_state(folder)
