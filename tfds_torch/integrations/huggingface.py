@@ -188,14 +188,15 @@ def _check_loader(trainer: "Trainer", loader: Any, batch_size: int, name: str) -
 
 def _check_eval_loader(trainer: "Trainer", loader: Any, train_loader: Loader) -> None:
     _check_loader(trainer, loader, trainer.args.eval_batch_size, "per_device_eval_batch_size")
-    if _planned(loader) is _planned(train_loader):
+    planned = _planned(loader)
+    if planned is _planned(train_loader):
         raise ConfigError(
             "The loader to evaluate with reads the dataset that the training loader reads, whose epoch it would end. "
             "Make another ImageDataset and Loader for evaluation, of a parser with is_training=False."
         )
-    if _planned(loader).plan().is_training:
+    if planned.plan().is_training:
         raise ConfigError(
-            f"The loader to evaluate with is one for training ({_planned(loader).parser!r}): its last batch is filled "
+            f"The loader to evaluate with is one for training ({planned.parser!r}): its last batch is filled "
             f"with examples of the next pass, which would count twice. Give its parser is_training=False."
         )
 

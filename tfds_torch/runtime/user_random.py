@@ -71,9 +71,14 @@ def seed_generators(seed: int) -> None:
     """Seeds `random`, `np.random` and, where it is imported, torch's default generator, 0 <= seed < 2**63."""
     random.seed(seed)
     np.random.seed(seed & _MOST_OF_NUMPY)
-    generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+    generator = _generator_of_torch()
     if generator is not None:
         generator.manual_seed(seed)
+
+
+def _generator_of_torch() -> Any:
+    """Returns torch's default generator; None: torch is not imported."""
+    return getattr(sys.modules.get("torch"), "default_generator", None)
 
 
 @contextmanager
@@ -83,7 +88,7 @@ def borrowed_generators() -> Iterator[None]:
         yield
         return
     with _lock:
-        generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+        generator = _generator_of_torch()
         of_python, of_numpy = random.getstate(), np.random.get_state()
         of_torch = None if generator is None else generator.get_state()
         try:

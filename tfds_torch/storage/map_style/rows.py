@@ -12,7 +12,7 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
-from tfds_torch.runtime.user_random import borrowed_generators, seed_generators
+from tfds_torch.runtime.user_random import seed_generators
 from tfds_torch.storage.image_formats import EXTENSIONS
 from tfds_torch.storage.source import ItemCalls
 
@@ -273,13 +273,6 @@ def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> lis
         UnreadableItemError: the dataset raised an exception for an item.
         TfdsTorchError: likewise, where it is one of our own.
     """
-    if calls is None or calls.seeds is None:
-        return _read_items(dataset, numbers, calls)
-    with borrowed_generators():
-        return _read_items(dataset, numbers, calls)
-
-
-def _read_items(dataset: Any, numbers: Sequence[int], calls: Calls) -> list[Any]:
     fetch, seeds = getattr(dataset, "__getitems__", None), None if calls is None else calls.seeds
     if callable(fetch) and len(numbers) > 1 and (seeds is None or _fetches_by_itself(dataset)):
         try:

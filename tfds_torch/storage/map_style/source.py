@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -156,9 +156,13 @@ class MapStyleSource(ReadByNumber):
         if not numbers:
             return {name: [] for name in fields}
         layout = None if WHOLE_ITEM in fields and len(fields) == 1 else self.layout
-        is_quiet = calls is None and self.calls_functions  # Labels or columns, which a training process looks at.
-        with self._lock, borrowed_generators() if is_quiet else nullcontext():
+        with self._lock, self._borrowing(calls):
             return self._read(numbers, fields, layout, calls)
+
+    def _borrowing(self, calls: ItemCalls | None) -> AbstractContextManager[None]:
+        """Leaves the generators of a training process as they were found, but where a user's functions draw freely."""
+        are_free = not self.calls_functions or (calls is not None and calls.seeds is None)
+        return nullcontext() if are_free else borrowed_generators()
 
     def _read(self, numbers: list[int], fields: Sequence[str], layout: Layout | None, calls: Calls) -> dict[str, Any]:
         images = [name for name in fields if name.startswith((_ENCODED_IMAGE, _IMAGE_BESIDE))]
@@ -231,7 +235,7 @@ class MapStyleSource(ReadByNumber):
         first: CorruptRecordError | None = None
         for number in range(min(self._size, _MOST_TRIED)):
             try:
-                with borrowed_generators():  # Of the user's process, which has not asked for an item.
+                with self._borrowing(None):
                     (item,) = self._rows.items([number])
             except UnreadableItemError as error:
                 first = first or self._unreadable(error)
