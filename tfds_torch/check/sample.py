@@ -1,6 +1,7 @@
 """The sample of examples that the promises of the index and of pixels are judged by."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.user_random import borrowed_generators, seed_generators
 
 
 def read_compared(parser: CheckedParser, expected: Expectation, indices: Sequence[int]) -> list[ComparedExample]:
@@ -96,5 +99,13 @@ def _is_repeatable(parser: ParserMapStyle, indices: Sequence[int]) -> bool:
     key, index = stored_image_key(parser), np.array([one for one in indices if one < len(parser.source)], np.int64)
     if key is None or not len(index):
         return True
-    first, again = (parser.source.read(index, [key])[key] for _ in range(2))
+    first, again = (_read_as_of(seed, parser, index, key) for seed in range(2))
     return all(np.array_equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def _read_as_of(seed: int, parser: ParserMapStyle, index: Int64Array, key: str) -> Sequence[Any]:
+    """Returns the images, read with random numbers of this seed."""
+    with borrowed_generators():
+        seed_generators(seed)
+        images: Sequence[Any] = parser.source.read(index, [key])[key]
+    return images
