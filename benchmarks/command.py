@@ -22,7 +22,7 @@ from benchmarks.suites import SUITES
 from benchmarks.turns import Run, Settings, Suite
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import printable
 from tfds_torch.runtime.terminal import QUIET_ENVIRON
 

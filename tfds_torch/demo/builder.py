@@ -20,7 +20,7 @@ from tfds_torch.demo.metadata import DemoMetadata, tfds_version
 from tfds_torch.demo.spec import EPISODE_CONFIGS, Content, DemoSpec, Example
 from tfds_torch.demo.split_names import real_splits
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.storage.tfrecord.framing import TfrecordWriter
 
 _MAX_LISTED = 20

@@ -13,8 +13,8 @@ from tfds_torch.demo.installation import choose_data_dir, describe_conflict, ins
 from tfds_torch.demo.metadata import DemoMetadata
 from tfds_torch.demo.spec import DEMO_NAMES, DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 # What TFRecord adds to each record: its length, and a checksum of each of both.

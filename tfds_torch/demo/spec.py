@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.arguments import check_integer, did_you_mean
 
 DEMO_NAMES = ("digits", "photos", "episodes")
 EPISODE_CONFIGS = ("bridge", "droid", "libero")

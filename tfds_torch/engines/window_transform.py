@@ -9,7 +9,7 @@ import numpy as np
 from tfds_torch.engines.fields import FieldDecoder, describe
 from tfds_torch.engines.window_fields import WindowImageField, as_one_array
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.window_reader import EPISODE, STEP
 from tfds_torch.storage.source import Columns

@@ -31,8 +31,8 @@ from tfds_torch.export.shard_file import write_for_good
 from tfds_torch.export.shard_folder import KEPT, ShardFolder, has_size
 from tfds_torch.export.workers import Progress
 from tfds_torch.export.write_shards import DoneShard, WriteShards
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 

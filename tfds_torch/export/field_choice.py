@@ -10,7 +10,7 @@ from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.default_fields import CannotStoreError, convert, field_of_spec, field_of_value
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonFloat, BetonInt, BetonJson
 from tfds_torch.storage.beton.format import LONGEST_NAME

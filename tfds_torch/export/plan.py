@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.printable import quoted
 
 SHARDED = ("webdataset", "tfrecord", "array_record")

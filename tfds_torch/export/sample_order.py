@@ -7,8 +7,8 @@ from operator import index
 import numpy as np
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import Int64Array, epoch_order
+from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 

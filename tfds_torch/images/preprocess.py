@@ -37,8 +37,8 @@ from tfds_torch.images.preprocess_arguments import (
     is_number,
     read_timm_config,
 )
-from tfds_torch.plan.arguments import check_integer, did_you_mean
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.keyword_hints import explain_keywords
 
 __all__ = [
     "Crops",

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.beside import KINDS, Kind
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.arguments import check_integer, did_you_mean
 
 BoxFields = tuple[str | tuple[str, tuple[str, ...]], ...] | Mapping[str, Sequence[str]] | None
 """Fields of boxes; or each with those that have a row for each box; None: those that a dataset declares."""

@@ -13,8 +13,8 @@ from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBu
 from tfds_torch.images.crops import Crops, ExampleRandom
 from tfds_torch.images.decoding import Pixels
 from tfds_torch.images.preprocess import Preprocess, height_and_width
-from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.runtime.keyword_hints import explain_keywords
 
 _MOST_VIEWS = 256
 

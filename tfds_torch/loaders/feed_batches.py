@@ -10,8 +10,8 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.feed_run import FeedRun
-from tfds_torch.plan.arguments import check_choice, check_integer, did_you_mean
 from tfds_torch.plan.order import draw_uniforms
+from tfds_torch.runtime.arguments import check_choice, check_integer, did_you_mean
 
 FedBatch = dict[str, Any]
 Weights = Mapping[str, float] | Sequence[float]

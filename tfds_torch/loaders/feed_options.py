@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
+from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer, check_seconds
 
 _MOST_THREADS = 1024
 

@@ -14,9 +14,9 @@ from tfds_torch.loaders.feed_batches import FeedBatches, MixedBatches, Weights, 
 from tfds_torch.loaders.feed_options import FeedLimits, FeedOptions
 from tfds_torch.loaders.feed_run import FeedRun, Logger
 from tfds_torch.loaders.fetching import FetchSource
-from tfds_torch.plan.arguments import check_integer, did_you_mean
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.feed_metrics import FeederStats
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.processes import close_at_exit
 
 

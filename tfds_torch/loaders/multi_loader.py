@@ -13,9 +13,9 @@ from tfds_torch.loaders.worker_sources import ParserSource
 from tfds_torch.parsers.parser import Parser, state_at
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Cursor, Position, Start
-from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.keyword_hints import explain_keywords
 
 _logger = logging.getLogger(__name__)
 

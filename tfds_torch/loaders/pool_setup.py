@@ -22,9 +22,9 @@ from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
 from tfds_torch.parsers.error_context import error_context_of
 from tfds_torch.parsers.parser import Parser, has_windows, members_of
-from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer, check_seconds
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults

@@ -16,8 +16,8 @@ from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.images.beside import Kind
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.network import Network

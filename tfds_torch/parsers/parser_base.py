@@ -19,9 +19,9 @@ from tfds_torch.parsers.examples import check_are_in, decode_examples, find_exam
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name, varying_fields
 from tfds_torch.parsers.parser_options import check_has_image, check_single_examples
 from tfds_torch.parsers.selection import Selection
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import LARGEST_KEY
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
 

@@ -25,10 +25,10 @@ from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, s
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.remote_store import open_files
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import did_you_mean
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonInt, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage

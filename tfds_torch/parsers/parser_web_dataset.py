@@ -46,11 +46,11 @@ from tfds_torch.parsers.web_dataset_fields import (
     show_extensions,
     spec_of,
 )
-from tfds_torch.plan.arguments import check_choice, did_you_mean
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import check_choice, did_you_mean
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.source import is_local, source_type

@@ -21,8 +21,8 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
 from tfds_torch.parsers.class_map import check_entries
 from tfds_torch.parsers.recipes import Config, Dataset, MemberConfig, MemberKeys, Part, RecipeKeys, TransformConfig
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.windows import Windows
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
 

@@ -18,8 +18,8 @@ from heapq import merge
 
 import numpy as np
 
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.order import Int64Array, check_key, permute
+from tfds_torch.runtime.arguments import check_integer
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.epoch import MOST_EPOCHS
+from tfds_torch.runtime.arguments import check_integer
 
 
 @dataclass(frozen=True)

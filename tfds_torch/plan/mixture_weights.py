@@ -10,7 +10,7 @@ from numbers import Rational, Real
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 MOST_PERIOD = 65_536

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.plan.arguments import check_choice, check_integer
 from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -26,6 +25,7 @@ from tfds_torch.plan.state_fields import (
     stateful_misfit,
 )
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import check_choice, check_integer
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 

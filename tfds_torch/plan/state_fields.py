@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfds_torch.errors import StateMismatchError
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 _ANY_SIZE = 2**4096 - 1  # Of a field that no arithmetic of 64 bits uses; Python refuses to print much longer integers.

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_choice, check_flag, check_integer
-from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 
 MOST_STEPS = 2**31

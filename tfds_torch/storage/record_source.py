@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.storage.example import BadExampleError, ExampleReader
 from tfds_torch.storage.network import Network

@@ -9,8 +9,8 @@ import torch
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
-from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.device_copy import CudaCopy, DeviceCopy, StageTimes, find_device

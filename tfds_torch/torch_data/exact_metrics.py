@@ -7,7 +7,7 @@ import torch.distributed
 from torch import Tensor
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.torch_data.rank_world import is_distributed
 
 

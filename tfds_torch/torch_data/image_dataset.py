@@ -16,9 +16,9 @@ from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, images_beside, is_
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
-from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.state import LoaderState, WorkerPosition
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.limits import num_local_ranks
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.one_thread import OneThreadIterator

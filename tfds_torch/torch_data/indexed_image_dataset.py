@@ -15,8 +15,8 @@ from tfds_torch.images.preprocess import EvalPreprocess
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.parser_options import check_single_examples
 from tfds_torch.parsers.reading_advice import warn_of_fields
-from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent

@@ -10,10 +10,10 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, Reader
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.error_context import name_of
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position, Start
-from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.state import LoaderState
+from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset

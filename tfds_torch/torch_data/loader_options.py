@@ -11,9 +11,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.parser import Parser
-from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
-from tfds_torch.plan.keyword_hints import TIMM_LOADER
+from tfds_torch.runtime.arguments import check_flag, check_integer, check_seconds
 from tfds_torch.runtime.cached_property import cached_property
+from tfds_torch.runtime.keyword_hints import TIMM_LOADER
 from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.default_collation import collate_lists
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.torch_data.nested import replace_value, tensors, tensors_and_arrays, with_tensors
 
 _DTYPES = {

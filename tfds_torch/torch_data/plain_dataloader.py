@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.parser import Parser, state_at
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.epoch import EpochPlan, WorkerOrder
 from tfds_torch.plan.state import WorkerPosition
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.torch_data.plain_epochs import PlainCount, PlainEpochs
 
 

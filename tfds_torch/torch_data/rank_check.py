@@ -10,8 +10,8 @@ import torch.distributed
 from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.parser import Parser, cameras_of
-from tfds_torch.plan.arguments import check_seconds
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import check_seconds
 from tfds_torch.torch_data.rank_world import is_distributed
 
 _REMEDIES = {

@@ -20,8 +20,8 @@ from typing import Any, TypeVar, cast
 import psutil
 
 from tfds_torch.errors import StallError, TfdsTorchError, WorkerError
-from tfds_torch.plan.arguments import check_integer
 from tfds_torch.runtime import subprocess_call
+from tfds_torch.runtime.arguments import check_integer
 
 # torch is imported inside functions: a rank reads OMP_NUM_THREADS as it loads torch, after its environment was set.
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import LARGEST_SIDE

@@ -8,7 +8,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.shard_names import BadTemplateError
 from tfds_torch.parsers.tfds.splits import check_slices
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted, shortened
 from tfds_torch.storage.remote.urls import join
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles

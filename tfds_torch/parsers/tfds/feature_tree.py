@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 

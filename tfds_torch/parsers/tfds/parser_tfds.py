@@ -34,8 +34,8 @@ from tfds_torch.parsers.tfds.window_columns import WindowColumns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.parsers.tfds.window_transforms import TransformedFields, read_given
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.keyword_hints import explain_keywords
 from tfds_torch.plan.windows import Windows
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.cached_source import PIXELS, CachedSource
 from tfds_torch.storage.episodes.source import WindowSource

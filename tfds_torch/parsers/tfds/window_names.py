@@ -15,8 +15,8 @@ from tfds_torch.parsers.tfds.feature_tree import (
     list_leaves,
 )
 from tfds_torch.parsers.tfds.window_layout import find_sequence, without_sequence
-from tfds_torch.plan.arguments import did_you_mean
 from tfds_torch.plan.windows import Windows
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.window_reader import EPISODE, STEP, padding_key

@@ -12,8 +12,8 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_integer, did_you_mean
 from tfds_torch.plan.order import draw_uniforms
+from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, Encoded
 from tfds_torch.storage.beton.format import IMAGE_ID, IMAGE_ROW, JPEG, LARGEST_SIDE, RAW

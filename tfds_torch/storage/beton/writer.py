@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.plan.arguments import check_integer, did_you_mean
+from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.atomic_file import AtomicFile
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonField, payload_fields

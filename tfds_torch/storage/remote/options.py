@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_flag, check_integer, check_seconds
-from tfds_torch.plan.keyword_hints import explain_keywords
+from tfds_torch.runtime.arguments import check_flag, check_integer, check_seconds
+from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.storage_options import check_storage_options

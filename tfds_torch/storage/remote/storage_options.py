@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 _S3 = """access_key_id secret_access_key session_token region default_region endpoint bucket skip_signature

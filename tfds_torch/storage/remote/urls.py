@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 SCHEMES = ("s3", "gs", "az", "https", "http")

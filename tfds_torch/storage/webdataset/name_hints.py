@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.webdataset.tar_index import TarIndex, text_of
 

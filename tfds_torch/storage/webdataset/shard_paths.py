@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import braceexpand
 
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.plan.arguments import did_you_mean
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.remote.urls import SCHEMES, is_object_url

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.arguments import check_choice, check_flag, check_integer, check_seconds
+from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer, check_seconds
 
 of_ends = partial(check_choice, allowed=("stop", "cycle"))
 of_transports = partial(check_choice, allowed=("auto", "shared", "zmq"))
