@@ -33,9 +33,9 @@ from benchmarks.turns import (
     last_line,
 )
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
-from tfds_torch.plan.mixture_weights import MOST_PERIOD, make_segments
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.weights import MOST_PERIOD, make_segments
 from tfds_torch.runtime import subprocess_call
 
 ONE, FEW, MANY = "1", "2", "64"

@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.tables import Column, Ratio, Table
 from benchmarks.turns import Run, Suite
-from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.order import Int64Array, order_at
+from tfds_torch.plan.passes import BlockShuffle, block_order_at
 
 SLICE = 4096
 """Positions of a slice of the order."""

@@ -13,7 +13,7 @@ from benchmarks.suites.order import num_places
 from benchmarks.tables import Column, Ratio, Spread, Table
 from benchmarks.turns import Outcome, Peer, Run, Settings, compare, start_in_turns, take_turns, turned, write_in_turns
 from tfds_torch.errors import WorkerError
-from tfds_torch.plan.block_order import BlockShuffle
+from tfds_torch.plan.passes import BlockShuffle
 
 RUN = Run(Settings(num_photos=64, batch_size=4, num_workers=2, num_repeats=2, timeout_s=60))
 TABLE = Table(

@@ -21,8 +21,8 @@ from tfds_torch.check.expectation import Expectation, expect
 from tfds_torch.check.ledger import EpochEnd, Ledger, Received
 from tfds_torch.check.member_counts import draw_independently, expected_counts
 from tfds_torch.check.promises import judge
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
-from tfds_torch.plan.mixture_weights import Segment
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
+from tfds_torch.plan.weights import Segment
 
 ONCE, SHARE = "every example once in each pass of its member", "every member has its share"
 

@@ -16,7 +16,7 @@ from check.played_ledger import Entry, ListedIds, RankEpoch, play, share_of
 from check.played_ledger import judge_received as judge
 from tfds_torch.check.expectation import Expectation, Share, count_pipelines, expect
 from tfds_torch.check.verdict import Promise
-from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files
+from tfds_torch.plan.deal import Assignment, ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.storage.source import FileInstruction

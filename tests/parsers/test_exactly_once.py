@@ -13,7 +13,7 @@ from tfds_fixtures import SPLITS, Datasets, Ledger, Read, collect_rank, grid, re
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
-from tfds_torch.plan.assignment import Assignment
+from tfds_torch.plan.deal import Assignment
 from tfds_torch.plan.world import World
 
 Ledgers = dict[tuple[str, str], Ledger]

@@ -41,7 +41,7 @@ from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.mixture_source import EncodedParts, MemberField, MixedField, Part
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.plan.mixture_order import make_table
+from tfds_torch.plan.mixed import make_table
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage

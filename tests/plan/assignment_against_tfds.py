@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files
+from tfds_torch.plan.deal import Assignment, ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
 from tfds_torch.plan.world import World

@@ -7,10 +7,10 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tfds_torch.plan.block_order import BlockShuffle, block_order_at
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
-from tfds_torch.plan.mixture_weights import Segment
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
 from tfds_torch.plan.order import order_at
+from tfds_torch.plan.passes import BlockShuffle, block_order_at
+from tfds_torch.plan.weights import Segment
 
 Slot = tuple[int, int, int]
 """Member, pass, example."""

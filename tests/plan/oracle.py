@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.passes import BlockShuffle, block_order_at
 from tfds_torch.plan.world import World
 
 

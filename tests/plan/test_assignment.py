@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.oracle import plans
 
-from tfds_torch.plan.assignment import Assignment, ShardRange, deal_examples, deal_files
+from tfds_torch.plan.deal import Assignment, ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder, pipeline_counts
 from tfds_torch.plan.order import epoch_order
 from tfds_torch.plan.world import World

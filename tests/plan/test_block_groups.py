@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from plan.saved_states import message_of, state_of
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BatchGroups, BlockShuffle, block_order_at
 from tfds_torch.plan.epoch import EpochPlan, PlannedBatch, Remainder, WorkerOrder
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
-from tfds_torch.plan.mixture_weights import make_segments
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
+from tfds_torch.plan.passes import BatchGroups, BlockShuffle, block_order_at
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.subset import make_subset
+from tfds_torch.plan.weights import make_segments
 from tfds_torch.plan.world import World
 
 Examples = NDArray[np.int64]

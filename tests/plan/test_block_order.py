@@ -21,8 +21,8 @@ from plan.shuffle_statistics import (
 )
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.passes import BlockShuffle, block_order_at
 
 Examples = NDArray[np.int64]
 SEEDS = st.integers(0, 2**63)

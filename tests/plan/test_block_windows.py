@@ -11,9 +11,9 @@ from plan.oracle import plans
 from plan.test_block_groups import grouped_plans
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BlockRow, BlockShuffle
 from tfds_torch.plan.block_windows import BlockWindow, block_windows, file_ranges
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import BlockRow, BlockShuffle
 from tfds_torch.plan.world import World
 
 PLANS = plans(max_examples=80, max_replicas=3, max_workers=3, max_batch_size=5, max_repeats=2)

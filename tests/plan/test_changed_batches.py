@@ -11,7 +11,7 @@ from plan.oracle import order_of_pass, plans
 from plan.saved_states import message_of, state_of
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.assignment import deal_examples, deal_files
+from tfds_torch.plan.deal import deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World

@@ -14,8 +14,8 @@ from plan.oracle import Epoch, collect_round_robin, order_of_pass, plans, write_
 from refused import said_of
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.epoch import PAD_LABEL, Delivery, EpochPlan, PlannedBatch, Remainder
+from tfds_torch.plan.passes import BlockShuffle, block_order_at
 from tfds_torch.plan.world import World
 
 SMALL_PLANS = plans(max_examples=60, max_replicas=6, max_workers=5, max_batch_size=8)

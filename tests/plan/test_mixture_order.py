@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from plan.mixtures import counts_of_periods, deal, mixtures, write_out
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan import mixture_order
+from tfds_torch.plan import mixed
 from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder, make_table
-from tfds_torch.plan.mixture_weights import MOST_SLOTS, Segment, make_segments
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder, make_table
 from tfds_torch.plan.order import ShuffledPass, order_at, orders_at
+from tfds_torch.plan.weights import MOST_SLOTS, Segment, make_segments
 from tfds_torch.plan.world import World
 
 PERIODS = st.integers(1, 6).flatmap(counts_of_periods)
@@ -218,7 +218,7 @@ def test_the_table_is_not_made_before_a_slot_is_looked_up(monkeypatch: pytest.Mo
     order = mixture(sizes, "sizes", epoch_size=10**9)
     make_table.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(mixture_order, "make_table", None)
+        patch.setattr(mixed, "make_table", None)
         plan = EpochPlan(order.num_examples, World(), 8, Remainder.WRAP, True, shuffle=True, mixture=order)
         assert (len(plan), plan.num_batches) == (10**9, 125_000_000)
         again = pickle.loads(pickle.dumps(plan))
@@ -242,7 +242,7 @@ def test_sample_keys_beyond_64_bits_are_refused() -> None:
 @settings(max_examples=100)
 @given(mixtures(max_examples=6), st.integers(3, 40))
 def test_as_many_slots_are_keyed_as_passes_fit(order: MixtureOrder, most_passes: int) -> None:
-    with mock.patch.object(mixture_order, "LARGEST_KEY", most_passes * order.num_examples + order.num_examples // 2):
+    with mock.patch.object(mixed, "LARGEST_KEY", most_passes * order.num_examples + order.num_examples // 2):
         num_keyed = order.num_keyed
     found = order.at(np.arange(min(num_keyed, 5000), dtype=np.int64))
     assert int(found.pass_number.max(initial=0)) < most_passes

@@ -15,9 +15,9 @@ from resume_counts import Count, Outcome, add_count, count_outcomes
 
 from tfds_torch.errors import StateMismatchError
 from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
-from tfds_torch.plan.mixture_weights import make_segments
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
 from tfds_torch.plan.state import LoaderState
+from tfds_torch.plan.weights import make_segments
 from tfds_torch.plan.world import World
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from refused import said_of
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.mixture_weights import Segment, make_segments
+from tfds_torch.plan.weights import Segment, make_segments
 
 SIZES = {"a": 100, "b": 300, "c": 50}
 

@@ -32,8 +32,8 @@ from plan.shuffle_statistics import (
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan import order
-from tfds_torch.plan.block_order import BlockShuffle, block_order_at
 from tfds_torch.plan.order import epoch_order, order_at
+from tfds_torch.plan.passes import BlockShuffle, block_order_at
 
 AROUND_POWERS_OF_TWO = sorted({2**e + d for e in range(18) for d in (-1, 0, 1)})
 SIZES = [

@@ -13,8 +13,8 @@ from plan.oracle import plans
 from plan.saved_states import message_of
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import BlockShuffle
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
 

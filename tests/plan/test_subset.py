@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import LARGEST_KEY
+from tfds_torch.plan.passes import BlockShuffle
 from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.plan.world import World
 

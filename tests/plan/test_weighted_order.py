@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.drawn import DrawWeights, WeightedOrder, make_draw_weights
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import LARGEST_KEY
 from tfds_torch.plan.subset import make_subset
-from tfds_torch.plan.weighted_order import DrawWeights, WeightedOrder, make_draw_weights
 from tfds_torch.plan.world import World
 
 WEIGHTS = [0.0, 1.0, 0.0, 3.0, 6.0, 0.0]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plan.oracle import plans
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
+from tfds_torch.plan.passes import BlockShuffle
 from tfds_torch.plan.world import World
 
 SMALL_PLANS = plans(max_examples=60, max_replicas=4, max_workers=4, max_batch_size=6)

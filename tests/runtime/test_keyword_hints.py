@@ -25,7 +25,7 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan import keyword_hints
+from tfds_torch.runtime import keyword_hints
 
 OWN = {
     *("DevicePrefetcher", "DecodedCache", "EvalPreprocess", "Feeder", "ImageDataset", "IndexedImageDataset"),

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixture_order import MixtureOrder
+from tfds_torch.plan.mixed import MixtureOrder
 
 _MOST_WINDOWS = 200
 _ROUNDING = 1e-6  # Of an example: expectations are floats.

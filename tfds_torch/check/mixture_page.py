@@ -10,7 +10,7 @@ from tfds_torch.check.figures import count_rows
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.member_counts import Int64Array, MemberCounts, draw_independently, expected_counts
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixture_order import MixtureOrder
+from tfds_torch.plan.mixed import MixtureOrder
 from tfds_torch.runtime.printable import printable
 
 

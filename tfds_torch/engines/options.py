@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.plan.block_order import BlockShuffle
+from tfds_torch.plan.passes import BlockShuffle
 from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.limits import usable_cores

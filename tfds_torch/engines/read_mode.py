@@ -3,7 +3,7 @@
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.tensorflow_runtime import check_tensorflow_is_installed
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.assignment import Assignment, deal_examples, deal_files
+from tfds_torch.plan.deal import Assignment, deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.storage.source import Source, is_local
 

@@ -17,7 +17,7 @@ from tfds_torch.engines.record_stream import RecordRange, RecordStream, stream_e
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.engines.tensorflow_runtime import has_inherited_runtime
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.plan.assignment import Assignment, ShardRange
+from tfds_torch.plan.deal import Assignment, ShardRange
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.order import examples_of
 from tfds_torch.storage.source import FileInstruction

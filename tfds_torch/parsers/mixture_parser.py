@@ -32,9 +32,9 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder
-from tfds_torch.plan.mixture_weights import MOST_SLOTS, make_segments
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
 from tfds_torch.plan.subset import Subset
+from tfds_torch.plan.weights import MOST_SLOTS, make_segments
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.keyword_hints import explain_keywords

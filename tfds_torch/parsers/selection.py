@@ -16,12 +16,12 @@ from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
 from tfds_torch.parsers.split_description import SplitDescription
+from tfds_torch.plan.drawn import WeightedOrder, make_draw_weights
 from tfds_torch.plan.epoch import PAD_LABEL
-from tfds_torch.plan.mixture_order import MixtureMember, MixtureOrder, refuse_groups
-from tfds_torch.plan.mixture_weights import SIZES, make_segments
+from tfds_torch.plan.mixed import MixtureMember, MixtureOrder, refuse_groups
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.subset import Subset, make_subset
-from tfds_torch.plan.weighted_order import WeightedOrder, make_draw_weights
+from tfds_torch.plan.weights import SIZES, make_segments
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Source

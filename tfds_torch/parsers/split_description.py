@@ -21,11 +21,11 @@ from tfds_torch.parsers.class_map import ClassMap, load_class_map
 from tfds_torch.parsers.parser_fields import ParserFields
 from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
 from tfds_torch.parsers.undecoded import works_on_pixels
-from tfds_torch.plan.assignment import Assignment
+from tfds_torch.plan.deal import Assignment
+from tfds_torch.plan.drawn import WeightedOrder
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixture_order import MixtureOrder, refuse_groups
+from tfds_torch.plan.mixed import MixtureOrder, refuse_groups
 from tfds_torch.plan.subset import Subset
-from tfds_torch.plan.weighted_order import WeightedOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.printable import quoted

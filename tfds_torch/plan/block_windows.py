@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BlockRow, BlockShuffle
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.plan.passes import BlockRow, BlockShuffle
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.printable import quoted
 

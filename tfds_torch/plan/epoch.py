@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BatchGroups, BlockShuffle, block_order_at
-from tfds_torch.plan.mixture_order import MixtureOrder
-from tfds_torch.plan.mixture_weights import MOST_SLOTS
+from tfds_torch.plan.drawn import WeightedOrder
+from tfds_torch.plan.mixed import MixtureOrder
 from tfds_torch.plan.order import LARGEST_KEY, Int64Array, order_at, unique
+from tfds_torch.plan.passes import BatchGroups, BlockShuffle, block_order_at
 from tfds_torch.plan.subset import Subset
-from tfds_torch.plan.weighted_order import WeightedOrder
+from tfds_torch.plan.weights import MOST_SLOTS
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_choice, check_integer
 from tfds_torch.runtime.printable import quoted

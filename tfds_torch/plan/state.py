@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.plan.block_order import BlockShuffle
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import BlockShuffle
 from tfds_torch.plan.state_fields import (
     POSITION_FIELDS,
     READ_MODES,

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.mixture_order import MixtureSlots
-from tfds_torch.plan.mixture_weights import MOST_SLOTS
+from tfds_torch.plan.mixed import MixtureSlots
 from tfds_torch.plan.order import LARGEST_KEY, Int64Array, draw_uniforms
 from tfds_torch.plan.subset import ArrayValue, Subset, as_array
+from tfds_torch.plan.weights import MOST_SLOTS
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.block_order import BlockShuffle, block_order_at
-from tfds_torch.plan.mixture_weights import MOST_SLOTS, Segment
 from tfds_torch.plan.order import LARGEST_KEY, Int64Array, ShuffledPass, order_at, orders_at, unique
+from tfds_torch.plan.passes import BlockShuffle, block_order_at
 from tfds_torch.plan.subset import Subset
+from tfds_torch.plan.weights import MOST_SLOTS, Segment
 from tfds_torch.runtime.arguments import check_choice, check_integer
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
