@@ -33,7 +33,7 @@ from benchmarks.turns import (
     last_line,
 )
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
+from tfds_torch.plan.mixed import Member, Mixed
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.weights import MOST_PERIOD, make_segments
 from tfds_torch.runtime import subprocess_call
@@ -92,8 +92,8 @@ def draw_ours(weights: Sequence[float], num_examples: int, seed: int) -> Int64Ar
     """Returns the member of each of the first examples, int64 [num_examples]: those of a ParserMixture."""
     sizes = {str(number): _A_MEMBER for number in range(len(weights))}
     segments, _ = make_segments(sizes, dict(zip(sizes, weights, strict=True)))
-    members = tuple(MixtureMember(name, size) for name, size in sizes.items())
-    return MixtureOrder(members, segments, num_examples, seed, shuffle=False).at(np.arange(num_examples)).member
+    members = tuple(Member(name, size) for name, size in sizes.items())
+    return Mixed(members, segments, num_examples, seed, shuffle=False).deal(np.arange(num_examples))[0]
 
 
 def draw_grain(weights: Sequence[float], num_examples: int, seed: int) -> Int64Array:

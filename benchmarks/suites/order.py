@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.tables import Column, Ratio, Table
 from benchmarks.turns import Run, Suite
-from tfds_torch.plan.order import Int64Array, order_at
-from tfds_torch.plan.passes import BlockShuffle, block_order_at
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.passes import BlockShuffle, Passes
 
 SLICE = 4096
 """Positions of a slice of the order."""
@@ -98,9 +98,8 @@ def num_places(num_examples: int, num_consecutive: int, blocks: BlockShuffle | N
 
 def order_of(num_examples: int, blocks: BlockShuffle | None = None) -> Callable[[Int64Array], Int64Array]:
     """Returns the function that looks up positions of a dataset's order."""
-    if blocks is None:
-        return lambda positions: order_at(positions, num_examples, _SEED, 0)
-    return lambda positions: block_order_at(positions, num_examples, _SEED, 0, blocks)
+    order = Passes(num_examples, _SEED, shuffle=True, blocks=blocks)
+    return lambda positions: order.at(positions)[1]
 
 
 SUITE = Suite(

@@ -63,7 +63,7 @@ def advise(facts: AdviceInput) -> list[str]:
 def _memory(facts: AdviceInput) -> Iterator[str]:
     world, read = facts.plan.world, facts.read
     num_workers, size = world.num_workers, max(1, facts.mean_example_bytes)
-    is_buffered = facts.plan.shuffle and facts.mode != "index"  # There the order is arithmetic.
+    is_buffered = facts.plan.order.shuffle and facts.mode != "index"  # There the order is arithmetic.
     asked = min(read.shuffle_buffer, -(-facts.plan.num_examples // world.num_replicas))
     held = num_workers * read.shuffle_buffer_of_worker(num_workers, size)
     if is_buffered and held < asked // num_workers * num_workers:
@@ -166,7 +166,7 @@ def _remainder(facts: AdviceInput) -> Iterator[str]:
         return
     what = {
         Remainder.DROP: "examples are dropped from",
-        Remainder.WRAP: f"examples of the next {'epoch' if plan.is_endless else 'pass'} fill up",
+        Remainder.WRAP: f"examples of the next {'epoch' if plan.order.is_endless else 'pass'} fill up",
         Remainder.PAD: "padded examples fill up",
     }[plan.remainder]
     share = wasted / plan.num_own_slots
@@ -177,7 +177,7 @@ def _fill(facts: AdviceInput) -> Iterator[str]:
     """Of an endless row, what fills an epoch's last batch comes again in the next epoch."""
     plan = facts.plan
     rest = plan.num_own_slots % plan.global_batch_size
-    if not plan.is_endless or plan.remainder is Remainder.KEEP or not rest:
+    if not plan.order.is_endless or plan.remainder is Remainder.KEEP or not rest:
         return
     whole = plan.num_own_slots - rest
     sizes = [f"epoch_size {size}" for size in (whole, whole + plan.global_batch_size) if size]

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from tfds_torch.check.expected_ids import ExpectedIds
 from tfds_torch.check.reference import CheckedParser, ids_of
 from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder, pipeline_counts
+from tfds_torch.plan.deal import WorkerOrder, pipeline_counts
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.mixed import Mixed
 from tfds_torch.plan.world import World
 
 
@@ -128,8 +130,8 @@ def _members_of(parser: CheckedParser, plan: EpochPlan) -> tuple[Mapping[str, in
     """Returns `members` and `stored` of an Expectation."""
     if isinstance(parser, ParserMixture):
         return parser.member_sizes, [len(one.source) for one in parser.members.values()]
-    classes = () if plan.mixture is None else plan.mixture.members
-    return {one.name: one.num_examples for one in classes}, None
+    classes = plan.order.members if isinstance(plan.order, Mixed) else ()
+    return {one.name: one.pass_size for one in classes}, None
 
 
 def count_pipelines(parser: CheckedParser, expected: Expectation) -> list[PipelineCounts]:

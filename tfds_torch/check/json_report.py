@@ -162,7 +162,7 @@ def _plan(findings: Findings, expected: Expectation) -> dict[str, Any]:
     plan = expected.plan
     return {
         "is_training": plan.is_training,
-        "shuffle": plan.shuffle,
+        "shuffle": plan.order.shuffle,
         "seed": plan.seed,
         "remainder": plan.remainder.value,
         "read_mode": expected.mode,

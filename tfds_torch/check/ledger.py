@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.check.content import Labels
 from tfds_torch.check.expectation import Expectation, Share
-from tfds_torch.check.member_counts import MemberCount, MemberCounts, are_own, least_and_most
+from tfds_torch.check.member_counts import MemberCount, MemberCounts, are_own
 from tfds_torch.check.verdict import NUM_KEPT, CappedList
 from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
@@ -153,7 +153,8 @@ class Ledger:
         self.loaders: dict[int, EpochEnd] = {}
         self._kept = frozenset(kept)
         self._open: dict[int, _OpenEpoch] = {}
-        self._came = np.zeros(len(expected.ids) if expected.plan.is_endless else 0, np.int64)  # In all epochs so far.
+        is_endless = expected.plan.order.is_endless
+        self._came = np.zeros(len(expected.ids) if is_endless else 0, np.int64)  # In all epochs so far.
 
     def add(self, rank: int, epoch: int, batch: Received) -> None:
         """Takes the next batch of a rank."""
@@ -226,7 +227,7 @@ class Ledger:
     def _is_counted(self, rank: int, share: Share) -> NDArray[np.bool_]:
         """Returns which examples of a share are counted; of an endless row not those that fill the last batch."""
         plan = self.expected.plan
-        if not plan.is_endless:
+        if not plan.order.is_endless:
             return share.valid
         number = plan.num_batches - 1
         is_counted = share.valid.copy()
@@ -240,10 +241,11 @@ class Ledger:
         Of an endless row this is over all epochs so far: its passes do not end where epochs do.
         """
         plan = self.expected.plan
-        if plan.is_endless:
+        if plan.order.is_endless:
             self._came += came
             came = self._came
-        least, most = least_and_most(plan, epoch)
+        num_slots = plan.num_own_slots * (epoch + 1 if plan.order.is_endless else 1)
+        least, most = plan.order.promise().count(num_slots)
         return np.maximum(least - came, 0), np.maximum(came - most, 0)
 
     def _known(self, batch: Received) -> list[bool]:
@@ -257,7 +259,7 @@ class Ledger:
     def _pass_of(self, rank: int, number: int, batch: Received, index: int) -> dict[int, int]:
         """Returns in which pass an example of epoch 0 comes, by index; nothing where an epoch has whole passes."""
         plan = self.expected.plan
-        if not plan.is_endless:
+        if not plan.order.is_endless:
             return {}
         place = int(np.flatnonzero(batch.index == index)[-1])  # As `Receive` keeps the pixels of the last one.
         slot = number * plan.global_batch_size + rank * plan.batch_size + place

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixed import MixtureOrder
+from tfds_torch.plan.mixed import Mixed
 
 _MOST_WINDOWS = 200
 _ROUNDING = 1e-6  # Of an example: expectations are floats.
@@ -49,11 +49,8 @@ class MemberCounts:
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes if stored is None else stored)])
         self._plan = plan
         self._classes: Int64Array | None = None
-        if plan.mixture is not None and plan.mixture.num_shared is not None:
-            self._classes = np.full(plan.num_examples, -1, np.int64)
-            for number, member in enumerate(plan.mixture.members):
-                if member.subset is not None:
-                    self._classes[member.subset.numbers] = number
+        if isinstance(plan.order, Mixed) and plan.order.n is not None:
+            self._classes = plan.order.members_of(np.arange(plan.num_examples))
         self._batches_of_window = max(1, -(-plan.num_batches // _MOST_WINDOWS))
         self._came: dict[int, Int64Array] = {}
 
@@ -93,8 +90,8 @@ class MemberCounts:
         """Returns what came of every member in an epoch."""
         windows = self.windows(epoch)
         came = windows.sum(axis=0)
-        mixture = self._plan.mixture
-        if mixture is None:
+        mixture = self._plan.order
+        if not isinstance(mixture, Mixed):
             planned = self.sizes * self._plan.num_passes
             counts = zip(self.names, came.tolist(), planned.tolist(), strict=True)
             return tuple(MemberCount(*count) for count in counts)
@@ -115,43 +112,7 @@ def are_own(plan: EpochPlan, rank: int, number: int, size: int) -> NDArray[np.bo
     return np.arange(first, first + size) < plan.num_own_slots
 
 
-def least_and_most(plan: EpochPlan, epoch: int) -> tuple[Int64Array, Int64Array]:
-    """Returns how often each example comes at least, and at most: in one epoch, or of an endless row by its end.
-
-    An epoch of whole passes has each selected example once in each. In an endless row, each pass of a member (or class)
-    has each of its examples once, so that n slots of a member of N examples hold each one n // N times, or once more.
-    What weights draw is what their order says.
-
-    Args:
-        plan: of the epoch.
-        epoch: its number.
-
-    Returns:
-        int64 [examples of the split] each.
-    """
-    if not plan.is_endless:
-        once = np.zeros(plan.num_examples, np.int64)
-        once[slice(None) if plan.subset is None else plan.subset.numbers] = plan.num_passes
-        return once, once
-    slots = (epoch + 1) * plan.num_own_slots
-    if plan.draws is not None:
-        drawn = np.bincount(plan.draws.at(np.arange(slots, dtype=np.int64)).index, minlength=plan.num_examples)
-        return drawn, drawn
-    least = np.zeros(plan.num_examples, np.int64)
-    most = least.copy()
-    if plan.mixture is None:
-        parts = [(slots, 0, plan.num_selected, plan.subset)]
-    else:
-        counts, offsets = plan.mixture.counts(slots).tolist(), plan.mixture.offsets.tolist()
-        rows = zip(counts, offsets, plan.mixture.members, strict=False)
-        parts = [(count, first, one.num_examples, one.subset) for count, first, one in rows]
-    for count, first, size, subset in parts:
-        numbers = first + (np.arange(size) if subset is None else subset.numbers)
-        least[numbers], most[numbers] = count // size, -(-count // size)
-    return least, most
-
-
-def expected_counts(mixture: MixtureOrder, slots: Int64Array) -> tuple[NDArray[np.float64], Int64Array]:
+def expected_counts(mixture: Mixed, slots: Int64Array) -> tuple[NDArray[np.float64], Int64Array]:
     """Returns n x weight of each member in the first n slots, and how many parts of the schedule these touch.
 
     Args:
@@ -169,7 +130,7 @@ def expected_counts(mixture: MixtureOrder, slots: Int64Array) -> tuple[NDArray[n
     return expected, np.maximum(1, np.searchsorted(starts, slots, side="left"))
 
 
-def draw_independently(mixture: MixtureOrder, ends: Sequence[int], seed: int) -> Int64Array:
+def draw_independently(mixture: Mixed, ends: Sequence[int], seed: int) -> Int64Array:
     """Returns how many examples of each member each window of epoch 0 would have, if members were drawn at random.
 
     Args:

@@ -10,7 +10,7 @@ from tfds_torch.check.figures import count_rows
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.member_counts import Int64Array, MemberCounts, draw_independently, expected_counts
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixed import MixtureOrder
+from tfds_torch.plan.mixed import Mixed
 from tfds_torch.runtime.printable import printable
 
 
@@ -49,8 +49,8 @@ def mixture_part(plan: EpochPlan, counts: Mapping[int, EpochCounts], members: Me
     """Returns the part of the page about a mixture: what came of its members, and their shares over epoch 0."""
     headings, rows = count_rows(counts)
     note = "Examples of each member, by their ids, without those that fill the last batch."
-    order = plan.mixture
-    if order is None:
+    order = plan.order
+    if not isinstance(order, Mixed):
         note += " The mixture has no weights: it has every example of every member, once in each pass."
         return Part("mixture", "Mixture", note, headings, rows)
     note += " In each part of a schedule, the first n examples have within 1 of n x weight of each member, for every n."
@@ -63,7 +63,7 @@ def mixture_part(plan: EpochPlan, counts: Mapping[int, EpochCounts], members: Me
     return Part("mixture", "Mixture", note, headings, chips, drawings)
 
 
-def _draw_shares(order: MixtureOrder, members: MemberCounts, seed: int) -> list[tuple[str, Markup, str]]:
+def _draw_shares(order: Mixed, members: MemberCounts, seed: int) -> list[tuple[str, Markup, str]]:
     """Returns the shares that came in epoch 0, and those of members drawn at random, which many loaders do."""
     steps = -(-members.num_windows // _MOST_STEPS)
     firsts = np.arange(0, members.num_windows, steps)

@@ -24,7 +24,7 @@ class OrderSample:
 
     def __init__(self, plan: EpochPlan, num_points: int = NUM_POINTS) -> None:
         self._plan = plan
-        self.num_positions = min(plan.pass_size, plan.num_batches * plan.global_batch_size)
+        self.num_positions = min(plan.order.num_slots, plan.num_batches * plan.global_batch_size)
         num_points = min(num_points, self.num_positions)
         starts = np.arange(num_points + 1) * self.num_positions // max(1, num_points)
         self._positions = np.random.default_rng(plan.seed).integers(starts[:-1], starts[1:])

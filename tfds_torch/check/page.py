@@ -175,7 +175,7 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
     """Returns what came of every epoch, beside what was planned."""
     plan, allowed = expected.plan, allow(expected)
     delivered = plan.num_valid if plan.remainder is Remainder.KEEP else plan.num_batches * plan.global_batch_size
-    is_bound = expected.mode == "files" or (plan.is_endless and plan.remainder is Remainder.DROP)
+    is_bound = expected.mode == "files" or (plan.order.is_endless and plan.remainder is Remainder.DROP)
     at_most = "up to " if is_bound else ""  # Of uneven files no more is known.
     missing = "left out" if plan.remainder is Remainder.DROP else "missing"
     planned = [delivered, delivered - allowed.num_padded, allowed.num_padded]
@@ -205,13 +205,13 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
             if found and len(rows) <= _MOST_ROWS + 1:
                 first = f", the first {len(found.first)}" if found.number > len(found.first) else ""
                 details.append((f"Epoch {epoch}: {found.number:,} {name}{first}", found.first))
-    if plan.is_endless:
+    if plan.order.is_endless:
         passes = f"; an epoch is the next {plan.num_own_slots:,} examples, and {missing} and twice are of all "
         passes += "passes that began until its end"
     else:
         passes = f", and an epoch has {plan.num_passes} passes" if plan.num_passes > 1 else ""
     note = f"{source[0].upper() if source.startswith('the ') else source[0]}{source[1:]} promises "
-    num_examples = plural(expected.plan.num_selected, "example")
+    num_examples = plural(expected.plan.order.promise().pass_size, "example")
     note += f"{num_examples} per pass{passes}. Counted by the examples' ids, over all ranks."
     headings = ("epoch", "batches", "delivered", "valid", "padded", missing, "twice", "unknown")
     return Part("ledger", "Ledger", note, headings, rows, details=details)
@@ -319,7 +319,7 @@ def _order(order: OrderSample, expected: Expectation) -> Part:
     note += " To the right: position in the epoch. Upwards: index in the dataset."
     dots = _draw_dots(positions / num_positions, indices / plan.num_examples)
     caption = f"What was delivered, in read mode {expected.mode}.{_correlation(positions, indices)}"
-    is_shuffled = plan.shuffle and not plan.is_endless  # Weights are a pattern of their own.
+    is_shuffled = plan.order.shuffle and not plan.order.is_endless  # Weights are a pattern of their own.
     note += " In a perfect shuffle no pattern can be seen." if is_shuffled else ""
     return Part("order", "Shuffle" if is_shuffled else "Order", note, drawings=[("", dots, caption)])
 

@@ -72,7 +72,7 @@ def judge_pixels(
     if not both:
         return NotJudged(PIXELS_PROMISE, "no encoded image was found that came in epoch 0")
     # A wrapped or repeated example has the random numbers of a later pass.
-    num_passes = max(1, -(-plan.num_batches * plan.global_batch_size // max(1, plan.pass_size)))
+    num_passes = max(1, -(-plan.num_batches * plan.global_batch_size // max(1, plan.order.num_slots)))
     wrong, most, least = CappedList(), 0.0, float("inf")
     num_equal = 0
     for index in both:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from tfds_torch.check.expectation import Expectation
 from tfds_torch.check.ledger import EpochCounts, Ledger, RankEpoch
 from tfds_torch.check.verdict import NUM_SHOWN, CappedList, Promise
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.mixed import Mixed
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,18 @@ def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
     counts = {epoch: ledger.counts.get(epoch) or ledger.count(epoch) for epoch in whole}
     if not ended and not is_whole:
         return []
+    order = ledger.expected.plan.order
     promises = [
         _equal_batches(ledger, ended, is_whole),
         _full_batches(ledger, ended),
         make_promise("ids as promised", _merge(one.unknown for one in ended), "all known"),
         *([_exactly_once(ledger.expected, list(counts.values()))] if counts else []),
-        *([_member_shares(ledger, counts)] if counts and ledger.expected.plan.mixture else []),
+        *([_member_shares(ledger, order, counts)] if counts and isinstance(order, Mixed) else []),
         _padding(ledger.expected, ended, counts),
         _own_share(ended),
     ]
     # Of an endless row that is not shuffled, the next epoch is the next part of it.
-    is_repeated = ledger.expected.plan.shuffle or not ledger.expected.plan.is_endless
+    is_repeated = order.shuffle or not order.is_endless
     return promises + ([_order(ledger.expected, ended)] if len(whole) > 1 and is_repeated else [])
 
 
@@ -117,40 +119,27 @@ def _exactly_once(expected: Expectation, counts: list[EpochCounts]) -> Promise:
 
 def allow(expected: Expectation) -> Allowance:
     """Returns what an epoch may leave out, repeat and pad."""
-    plan = expected.plan
+    plan, promised = expected.plan, expected.plan.order.promise()
     total = plan.num_own_slots
     num_slots = plan.num_batches * plan.global_batch_size
     num_padded = num_slots - plan.num_valid if plan.remainder is Remainder.PAD else 0
-    if plan.is_endless:  # Over all epochs: see `Ledger.count`.
+    if plan.order.is_endless:  # Over all epochs: see `Ledger.count`.
         num_dropped = (total - plan.num_valid) * expected.num_epochs
-        name = _name_of_row(plan) + (", and the wrapped few" if num_slots > total else "")
+        name = f"{promised.who} {promised.often}" + (", and the wrapped few" if num_slots > total else "")
         return Allowance(name, num_padded, num_dropped)
-    each = _each(plan)
     if expected.mode == "files":
         name = "every example once, but for uneven files"
         return Allowance(name, num_padded, expected.num_unread, expected.num_repeated, expected.num_repeated)
     if plan.remainder is Remainder.WRAP and num_slots > total:
-        name = f"{each} once, and the wrapped few"
+        name = f"{promised.who} {promised.often}, and the wrapped few"
         num_wrapped = num_slots - total
-        return Allowance(name, num_padded, 0, num_wrapped, -(-num_wrapped // plan.num_selected))
+        return Allowance(name, num_padded, 0, num_wrapped, -(-num_wrapped // promised.pass_size))
     if plan.num_valid < total:
-        return Allowance(f"{each} once, but the dropped few", num_padded, total - plan.num_valid)
-    return Allowance(f"{each} exactly once", num_padded)
+        return Allowance(f"{promised.who} {promised.often}, but the dropped few", num_padded, total - plan.num_valid)
+    return Allowance(f"{promised.who} exactly {promised.often}", num_padded)
 
 
-def _name_of_row(plan: EpochPlan) -> str:
-    """Returns the promise of an endless row of examples."""
-    if plan.draws is not None:
-        return "every example as often as the order of the weights draws it"
-    whose = "" if plan.mixture is None else " of its member" if plan.mixture.num_shared is None else " of its class"
-    return f"{_each(plan)} once in each pass{whose}"
-
-
-def _each(plan: EpochPlan) -> str:
-    return "every example" if plan.subset is None else "every example of the subset"
-
-
-def _member_shares(ledger: Ledger, counts: dict[int, EpochCounts]) -> Promise:
+def _member_shares(ledger: Ledger, mixture: Mixed, counts: dict[int, EpochCounts]) -> Promise:
     """Judges a mixture with weights: every window's end within 1 of n x weight, and as many as `counts` announces."""
     wrong, most = CappedList(), 0.0
     for epoch, count in counts.items():
@@ -161,13 +150,11 @@ def _member_shares(ledger: Ledger, counts: dict[int, EpochCounts]) -> Promise:
                 wrong.add(f"epoch {epoch}, {one.name}: {one.num_valid} came, {one.num_planned} announced")
             elif not one.is_within:
                 wrong.add(f"epoch {epoch}, {one.name}: {off:.2f} examples from n x weight")
-    mixture = ledger.expected.plan.mixture
-    num_parts = len(mixture.segments) if mixture is not None else 1
+    num_parts = len(mixture.segments)
     allowed = "allowed 1" if num_parts == 1 else "allowed 1 in each part of the schedule"
     windows = "" if ledger.members is None else f" at the ends of {ledger.members.num_windows} windows an epoch"
     detail = f"at most {most:.2f} examples from n x weight{windows} ({allowed})"
-    whose = "member" if mixture is None or mixture.num_shared is None else "class"
-    return make_promise(f"every {whose} has its share", wrong, detail)
+    return make_promise(f"every {mixture.whose} has its share", wrong, detail)
 
 
 def _padding(expected: Expectation, ended: list[RankEpoch], counts: dict[int, EpochCounts]) -> Promise:
@@ -194,11 +181,11 @@ def _order(expected: Expectation, ended: list[RankEpoch]) -> Promise:
     wrong = CappedList()
     for (rank, worker), its_orders in orders.items():
         num_different = len(set(its_orders))
-        if expected.plan.shuffle and rank in small:
+        if expected.plan.order.shuffle and rank in small:
             continue
-        if num_different != (len(its_orders) if expected.plan.shuffle else 1):
+        if num_different != (len(its_orders) if expected.plan.order.shuffle else 1):
             wrong.add(f"rank {rank}, worker {worker}: {num_different} of {len(its_orders)} orders differ")
     num_epochs = len({summary.epoch for summary in ended})
-    if expected.plan.shuffle:
+    if expected.plan.order.shuffle:
         return make_promise("another order in every epoch", wrong, f"{num_epochs} different epochs")
     return make_promise("the same order in every epoch", wrong, f"{num_epochs} equal epochs")

@@ -22,7 +22,9 @@ from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.mixture_parser import ParserMixture
 from tfds_torch.parsers.parser import METADATA_FIELDS
 from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.plan.drawn import Drawn
 from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.mixed import Mixed
 from tfds_torch.runtime.printable import printable
 
 _MOST_ROWS = 24
@@ -105,8 +107,9 @@ def print_judged(console: Console, findings: Findings) -> None:
         console.print("Ledger:", plain(_describe_promised(findings.parser, findings.expected.plan)))
     console.print(_ledger(findings.counts))
     if any(count.members for count in findings.counts.values()):
-        mixture = None if findings.expected is None else findings.expected.plan.mixture
-        one, all_of_them = ("class", "classes") if mixture is not None and mixture.num_shared else ("member", "members")
+        order = None if findings.expected is None else findings.expected.plan.order
+        is_balanced = isinstance(order, Mixed) and order.whose == "class"
+        one, all_of_them = ("class", "classes") if is_balanced else ("member", "members")
         console.print(_table(*count_rows(findings.counts, one), f"{all_of_them} and epochs"))
     console.print(_promises(findings.promises))
     for skipped in findings.not_judged:
@@ -164,10 +167,10 @@ def summarize_interrupted(findings: Findings) -> str:
 
 def _describe_promised(parser: CheckedParser, plan: EpochPlan) -> str:
     """Returns how many examples must come, and what says so."""
-    if plan.draws is not None:
+    if isinstance(plan.order, Drawn):
         drawn = plural(plan.num_own_slots, "example")
         return f"the weights draw {drawn} of {plan.num_examples:,} in an epoch, in an order of their own"
-    return f"{promised_by(parser)} promises {plural(plan.num_selected, 'example')} per pass"
+    return f"{promised_by(parser)} promises {plural(plan.order.promise().pass_size, 'example')} per pass"
 
 
 def _ledger(epochs: Mapping[int, EpochCounts]) -> Table:

@@ -23,12 +23,11 @@ from tfds_torch.engines.replacing import Replacement
 from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import MakeBatchBuffer
-from tfds_torch.plan.block_windows import block_windows
-from tfds_torch.plan.epoch import WorkerOrder
+from tfds_torch.plan.deal import WorkerOrder
 from tfds_torch.plan.order import Int64Array, examples_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage import network
-from tfds_torch.storage.source import ExampleRanges, Source
+from tfds_torch.storage.source import Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 _AHEAD_BYTES, _MOST_AHEAD = 8 << 20, 1024  # Bytes, and examples, that the system is asked to read ahead.
@@ -43,26 +42,18 @@ def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
         return
     request.source.check()
     batches = _read_batches(request, order)
-    if request.source.block_records is None:
+    block_records = request.source.block_records
+    if block_records is None:
         yield from batches
         return
     try:
         first = next(batches)  # It has the link for itself.
-        request.source.follow(_find_windows(request))
+        request.source.follow(request.plan.order.windows(order, block_records))
         yield first
         del first
         yield from batches
     finally:
         request.source.follow(())
-
-
-def _find_windows(request: ReadRequest) -> Iterator[ExampleRanges]:
-    """Yields the blocks of each window of the order."""
-    plan = request.plan
-    has_blocks = plan.shuffle and plan.row is None and plan.blocks is not None
-    block_records = None if has_blocks else request.source.block_records
-    for window in block_windows(plan, request.epoch, request.start_batch, block_records=block_records):
-        yield window.start, window.stop
 
 
 def _read_batches(request: ReadRequest, order: WorkerOrder) -> Iterator[Batch]:

@@ -36,8 +36,8 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
         if options.mode == "index":
             _refuse_idle(options, mode, _of_streams(options), "shuffles the whole split and opens every file once")
         return mode
-    if plan.subset is not None or plan.epoch_size is not None:
-        what = "a subset" if plan.subset is not None else f"epoch_size={plan.epoch_size}"
+    if plan.order.selected is not None or plan.order.is_endless:
+        what = "a subset" if plan.order.selected is not None else f"epoch_size={plan.order.num_slots}"
         why = f"{obstacle}. Copy it to this machine" if obstacle else f"mode={mode!r}. Use mode 'index' or 'auto'"
         raise ConfigError(f"{what} needs every example by its number, and {source.name} is read as a stream: {why}.")
     url = next((part.path for part in source.instructions if not is_local(part.path)), None)

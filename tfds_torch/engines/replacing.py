@@ -8,7 +8,7 @@ import numpy as np
 from tfds_torch.engines.chunks import ChunkDecoder, DecodedChunk, EncodedChunk, RowsOf, join, read_columns
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import CorruptRecordError
-from tfds_torch.plan.epoch import WorkerOrder
+from tfds_torch.plan.deal import WorkerOrder
 from tfds_torch.plan.order import Int64Array, examples_of
 
 _logger = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ def read_in_stream_mode(request: ReadRequest, mode: str) -> Iterator[Batch]:
 def _record_stream(request: ReadRequest, assignment: Assignment, num_skipped: int, seed: int) -> RecordStream:
     source, options, plan = request.source, request.options, request.plan
     num_workers, buffer = plan.world.num_workers, 1
-    if plan.shuffle:
+    if plan.order.shuffle:
         buffer = options.shuffle_buffer_of_worker(num_workers, source.mean_example_bytes)
     return RecordStream(
         dataset=source.name,

@@ -151,10 +151,12 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         state = LoaderState.from_dict(self.loader.state_dict())
-        num_left = state.num_batches - state.batches_delivered
+        num_left = state.num_batches - state.batches
         self.num_taken = 0
         self.begin()
-        self.remainder = count_last(state.plan)
+        planned = self.loader.options.planned
+        assert planned is not None  # noqa: S101 (a loader that has a state plans its batches)
+        self.remainder = count_last(planned.plan(first_example=state.first_example))
         try:
             for number, batch in enumerate(batches, 1):
                 self.num_taken, self.end_of_dataloader = number, number == num_left
@@ -170,15 +172,15 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
         """
         state, planned = LoaderState.from_dict(self.loader.state_dict()), self.loader.options.planned
         if num_ahead:
-            state = state.at(state.batches_delivered - num_ahead)
-        if planned is None or state.batches_delivered < state.num_batches or not state.num_batches:
+            state = state.at(state.batches - num_ahead)
+        if planned is None or state.batches < state.num_batches or not state.num_batches:
             return state.to_dict()
         return planned.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next iteration go on where a state was taken; an evaluation that had not begun begins anew."""
         saved = LoaderState.from_dict(state)
-        if saved.is_training or saved.shuffle or saved.batches_delivered:
+        if saved.agrees["is_training"] or saved.agrees["order"]["shuffle"] or saved.batches:
             self.loader.load_state_dict(state)
 
     def __getattr__(self, name: str) -> Any:

@@ -214,7 +214,7 @@ def _step_back(trainer: Any, states: list[dict[str, Any]], num_batches: int) -> 
     for number, loader in enumerate(stateful):
         if isinstance(loader, ResumableLoader) and not loader.has_ended:
             state = LoaderState.from_dict(states[number])
-            states[number] = state.at(max(0, state.batches_delivered - num_batches)).to_dict()
+            states[number] = state.at(max(0, state.batches - num_batches)).to_dict()
 
 
 def _count(counts: dict[str, int], number: int) -> None:

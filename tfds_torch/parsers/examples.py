@@ -13,9 +13,8 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.parsers.class_map import ClassMap
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import MOST_SLOTS, Int64Array
 from tfds_torch.plan.subset import Subset
-from tfds_torch.plan.weights import MOST_SLOTS
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Source

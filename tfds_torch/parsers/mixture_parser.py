@@ -1,7 +1,6 @@
 """ParserMixture: several datasets as one, in exact proportions, or one after the other."""
 
 import copy
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,10 +31,10 @@ from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.parsers.parser_options import ParserOptions
 from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
+from tfds_torch.plan.mixed import Member, Mixed
+from tfds_torch.plan.order import MOST_SLOTS
 from tfds_torch.plan.subset import Subset
-from tfds_torch.plan.weights import MOST_SLOTS, make_segments
-from tfds_torch.plan.world import World
+from tfds_torch.plan.weights import make_segments
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
@@ -114,6 +113,8 @@ class ParserMixture(ParserBase):
         read: ReadOptions = ReadOptions(),
     ) -> None:
         self._members = parsers = check_members(members)
+        subset: Subset | None = None
+        order: Mixed | None = None
         image_mode = next(iter(parsers.values())).image_mode
         options = ParserOptions(
             shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, None, read
@@ -125,7 +126,7 @@ class ParserMixture(ParserBase):
             _refuse_idle(temperature, stop)
             read = with_common_blocks(read, parsers) if is_shuffled else read
             options = replace(options, read=read, epoch_size=epoch_size)
-            self._subset = _subset_of(parsers)
+            subset = _subset_of(parsers)
         else:
             if not is_training:
                 raise ConfigError(
@@ -134,17 +135,17 @@ class ParserMixture(ParserBase):
                     f"training, give is_training=True."
                 )
             seed = check_integer("seed", seed, 0)
-            self._order = self._make_order(weights, temperature, seed, is_shuffled, epoch_size, stop)
-        source = MixtureSource(parsers, self._mean_example_bytes())
+            order = self._mix(weights, temperature, seed, is_shuffled, epoch_size, stop)
+        source = MixtureSource(parsers, _mean_example_bytes(parsers, order))
         self._fields = MixtureFields(parsers, source.name)
         self._fields.check()
         image_key, target_key = (name if self._fields.has(name) else None for name in (IMAGE, LABEL_NAME))
         self._class_names = None if target_key is None else common_class_names(parsers)
-        super().__init__(source, SPLIT, options, image_key, target_key)
+        super().__init__(source, SPLIT, options, image_key, target_key, subset=subset, order=order)
 
-    def _make_order(
+    def _mix(
         self, weights: object, temperature: object, seed: int, is_shuffled: bool, epoch_size: int | None, stop: str
-    ) -> MixtureOrder:
+    ) -> Mixed:
         sizes = self.member_sizes
         segments, rounded = make_segments(sizes, weights, temperature)
         if rounded:
@@ -160,13 +161,7 @@ class ParserMixture(ParserBase):
                 stacklevel=5,
             )
         members = tuple(
-            MixtureMember(
-                name,
-                parser.num_examples,
-                parser.read.blocks if is_shuffled else None,
-                parser.selected,
-                len(parser.source),
-            )
+            Member(name, len(parser.source), parser.read.blocks if is_shuffled else None, parser.selected)
             for name, parser in self._members.items()
         )
         if epoch_size is not None:
@@ -175,14 +170,9 @@ class ParserMixture(ParserBase):
                     f"ParserMixture: epoch_size={quoted(epoch_size)} and stop={quoted(stop)} both say where an epoch "
                     f"ends: give one of them."
                 )
-            return MixtureOrder(members, segments, epoch_size, seed, is_shuffled)
-        order = MixtureOrder(members, segments, 1, seed, is_shuffled)
+            return Mixed(members, segments, epoch_size, seed, is_shuffled)
+        order = Mixed(members, segments, 1, seed, is_shuffled)
         return replace(order, epoch_size=order.slots_until(stop))
-
-    def _mean_example_bytes(self) -> int:
-        sizes = [parser.mean_example_bytes for parser in self._members.values()]
-        counts = list(self.member_sizes.values()) if self._order is None else self._order.segments[0].counts
-        return sum(size * count for size, count in zip(sizes, counts, strict=True)) // sum(counts)
 
     # The members
 
@@ -204,17 +194,12 @@ class ParserMixture(ParserBase):
     @property
     def weights(self) -> list[tuple[int, dict[str, float]]] | None:
         """The schedule of weights as it is kept: (first example, name -> share), rounded; None: a concatenation."""
-        if self._order is None:
+        if not isinstance(self._order, Mixed):
             return None
         return [
             (one.start, {name: n / one.period for name, n in zip(self._members, one.counts, strict=True)})
             for one in self._order.segments
         ]
-
-    @property
-    def epoch_size(self) -> int:
-        """Examples of an epoch, without repeats and without what fills its last batch."""
-        return super().epoch_size if self._order is None else self._order.epoch_size
 
     def counts(self, n: int) -> dict[str, int]:
         """Returns how many of the first n examples of the mixture, over epochs, each member has.
@@ -225,31 +210,20 @@ class ParserMixture(ParserBase):
             ConfigError: n is not an integer in 0..2**62.
         """
         n = check_integer("counts: n", n, 0, MOST_SLOTS)
-        if self._order is not None:
+        if isinstance(self._order, Mixed):
             return dict(zip(self._members, self._order.counts(n).tolist(), strict=True))
         sizes = np.array(list(self.member_sizes.values()), np.int64)
         ends = np.cumsum([len(parser.source) for parser in self._members.values()])
         passes, rest = divmod(n, self.num_examples)
         counts = passes * sizes
-        if not self.shuffle and self._subset is None:
+        if not self.shuffle and self.selected is None:
             counts += np.clip(rest - (ends - sizes), 0, sizes)
         else:
-            plan = replace(self.plan(World()), repeats=1, epoch_size=None)
             for start in range(0, rest, _COUNTED_AT_ONCE):
-                slots = np.arange(start, min(start + _COUNTED_AT_ONCE, rest), dtype=np.int64)
-                index = plan.at_slots(passes, slots).index
+                slots = np.arange(n - rest + start, n - rest + min(start + _COUNTED_AT_ONCE, rest), dtype=np.int64)
+                _, index = self._order.at(slots)
                 counts += np.bincount(np.searchsorted(ends, index, side="right"), minlength=len(sizes))
         return dict(zip(self._members, counts.tolist(), strict=True))
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of the members' names and fingerprints, and of the weights with their schedule."""
-        order = self._order
-        schedule = None
-        if order is not None:
-            schedule = [(one.start, one.counts) for one in order.segments], [one.blocks for one in order.members]
-        identity = ("mixture 1", self._source.identity, schedule)
-        return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> MemberStatistics:
         """Returns member -> statistics of fields of numbers, as `ParserTfds.statistics`; members are windows.
@@ -393,6 +367,12 @@ class ParserMixture(ParserBase):
             replacing=tuple(ranges),
             read_at_once=_OF_EACH_MEMBER * len(self._members),
         )
+
+
+def _mean_example_bytes(members: Mapping[str, ParserBase], order: Mixed | None) -> int:
+    sizes = [parser.mean_example_bytes for parser in members.values()]
+    counts = [parser.num_examples for parser in members.values()] if order is None else order.segments[0].counts
+    return sum(size * count for size, count in zip(sizes, counts, strict=True)) // sum(counts)
 
 
 def _subset_of(members: Mapping[str, ParserBase]) -> Subset | None:

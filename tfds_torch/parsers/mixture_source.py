@@ -16,7 +16,7 @@ from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.images.beside import Kind
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
@@ -24,7 +24,6 @@ from tfds_torch.storage.network import Network
 from tfds_torch.storage.source import (
     Columns,
     DrawingSource,
-    ExampleRanges,
     FieldSpec,
     FileInstruction,
     ItemCalls,

@@ -222,5 +222,5 @@ def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -
         read_mode=parser.read_mode(world),
         num_workers=num_readers,
         epoch=now.epoch,
-        batches_delivered=now.start_batch,
+        batches=now.start_batch,
     )

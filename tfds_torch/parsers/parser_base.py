@@ -11,7 +11,7 @@ from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
 from tfds_torch.engines.fields import Content, ImageField, ImagesBeside, ListField
 from tfds_torch.engines.read_mode import find_read_mode
-from tfds_torch.engines.request import ReadContext, ReadRequest, ReplacementRange
+from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
@@ -19,9 +19,7 @@ from tfds_torch.parsers.examples import check_are_in, decode_examples, find_exam
 from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name, varying_fields
 from tfds_torch.parsers.parser_options import check_has_image, check_single_examples
 from tfds_torch.parsers.selection import Selection
-from tfds_torch.plan.order import LARGEST_KEY
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
 
@@ -83,11 +81,7 @@ class ParserBase(Selection):
 
     def _as_read(self, request: ReadRequest) -> ReadRequest:
         """Returns a request as this kind of parser reads it."""
-        if request.plan.row is None:
-            return request
-        return replace(
-            request, replacing=(ReplacementRange(0, len(self._source), self.read.most_replaced, self._subset),)
-        )
+        return request
 
     def _guarded(self, batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
         """Returns batches for one thread; a loader's worker, which reads ahead, has no other thread."""
@@ -158,7 +152,7 @@ class ParserBase(Selection):
         """
         if isinstance(key, slice):
             places = range(*key.indices(self.num_examples))
-            return self._examples(places if self._subset is None else self._subset.numbers[list(places)].tolist())
+            return self._examples(places if self.selected is None else self.selected.numbers[list(places)].tolist())
         return self._examples(self.numbers_at([key]))[0]
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
@@ -170,10 +164,10 @@ class ParserBase(Selection):
         Raises:
             ExampleNotFoundError: there is no such place.
         """
-        if self._subset is None:
+        if self.selected is None:
             return list(places)
         return [
-            one if isinstance(one, str) else int(self._subset.numbers[find_place(self._subset, repr(self), one)])
+            one if isinstance(one, str) else int(self.selected.numbers[find_place(self.selected, repr(self), one)])
             for one in places
         ]
 
@@ -227,25 +221,18 @@ class ParserBase(Selection):
         self.check_fields(fields)
         self._check_can_fetch()
         keys = find_examples(self._source, self.split, indices_or_ids)
-        if self._subset is not None:
-            check_are_in(self._subset, repr(self), keys)
+        if self.selected is not None:
+            check_are_in(self.selected, repr(self), keys)
         if epoch is not None:
             check_single_examples(self.dataset_name, self.preprocess)
             keys = keys + self._first_pass(epoch, keys) * max(1, len(self._source))
         content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None, in_batches=False)
         return decode_examples(self._source, content, self._class_map, self.read, keys, seed=self.seed, context=context)
 
-    def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> int | NDArray[np.int64]:
-        """Returns the first pass of an epoch: one number, or int64 [n] of the examples int64 [n]."""
-        if self._order is not None:
-            plan, order = self.plan(World()), self._order
-            counts = order.counts(plan.check_epoch(epoch) * plan.num_own_slots)
-            sizes = np.array([member.num_examples for member in order.members], np.int64)
-            passes: NDArray[np.int64] = (counts // sizes)[order.members_of(index)]
-            return passes
-        num_slots = self.epoch_size * max(1, self.repeats)
-        most = LARGEST_KEY // max(1, len(self._source)) * self.num_examples // max(1, num_slots) - 1
-        return check_integer("epoch", epoch, 0, most) * num_slots // max(1, self.num_examples)
+    def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the pass of each example, int64 [n], in which an epoch begins."""
+        plan = self.plan(World())
+        return self._order.passes_from(plan.check_epoch(epoch) * plan.num_own_slots, index)
 
     def encoded_names(self) -> list[str]:
         """Returns the fields of an example as it is stored: image and label first, then the dataset's other ones."""

@@ -12,7 +12,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.undecoded import check_decode
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.weights import MOST_SLOTS
+from tfds_torch.plan.order import MOST_SLOTS
 from tfds_torch.runtime.arguments import check_flag, check_integer
 from tfds_torch.runtime.printable import quoted
 

@@ -166,10 +166,9 @@ class ParserWebDataset(ParserBase):
         self._decoders = check_decoders(decoders, tars.index.extensions)
         self._kinds = {name: kind_of(name, found, self._decoders) for name, found in tars.alternatives.items()}
         self._num_incomplete = 0
-        if missing != "error":
-            self._subset = self._choose_samples(tars)
+        subset = None if missing == "error" else self._choose_samples(tars)
         image_key, target_key = (name if name in fields else None for name in ("image", "label"))
-        super().__init__(tars, SPLIT, options, image_key, target_key)
+        super().__init__(tars, SPLIT, options, image_key, target_key, subset=subset)
         for name in self._all_fields:
             self._check_has_images(name)
         self.read_mode(World())
@@ -234,7 +233,7 @@ class ParserWebDataset(ParserBase):
         found = self._tars.alternatives_of(name)
         if found and name not in self._kinds and self._when_missing != "none":
             remedy = {} if self._when_missing == "error" else {"remedy": _NAME_IT}
-            self._tars.check_field(name, None if self._subset is None else self._subset.numbers, **remedy)
+            self._tars.check_field(name, None if self.selected is None else self.selected.numbers, **remedy)
         if not found or not self._tars.has(name):
             raise ConfigError(self._missing(name))
         return self._kinds.get(name) or kind_of(name, found, self._decoders)
@@ -278,7 +277,7 @@ class ParserWebDataset(ParserBase):
     def _check_has_images(self, name: str) -> None:
         """Raises ShardError where a sample lacks an image, and is not left out: nothing could stand for its pixels."""
         if self._is_optional(name) and self._kind_of(self._key(name)) == "image" and not self.is_undecoded(name):
-            among = None if self._subset is None else self._subset.numbers
+            among = None if self.selected is None else self.selected.numbers
             self._tars.check_field(self._key(name), among, _NO_IMAGE.format(name=quoted(name)))
 
     def field(self, name: str) -> FieldDecoder:

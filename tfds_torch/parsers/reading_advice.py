@@ -39,18 +39,18 @@ def _describe_repeats(parser: Parser, rank: World) -> str | None:
     num_own, num_slots = plan.num_own_slots, plan.global_batch_size
     if not plan.is_training or plan.remainder is not Remainder.WRAP or num_own >= num_slots:
         return None
-    if plan.is_endless:
+    if plan.order.is_endless:
         return (
             f"{parser.dataset_name} has {num_own} examples in an epoch, fewer than a batch of {num_slots}: the one "
             f"batch of an epoch is filled with the first examples of the next ones. Use a larger epoch_size, or a "
             f"smaller batch_size."
         )
-    least, most = num_slots // plan.num_selected, -(-num_slots // plan.num_selected)
+    least, most = num_slots // plan.order.num_slots, -(-num_slots // plan.order.num_slots)
     times = f"{least} times" if least == most else f"{least} or {most} times"
     ranks = f" ({rank.num_replicas} ranks x batch_size {plan.batch_size})" if rank.num_replicas > 1 else ""
     return (
-        f"{parser.dataset_name}, split {quoted(parser.split)}, has {plan.num_selected} examples, fewer than a batch of "
-        f"{num_slots}{ranks}: each comes {times} in the one batch of an epoch. {_remedy(plan)}"
+        f"{parser.dataset_name}, split {quoted(parser.split)}, has {plan.order.num_slots} examples, fewer than a batch "
+        f"of {num_slots}{ranks}: each comes {times} in the one batch of an epoch. {_remedy(plan)}"
     )
 
 
@@ -60,7 +60,7 @@ def _describe_groups(parser: Parser, rank: World) -> str | None:
         plan = parser.plan(rank)
     except ConfigError:  # Reported where the loader is iterated.
         return None
-    groups, num_replicas = plan.num_groups, rank.num_replicas
+    groups, num_replicas = plan.order.num_groups, rank.num_replicas
     if num_replicas == 1 or plan.has_equal_groups:
         return None
     step = groups // gcd(groups, num_replicas)

@@ -1,8 +1,8 @@
 """Selection: a parser's examples chosen by number, by class or by weight."""
 
-import copy
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,10 +16,11 @@ from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
 from tfds_torch.parsers.split_description import SplitDescription
-from tfds_torch.plan.drawn import WeightedOrder, make_draw_weights
+from tfds_torch.plan.drawn import Drawn, make_draw_weights
 from tfds_torch.plan.epoch import PAD_LABEL
-from tfds_torch.plan.mixed import MixtureMember, MixtureOrder, refuse_groups
+from tfds_torch.plan.mixed import Member, Mixed, refuse_groups
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.plan.weights import SIZES, make_segments
 from tfds_torch.plan.world import World
@@ -46,10 +47,8 @@ class Selection(SplitDescription):
             ConfigError: indices are neither; the files are read as streams; a mixture with weights, whose members can
                 be subsets instead; or nothing is left to train on.
         """
-        self._check_has_no_weights("subset")
-        there = len(self._source) if self._subset is None else self._subset.numbers
-        parser = copy.copy(self)
-        parser._subset = make_subset(indices, there)
+        there = len(self._source) if self.selected is None else self.selected.numbers
+        parser = self.with_order(replace(self._passes("subset"), subset=make_subset(indices, there)))
         parser.read_mode(World())
         return parser
 
@@ -70,7 +69,7 @@ class Selection(SplitDescription):
             ConfigError: evaluation; the field is not of integers; the parser is a mixture, or balanced already; or an
                 argument out of range.
         """
-        self._check_has_no_weights("balanced")
+        passes = self._passes("balanced")
         if self.read.block_groups > 1:
             refuse_groups(f"balanced: {self.dataset_name}", self.read.block_groups)
         if not isinstance(by, str) or by != "label":
@@ -88,11 +87,7 @@ class Selection(SplitDescription):
                 f"{PAD_LABEL}: no label, as of an optional feature that is None. Leave them out: "
                 f"parser.subset(parser.targets() != {PAD_LABEL}).balanced()."
             )
-        parser = copy.copy(self)
-        parser._order = self._mix_classes(targets, temperature, epoch_size)
-        parser._epoch_size = None
-        parser.plan(World())
-        return parser
+        return self.with_order(self._mix_classes(passes, targets, temperature, epoch_size))
 
     def weighted(self: _Self, weights: Any, *, epoch_size: int | None = None) -> _Self:
         """Returns this parser with examples that are drawn by weights, with replacement.
@@ -107,14 +102,15 @@ class Selection(SplitDescription):
         Raises:
             ConfigError: evaluation, or no shuffle; weights that are negative, not finite, all 0, or not one for each.
         """
-        self._check_has_no_weights("weighted")
+        passes = self._passes("weighted")
         numbers = make_draw_weights(weights, self.num_examples)
+        if not passes.shuffle and self.is_training:
+            raise ConfigError(
+                "shuffle=False beside weights of examples, which are drawn at random. Leave shuffle out, or choose "
+                "examples with subset()."
+            )
         size = self.epoch_size if epoch_size is None else epoch_size
-        parser = copy.copy(self)
-        parser._draws = WeightedOrder(len(self._source), numbers, size, self.seed, self._subset)
-        parser._epoch_size = None
-        parser.plan(World())
-        return parser
+        return self.with_order(Drawn(passes.n, numbers, size, passes.seed, passes.subset))
 
     def targets(self) -> Any:
         """Returns the targets of this parser's examples, in the order of `indices`; no image is decoded.
@@ -141,7 +137,7 @@ class Selection(SplitDescription):
             content = Content(decoder, has_label=self._has_integer_target)
             found = read_targets(self._source, content, self.indices, self.read.threads_of_worker(1))
             is_plain = isinstance(found, np.ndarray) and found.dtype == np.int64 and found.ndim == 1
-            if kept is not None and is_plain and self._subset is None:
+            if kept is not None and is_plain and self.selected is None:
                 store_targets(kept, found)
         if self._class_map is None:
             return found
@@ -216,28 +212,28 @@ class Selection(SplitDescription):
         """Whether what is stored alone says what the targets are, so that they can be kept from run to run."""
         return True
 
-    def _check_has_no_weights(self, name: str) -> None:
-        if self.has_weights:
+    def _passes(self, name: str) -> Passes:
+        """Return the order that a method makes another one of."""
+        if not isinstance(self._order, Passes):
             raise ConfigError(
                 f"{name}: {self.dataset_name} has weights already. Choose from the parser without them; a mixture "
                 f"takes subsets as members."
             )
+        return self._order
 
-    def _mix_classes(self, targets: Any, temperature: float | None, epoch_size: int | None) -> MixtureOrder:
+    def _mix_classes(self, passes: Passes, targets: Any, temperature: float | None, epoch_size: int | None) -> Mixed:
         """Returns the order in which the classes are mixed, each a subset of the split."""
         labels, places = np.unique(targets, return_inverse=True)
         order, counts = np.argsort(places, kind="stable"), np.bincount(places, minlength=len(labels))
         parts = np.split(self.indices[order], np.cumsum(counts)[:-1])
         names = [str(label) for label in labels.tolist()]
-        blocks = self.read.blocks if self.shuffle else None
-        members = tuple(
-            MixtureMember(name, len(part), blocks, Subset(part)) for name, part in zip(names, parts, strict=True)
-        )
+        blocks = passes.blocks if passes.shuffle else None
+        members = tuple(Member(name, passes.n, blocks, Subset(part)) for name, part in zip(names, parts, strict=True))
         sizes = dict(zip(names, counts.tolist(), strict=True))
         weights = dict.fromkeys(names, 1) if temperature is None else SIZES
         segments, _ = make_segments(sizes, weights, 1.0 if temperature is None else temperature)
         size = self.epoch_size if epoch_size is None else epoch_size
-        return MixtureOrder(members, segments, size, self.seed, self.shuffle, len(self._source))
+        return Mixed(members, segments, size, passes.seed, passes.shuffle, passes.n, passes.subset)
 
 
 def cache_file(source: Source, target_key: object) -> Path:

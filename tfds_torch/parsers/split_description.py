@@ -1,7 +1,6 @@
 """SplitDescription: what a parser knows of its split before it reads an example."""
 
 import copy
-import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,12 +21,14 @@ from tfds_torch.parsers.parser_fields import ParserFields
 from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
 from tfds_torch.parsers.undecoded import works_on_pixels
 from tfds_torch.plan.deal import Assignment
-from tfds_torch.plan.drawn import WeightedOrder
 from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixed import MixtureOrder, refuse_groups
+from tfds_torch.plan.mixed import refuse_groups
+from tfds_torch.plan.order import Order
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.subset import Subset
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.source import FileInstruction, Source
@@ -46,16 +47,9 @@ class SplitDescription(ParserFields):
         options: the arguments that every parser takes.
         image_key: the stored field behind `image`; None: there is none.
         target_key: the stored field behind `label`, or a tuple of several; None: there is none.
+        subset: the examples of a pass; None: all of the split.
+        order: of the examples; None: passes over them, as the options say.
     """
-
-    _order: MixtureOrder | None = None
-    """The order of a mixture with weights; None: that of one dataset."""
-
-    _draws: WeightedOrder | None = None
-    """The order of examples that are drawn by weights; None: passes have each example once."""
-
-    _subset: Subset | None = None
-    """The examples of a subset; None: all of the split."""
 
     def __init__(
         self,
@@ -64,18 +58,22 @@ class SplitDescription(ParserFields):
         options: ParserOptions,
         image_key: str | None,
         target_key: str | tuple[str, ...] | None,
+        *,
+        subset: Subset | None = None,
+        order: Order | None = None,
     ) -> None:
         self.split = split
         self.is_training = options.is_training
-        self.shuffle = options.is_training if options.shuffle is None else options.shuffle
         self.batch_size = options.batch_size
         self.repeats = options.repeats
-        self.seed = options.seed
         self.remainder = options.remainder
         self.preprocess = options.preprocess
         self.image_mode = options.image_mode
         self._set_read(options.read, source)
-        self._epoch_size = options.epoch_size
+        if order is None:
+            shuffle = options.is_training if options.shuffle is None else options.shuffle
+            order = Passes(len(source), options.seed, shuffle, self.read.blocks, subset, options.epoch_size)
+        self._order = order
         self.image_key, self.target_key = image_key, target_key
         self._check_keys()
         self._decode = dict(options.decode or {})
@@ -202,7 +200,7 @@ class SplitDescription(ParserFields):
     @property
     def num_examples(self) -> int:
         """Examples of the split, or of the subset."""
-        return len(self._source) if self._subset is None else len(self._subset)
+        return len(self._source) if self.selected is None else len(self.selected)
 
     def __len__(self) -> int:
         """Examples of the split, or of the subset: with `parser[i]`, a random-access source."""
@@ -211,14 +209,22 @@ class SplitDescription(ParserFields):
     @property
     def epoch_size(self) -> int:
         """Examples of an epoch, without repeats and without what fills its last batch."""
-        if self._row is not None:
-            return self._row.epoch_size
-        return self.num_examples if self._epoch_size is None else self._epoch_size
+        return self._order.num_slots
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, and of the random numbers of examples."""
+        return self._order.seed
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether every epoch has an order of its own."""
+        return self._order.shuffle
 
     @property
     def has_weights(self) -> bool:
         """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
-        return self._row is not None
+        return not isinstance(self._order, Passes)
 
     @property
     def has_windows(self) -> bool:
@@ -231,19 +237,19 @@ class SplitDescription(ParserFields):
         return False
 
     @property
-    def _row(self) -> MixtureOrder | WeightedOrder | None:
-        """The endless row that weights make; None: there are none."""
-        return self._order if self._order is not None else self._draws
-
-    @property
     def indices(self) -> NDArray[np.int64]:
         """The numbers of the examples in the split, int64 [n], in the order of the dataset, or of the subset."""
-        return np.arange(len(self._source), dtype=np.int64) if self._subset is None else self._subset.numbers
+        return np.arange(len(self._source), dtype=np.int64) if self.selected is None else self.selected.numbers
+
+    @property
+    def order(self) -> Order:
+        """Which example comes in which place."""
+        return self._order
 
     @property
     def selected(self) -> Subset | None:
         """The examples of a subset; None: all of the split."""
-        return self._subset
+        return self._order.selected
 
     @property
     def mean_example_bytes(self) -> int:
@@ -260,18 +266,11 @@ class SplitDescription(ParserFields):
         """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
 
         An image folder has file names and sizes instead of shard lengths; a decoded cache with smaller images adds
-        their size, and a subset its numbers.
+        their size, a subset its numbers, and weights their values.
         """
-        identity: tuple[object, ...] = (self.dataset_name, self.split, self._source.identity)
-        if self._subset is not None:
-            identity = (*identity, "subset", self._subset.digest)
-        if self._draws is not None:
-            identity = (*identity, "weighted", self._draws.weights.digest)
-        if self._order is not None:
-            counts = [one.counts for one in self._order.segments]
-            parts = [(one.name, one.subset and one.subset.digest, one.blocks) for one in self._order.members]
-            identity = (*identity, "balanced", counts, parts)
-        return hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+        order = self._order.identity()
+        chosen = {name: order[name] for name in ("subset", "weights", "members") if name in order}
+        return digest_of(self.dataset_name, self.split, self._source.identity, chosen)
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
         """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]; computed when looked at.
@@ -311,25 +310,17 @@ class SplitDescription(ParserFields):
             ConfigError: the number of examples, the batch size and the remainder cannot work together there.
         """
         default = EpochPlan.default_remainder(self.is_training, world)
-        is_row = self._row is not None
-        if is_row and self.read.block_groups > 1:
+        if self.has_weights and self.read.block_groups > 1:
             refuse_groups(self.dataset_name, self.read.block_groups)
         try:
             return EpochPlan(
-                num_examples=len(self._source),
+                order=self._order,
                 world=world,
                 batch_size=1 if self.batch_size is None else self.batch_size,
                 remainder=default if self.remainder is None else self.remainder,  # type: ignore[arg-type] # A name, too.
                 is_training=self.is_training,
                 repeats=self.repeats,
-                shuffle=self.shuffle,
-                seed=self.seed,
-                blocks=None if is_row else self.read.blocks,
                 first_example=first_example,
-                mixture=self._order,
-                subset=None if is_row else self._subset,
-                epoch_size=None if is_row else self._epoch_size,
-                draws=self._draws,
             )
         except ConfigError as error:
             raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None
@@ -350,30 +341,51 @@ class SplitDescription(ParserFields):
         """
         return assign(self._source, self.plan(world), epoch, self.read_mode(world))
 
+    def with_order(self: _Self, order: Order) -> _Self:
+        """Return this parser with another order of its examples.
+
+        Raises:
+            ConfigError: the order numbers other examples, or cannot work with the parser's other arguments.
+        """
+        if order.num_examples != len(self._source):
+            raise ConfigError(
+                f"{self.dataset_name} has {len(self._source):,} examples, and the order {type(order).__name__} numbers "
+                f"{order.num_examples:,}."
+            )
+        parser = self._with(_order=order)
+        parser.plan(World())
+        return parser
+
     def with_batch_size(self: _Self, batch_size: int) -> _Self:
-        """Returns this parser with another batch size.
+        """Return this parser with another batch size.
 
         Raises:
             ConfigError: batch_size is not an integer >= 1, or leaves no batch.
         """
-        parser = copy.copy(self)
-        parser.batch_size = check_integer("batch_size", batch_size, 1)
+        parser = self._with(batch_size=check_integer("batch_size", batch_size, 1))
         parser.plan(World())
         return parser
 
     def with_read(self: _Self, read: ReadOptions) -> _Self:
-        """Returns this parser, reading the same examples in another way."""
-        parser = copy.copy(self)
+        """Return this parser, reading the same examples in another way."""
+        parser = self._with()
         parser._set_read(read, self._source_for(read))
+        if isinstance(self._order, Passes):
+            parser._order = replace(self._order, blocks=parser.read.blocks)
         return parser
 
     def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
-        """Returns this parser with another preprocess.
+        """Return this parser with another preprocess.
 
         Raises:
             ConfigError: it does not fit the dataset, or needs a batch_size or an image_mode that the parser lacks.
         """
-        parser = copy.copy(self)
-        parser.preprocess = preprocess
+        parser = self._with(preprocess=preprocess)
         parser._check_preprocess()
+        return parser
+
+    def _with(self: _Self, **values: Any) -> _Self:
+        """Return this parser with other values of some attributes, unchecked."""
+        parser = copy.copy(self)
+        vars(parser).update(values)
         return parser

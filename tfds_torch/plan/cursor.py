@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.plan.epoch import MOST_EPOCHS
+from tfds_torch.plan.order import MOST_SLOTS
 from tfds_torch.runtime.arguments import check_integer
 
 
@@ -136,8 +136,8 @@ class Cursor:
 def check_set_epoch(epoch: object) -> int:
     """Returns an epoch that is to be set, as an int."""
     number = check_integer("set_epoch: epoch", epoch, 0)
-    if number > MOST_EPOCHS:
-        raise ConfigError(f"set_epoch: epoch={number} must be in 0..{MOST_EPOCHS}.")
+    if number > MOST_SLOTS:
+        raise ConfigError(f"set_epoch: epoch={number} must be in 0..{MOST_SLOTS}.")
     return number
 
 

@@ -1,8 +1,10 @@
-"""Which examples each pipeline reads in the read modes `files` and `examples`, as arithmetic.
+"""Deal: which batches and examples of an epoch each place in the world reads, as arithmetic.
 
-A split is a row of *files* (TFDS's file instructions: a shard, or a cut of one) with known lengths. Every pipeline gets
-*shard ranges* that together hold exactly the number of examples that the EpochPlan asks of it, so nothing
-downstream needs to repeat, truncate or count.
+By number, a worker delivers every W-th batch of its rank: `WorkerOrder`.
+
+Streams (the read modes `files` and `examples`) read parts of files. A split is a row of *files* (TFDS's file
+instructions: a shard, or a cut of one) with known lengths. Every pipeline gets *shard ranges* that together hold the
+number of examples that the EpochPlan asks of it, so nothing downstream needs to repeat, truncate or count.
 
 When the plan shuffles, the row of files is permuted anew in every pass, before it is dealt: shards move between ranks
 and workers from epoch to epoch. The row of examples begins at another place in every pass, so that neither the cuts
@@ -13,11 +15,93 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.epoch import EpochPlan, Remainder, pipeline_counts
-from tfds_torch.plan.order import epoch_order, order_at
+from tfds_torch.plan.epoch import EpochPlan, PlannedBatch, Remainder
+from tfds_torch.plan.order import Int64Array, epoch_order, order_at
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.arguments import check_integer
+
+
+def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
+    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch."""
+    numbers = plan.worker_batches(start_batch)
+    slots = len(numbers) * plan.batch_size
+    if not numbers or numbers[-1] != plan.num_batches - 1:
+        return slots, 0
+    first_of_last = numbers[-1] * plan.global_batch_size + plan.world.rank * plan.batch_size
+    fill = plan.batch_size - min(max(plan.num_valid - first_of_last, 0), plan.batch_size)
+    return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """What one worker of one rank delivers of an epoch, from a batch on, in order of delivery.
+
+    It is arithmetic: nothing is listed before it is asked for, whatever the size of the dataset.
+
+    Attributes:
+        plan: the epoch plan; its world names the worker.
+        epoch: which epoch, >= 0.
+        start_batch: the rank's batch at which this iteration of the epoch begins, 0 <= start_batch <= num_batches.
+    """
+
+    plan: EpochPlan
+    epoch: int
+    start_batch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epoch", check_integer("epoch", self.epoch, 0))
+        self.plan.worker_batches(self.start_batch)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the rank's batches that this worker delivers."""
+        return self.plan.worker_batches(self.start_batch)
+
+    def __len__(self) -> int:
+        """Examples that this worker delivers; wrapped and padded ones count."""
+        return sum(pipeline_counts(self.plan, self.start_batch))
+
+    @property
+    def num_valid(self) -> int:
+        """The number of leading examples that are not padding."""
+        num_own, num_fill = pipeline_counts(self.plan, self.start_batch)
+        return num_own if self.plan.remainder is Remainder.PAD else num_own + num_fill
+
+    def sample_keys(self, start: int, stop: int) -> Int64Array:
+        """Returns the sample keys at positions start..stop-1 of this worker's deliveries.
+
+        Returns:
+            int64 [stop - start]: `pass_number * num_examples + index`.
+        """
+        planned = self.planned(start, stop)
+        return planned.pass_number * self.plan.num_examples + planned.index
+
+    def planned(self, start: int, stop: int) -> PlannedBatch:
+        """Returns the examples at the same positions, the pass of each, and whether it is valid."""
+        if not 0 <= start <= stop <= len(self):
+            raise ConfigError(
+                f"WorkerOrder: positions {start}:{stop} must lie within 0..{len(self)}, the examples that worker "
+                f"{self.plan.world.worker} of rank {self.plan.world.rank} delivers from batch {self.start_batch} on."
+            )
+        numbers, batch_size = self.numbers, self.plan.batch_size
+        own, offsets = np.divmod(np.arange(start, stop, dtype=np.int64), batch_size)
+        first = self.plan.world.rank * batch_size
+        slots = (numbers.start + own * numbers.step) * self.plan.global_batch_size + first + offsets
+        return self.plan.at_slots(self.epoch, slots)
+
+    def reads(self, slots: Int64Array) -> NDArray[np.bool_]:
+        """Return which slots of the epoch this worker delivers, bool [n]."""
+        world, numbers = self.plan.world, self.numbers
+        batch, at = np.divmod(slots, self.plan.global_batch_size)
+        is_own: NDArray[np.bool_] = at // self.plan.batch_size == world.rank
+        is_own &= (batch >= numbers.start) & ((batch - numbers.start) % numbers.step == 0)
+        return is_own
+
+
+# Streams
 
 
 @dataclass(frozen=True)
@@ -158,12 +242,12 @@ def _window(begin: int, count: int, length: int) -> list[tuple[int, int]]:
 
 def _rotation(plan: EpochPlan, length: int, pass_number: int, number: int = 0) -> int:
     """Returns where a ring of examples begins in a pass: without it, the same examples would always be cut off."""
-    if not plan.shuffle:
+    if not plan.order.shuffle:
         return 0
     return int(order_at(np.array([number % length]), length, plan.seed, pass_number)[0])
 
 
 def _file_order(plan: EpochPlan, num_files: int, pass_number: int) -> list[int]:
-    if not plan.shuffle:
+    if not plan.order.shuffle:
         return list(range(num_files))
     return epoch_order(num_files, plan.seed, pass_number).tolist()  # type: ignore[no-any-return]

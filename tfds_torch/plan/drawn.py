@@ -1,4 +1,4 @@
-"""The order of examples that are drawn by weights, with replacement: an endless row of independent draws."""
+"""Drawn: examples by weights, with replacement: an endless row of independent draws."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.mixed import MixtureSlots
-from tfds_torch.plan.order import LARGEST_KEY, Int64Array, draw_uniforms
+from tfds_torch.plan.order import LARGEST_KEY, MOST_SLOTS, Int64Array, Order, Promise, draw_uniforms
 from tfds_torch.plan.subset import ArrayValue, Subset, as_array
-from tfds_torch.plan.weights import MOST_SLOTS
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.cached_property import cached_property
+from tfds_torch.runtime.identity import Identity
 from tfds_torch.runtime.printable import quoted
 
 
@@ -34,20 +33,20 @@ class DrawWeights(ArrayValue):
 
 
 @dataclass(frozen=True)
-class WeightedOrder:
-    """A row of slots, each with an example that is drawn by weights; epoch e is slots [e E, (e + 1) E).
+class Drawn(Order):
+    """Examples that are drawn by weights, with replacement.
 
-    A slot's draw depends on the seed and the slot alone. Nothing grows with the slot.
+    A slot's draw depends on the seed and the slot alone, and is a pass of its own: it has random numbers of its own.
 
     Attributes:
-        num_examples: examples of the split.
+        n: examples of the dataset.
         weights: of the examples that are drawn.
         epoch_size: E, slots of an epoch, >= 1.
         seed: of the draws.
-        subset: the examples that the weights are of; None: all of the split.
+        subset: the examples that the weights are of; None: all N.
     """
 
-    num_examples: int
+    n: int
     weights: DrawWeights
     epoch_size: int
     seed: int = 42
@@ -57,17 +56,56 @@ class WeightedOrder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
+        object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
 
-    def at(self, slots: Int64Array) -> MixtureSlots:
-        """Returns what lies in any slots, int64 [n]: each draw is a pass of its own, with random numbers of its own."""
-        drawn = self.weights.at(draw_uniforms(slots, self._seed, 1)[:, 0])
-        index = drawn if self.subset is None else self.subset.numbers[drawn]
-        return MixtureSlots(np.zeros_like(index), slots, index, index)
+    @property
+    def num_examples(self) -> int:  # noqa: D102
+        return self.n
+
+    @property
+    def selected(self) -> Subset | None:  # noqa: D102
+        return self.subset
+
+    @property
+    def num_slots(self) -> int:  # noqa: D102
+        return self.epoch_size
+
+    @property
+    def is_endless(self) -> bool:  # noqa: D102
+        return True
 
     @property
     def num_keyed(self) -> int:
-        """How many slots have sample keys that fit into int64."""
-        return LARGEST_KEY // max(1, self.num_examples)
+        """Slots from 0 on whose sample keys fit into int64: each is a pass."""
+        return LARGEST_KEY // max(1, self.n)
+
+    def at(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:  # noqa: D102
+        drawn = self.weights.at(draw_uniforms(slots, self._seed, 1)[:, 0])
+        return slots, drawn if self.subset is None else self.subset.numbers[drawn]
+
+    def identity(self) -> Identity:  # noqa: D102
+        return {
+            "kind": "drawn",
+            "num_examples": self.n,
+            "num_slots": self.epoch_size,
+            "seed": self.seed,
+            "shuffle": True,
+            "weights": self.weights.digest,
+            "subset": None if self.subset is None else self.subset.digest,
+        }
+
+    def promise(self) -> Promise:  # noqa: D102
+        return Promise(
+            who="every example",
+            often="as often as the order of the weights draws it",
+            pass_size=self.n,
+            remedy="Leave out the weights: every example then comes exactly once.",
+            count=self._count,
+        )
+
+    def _count(self, num_slots: int) -> tuple[Int64Array, Int64Array]:
+        drawn = np.bincount(self.at(np.arange(num_slots, dtype=np.int64))[1], minlength=self.n)
+        return drawn, drawn
 
     @cached_property
     def _seed(self) -> int:

@@ -1,13 +1,10 @@
-"""EpochPlan and WorkerOrder: how many batches each rank and worker yields, and which examples are in them.
+"""EpochPlan: how many batches each rank yields, and which examples are in them.
 
-N examples, R ranks, W workers, batch_size B per rank, global batch G = R * B. An epoch is a row of *slots*: first k * N
-slots for its k passes (`repeats`), then, where the remainder asks for it, the fill of the last global batch. Global
-batch g is slots g*G .. (g+1)*G - 1, and rank r takes its r-th slice of B. Where the first `first_example` slots were
-delivered under another G, slots and batches are counted from there on. With groups of blocks, of which a global batch
-has equal shares, it has the same slots, ordered by group.
-
-A subset of n examples has n slots in a pass. With `epoch_size` E, or in a mixture, there is one endless row of slots,
-of which E are an epoch, or one of its k repeats: everything else is the same.
+An order is a row of slots, num_slots = N of them for a pass over N examples; R ranks, batch_size B per rank, global
+batch G = R * B. An epoch is the next k * N slots (`repeats=k`); then, where the remainder asks for it, the fill of the
+last global batch. Global batch g is slots g*G .. (g+1)*G - 1 of the epoch, and rank r takes its r-th slice of B. Where
+the first `first_example` slots were delivered under another G, slots and batches are counted from there on. With groups
+of blocks, of which a global batch has equal shares, it has the same slots, ordered by group.
 """
 
 from dataclasses import dataclass
@@ -17,21 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.drawn import WeightedOrder
-from tfds_torch.plan.mixed import MixtureOrder
-from tfds_torch.plan.order import LARGEST_KEY, Int64Array, order_at, unique
-from tfds_torch.plan.passes import BatchGroups, BlockShuffle, block_order_at
-from tfds_torch.plan.subset import Subset
-from tfds_torch.plan.weights import MOST_SLOTS
+from tfds_torch.plan.order import Int64Array, Order
+from tfds_torch.plan.passes import BatchGroups
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_choice, check_integer
-from tfds_torch.runtime.printable import quoted
 
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
-
-MOST_EPOCHS = 2**62
-
 
 MOST_BATCH = 2**31 - 1
 """Examples of a rank's batch, at most."""
@@ -78,59 +67,37 @@ class EpochPlan:
     """The arithmetic of an epoch, for one place in the world.
 
     Attributes:
-        num_examples: N, of the split.
+        order: which example is in each slot: `Passes` over a dataset or a subset, `Mixed`, `Drawn`.
         world: the grid, and our place in it.
         batch_size: B, per rank.
         remainder: what happens to an incomplete last global batch; `EpochPlan.default_remainder` returns the usual one.
         is_training: training never yields nothing; evaluation never counts an example twice.
-        repeats: passes in one epoch; 0 and 1 mean one.
-        shuffle: whether a pass has a shuffled order, or the order of the dataset.
-        seed: what the shuffled order depends on.
+        repeats: an epoch is so many times as long as that of the order; 0 and 1 mean once.
+        first_example: slots of the epoch, of all ranks together, that were delivered under another global batch size,
+            0..k * num_slots. The plan is then that of the rest of the epoch.
         delivery: what `len()` counts.
-        blocks: where `shuffle` shuffles blocks of examples, the sizes of these; None shuffles single examples.
-        first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
-            size, 0..k * N. The plan is then that of the rest of the epoch.
-        mixture: the order of a mixture of N examples in all, in training; None: one dataset, or a concatenation.
-        subset: the examples of a pass; None: all N.
-        draws: the order of examples that are drawn by weights, in training; None: passes have each example once.
-        epoch_size: E, in training: an epoch is the next E examples of the passes, one after the other; None: it is
-            `repeats` whole passes.
 
     Raises:
         ConfigError: values out of range, or a combination that cannot keep the guarantees.
     """
 
-    num_examples: int
+    order: Order
     world: World
     batch_size: int
     remainder: Remainder
     is_training: bool = False
     repeats: int = 1
-    shuffle: bool = False
-    seed: int = 42
-    delivery: Delivery = Delivery.SAMPLE
-    blocks: BlockShuffle | None = None
     first_example: int = 0
-    mixture: MixtureOrder | None = None
-    subset: Subset | None = None
-    epoch_size: int | None = None
-    draws: WeightedOrder | None = None
+    delivery: Delivery = Delivery.SAMPLE
 
     def __post_init__(self) -> None:
-        for name, least in (("num_examples", 0), ("batch_size", 1), ("repeats", 0), ("seed", 0)):
-            object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
-        check_integer("batch_size", self.batch_size, 1, MOST_BATCH)
-        if self.epoch_size is not None:
-            object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
+        object.__setattr__(self, "batch_size", check_integer("batch_size", self.batch_size, 1, MOST_BATCH))
+        object.__setattr__(self, "repeats", check_integer("repeats", self.repeats, 0))
         first_example = check_integer("first_example", self.first_example, 0, self.num_own_slots)
         object.__setattr__(self, "first_example", first_example)
         for name, kind in (("remainder", Remainder), ("delivery", Delivery)):
             check_choice(name, getattr(self, name), [member.value for member in kind])
             object.__setattr__(self, name, kind(getattr(self, name)))
-        if not isinstance(self.blocks, BlockShuffle | None):
-            raise ConfigError(f"blocks={quoted(self.blocks)} must be a BlockShuffle or None.")
-        if self.row is not None:
-            self._check_row(self.row)
         if self.remainder is Remainder.KEEP and self.world.num_replicas > 1:
             raise ConfigError(
                 f"remainder='keep' with {self.world.num_replicas} ranks would give them different numbers of batches. "
@@ -140,10 +107,16 @@ class EpochPlan:
             self._check_training()
         else:
             self._check_evaluation()
+        if self._largest_epoch < 0:
+            raise ConfigError(
+                f"An epoch of {self.num_own_slots:,} examples has sample keys that do not fit into 64 bits: its order "
+                f"numbers {self.num_examples:,} examples, and begins too many passes. Use a smaller epoch_size."
+            )
 
     def _check_training(self) -> None:
-        if self.num_selected == 0:
-            what = "split" if self.subset is None else "subset"
+        if self.order.num_slots == 0:
+            who = self.order.promise().who
+            what = "subset" if who.endswith("subset") else "split"
             raise ConfigError(f"The {what} holds no examples: there is nothing to train on.")
         if self.remainder is Remainder.DROP and self.num_own_slots < self.global_batch_size:
             raise ConfigError(
@@ -152,38 +125,12 @@ class EpochPlan:
                 f"batch_size {self.batch_size}). Use remainder='wrap' or a smaller batch_size."
             )
 
-    def _check_row(self, row: MixtureOrder | WeightedOrder) -> None:
-        if not self.is_training:
-            raise ConfigError(
-                "Evaluation by weights would leave examples out, or count them twice. Leave out the weights: every "
-                "example then comes exactly once."
-            )
-        for name in ("subset", "epoch_size"):
-            if getattr(self, name) is not None:
-                raise ConfigError(f"{name}={getattr(self, name)} beside weights: their order has its own.")
-        if row is self.draws and not self.shuffle:
-            raise ConfigError(
-                "shuffle=False beside weights of examples, which are drawn at random. Leave shuffle out, or choose "
-                "examples with subset()."
-            )
-        of_row = row.num_examples, row.seed, row.shuffle, None
-        if of_row != (self.num_examples, self.seed, self.shuffle, self.blocks):
-            raise ConfigError(
-                f"The order by weights has (num_examples, seed, shuffle, blocks) = {of_row}, and the plan "
-                f"{(self.num_examples, self.seed, self.shuffle, self.blocks)}: they must be the same."
-            )
-        if self.first_example + self.num_batches * self.global_batch_size > self._num_keyed:
-            raise ConfigError(
-                f"An epoch of {self.num_own_slots:,} examples has sample keys that do not fit into 64 bits: its "
-                f"members hold {self.num_examples:,} examples together, and a small one begins too many passes. Use a "
-                f"smaller epoch_size."
-            )
-
     def _check_evaluation(self) -> None:
-        if self.epoch_size is not None:
+        promised = self.order.promise()
+        if promised.remedy:
             raise ConfigError(
-                f"epoch_size={self.epoch_size} in evaluation would leave examples out, or count them twice. Leave it "
-                f"out, or evaluate a subset."
+                f"Evaluation needs each example exactly once, and in this order {promised.who} comes "
+                f"{promised.often}. {promised.remedy}"
             )
         if self.num_passes > 1:
             raise ConfigError(f"repeats={self.repeats} in evaluation would count every example {self.repeats} times.")
@@ -198,46 +145,29 @@ class EpochPlan:
         return Remainder.PAD if world.num_replicas > 1 else Remainder.KEEP
 
     @property
+    def num_examples(self) -> int:
+        """N: examples are numbers in 0..N-1."""
+        return self.order.num_examples
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, and of the random numbers of examples."""
+        return self.order.seed
+
+    @property
     def num_passes(self) -> int:
-        """Passes over the examples in one epoch, k >= 1."""
+        """How many times an epoch is as long as that of the order, k >= 1."""
         return max(1, self.repeats)
-
-    @property
-    def num_selected(self) -> int:
-        """Examples of one pass: N, or those of the subset."""
-        return self.num_examples if self.subset is None else len(self.subset)
-
-    @property
-    def pass_size(self) -> int:
-        """Slots of one of the k repeats of an epoch: one pass over the examples, or E of the endless row."""
-        if self.row is not None:
-            return self.row.epoch_size
-        return self.num_selected if self.epoch_size is None else self.epoch_size
-
-    @property
-    def row(self) -> MixtureOrder | WeightedOrder | None:
-        """The endless row of slots that weights make; None: there are none."""
-        return self.mixture if self.mixture is not None else self.draws
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether an epoch is a part of an endless row, so that passes do not end where epochs do."""
-        return self.row is not None or self.epoch_size is not None
-
-    @property
-    def num_groups(self) -> int:
-        """Groups of blocks that the slots take from in turn; 1: there are none."""
-        return self.blocks.groups if self.blocks is not None and self.shuffle else 1
 
     @property
     def has_equal_groups(self) -> bool:
         """Whether every global batch has equal shares of the groups, so that it is ordered by them."""
-        return self.global_batch_size % self.num_groups == 0
+        return self.global_batch_size % self.order.num_groups == 0
 
     @property
     def num_own_slots(self) -> int:
-        """Slots of the epoch's own examples, k * N (of an endless row k * E); the fill comes behind them."""
-        return self.pass_size * self.num_passes
+        """Slots of the epoch's own examples, k * num_slots; the fill comes behind them."""
+        return self.order.num_slots * self.num_passes
 
     @property
     def global_batch_size(self) -> int:
@@ -247,8 +177,7 @@ class EpochPlan:
     @property
     def num_batches(self) -> int:
         """Batches of an epoch (from `first_example` on), the same on every rank."""
-        whole, rest = divmod(self.num_own_slots - self.first_example, self.global_batch_size)
-        return whole + (1 if rest and self.remainder is not Remainder.DROP else 0)
+        return count_batches(self.num_own_slots - self.first_example, self.global_batch_size, self.remainder)
 
     @property
     def num_samples(self) -> int:
@@ -263,18 +192,24 @@ class EpochPlan:
         return min(self.num_own_slots - self.first_example, self.num_batches * self.global_batch_size)
 
     @property
-    def last_epoch(self) -> int:
-        """The last epoch, <= 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
-        num_slots = self.first_example + self.num_batches * self.global_batch_size
-        most = (self._num_keyed - num_slots) // max(1, self.num_own_slots)
-        return max(0, min(MOST_EPOCHS, most))
+    def num_slots_in_order(self) -> int:
+        """Slots, from `first_example` on, that lie in the order's row: padding is behind them."""
+        is_cut = self.remainder in (Remainder.KEEP, Remainder.PAD)
+        return self.num_valid if is_cut else self.num_batches * self.global_batch_size
 
     @property
-    def _num_keyed(self) -> int:
-        """Slots whose sample keys fit into int64."""
-        if self.row is not None:
-            return self.row.num_keyed
-        return LARGEST_KEY if self.subset is None else LARGEST_KEY // max(1, self.num_examples) * self.num_selected
+    def last_epoch(self) -> int:
+        """The last epoch, < 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
+        return max(0, self._largest_epoch)
+
+    @property
+    def _largest_epoch(self) -> int:
+        """As `last_epoch`; -1: not even epoch 0."""
+        num_slots = self.first_example + self.num_slots_in_order
+        num_touched = -(
+            -num_slots // max(1, self.order.num_slots)
+        )  # Epochs of the order that one of ours reaches into.
+        return (self.order.largest_epoch + 1 - num_touched) // self.num_passes
 
     def check_epoch(self, epoch: object) -> int:
         """Returns an epoch as an int.
@@ -328,111 +263,26 @@ class EpochPlan:
             ConfigError: there is no such epoch.
         """
         epoch = self.check_epoch(epoch)
-        if self.num_groups > 1:
+        if self.order.num_groups > 1:
             slots = self.batch_groups(epoch).before(slots)
         slots = slots + self.first_example
-        passes, positions = np.divmod(slots, self.pass_size)
         valid = np.ones(slots.shape, np.bool_)
         if self.remainder is Remainder.PAD:
             valid = slots < self.num_own_slots
-            passes = np.minimum(passes, self.num_passes - 1)
-        passes += epoch * self.num_passes
-        if self.row is not None:
-            found = self.row.at(passes * self.pass_size + positions)
-            return PlannedBatch(found.index, found.pass_number, valid)
-        if self.epoch_size is not None:
-            passes, positions = np.divmod(passes * self.epoch_size + positions, self.num_selected)
-        examples = self._examples_at(passes, positions)
-        return PlannedBatch(examples if self.subset is None else self.subset.numbers[examples], passes, valid)
+            slots = np.where(valid, slots, self.num_own_slots - self.order.num_slots + slots % self.order.num_slots)
+        pass_number, index = self.order.at(epoch * self.num_own_slots + slots)
+        return PlannedBatch(index, pass_number, valid)
 
     def batch_groups(self, epoch: int) -> BatchGroups:
         """Returns how the global batches of an epoch are ordered by the groups of blocks."""
-        num_slots = self.num_batches * self.global_batch_size if self.has_equal_groups else 0
-        if num_slots and self.remainder in (Remainder.KEEP, Remainder.PAD):
-            num_slots = self.num_valid // self.global_batch_size * self.global_batch_size
-        first_group = (epoch * self.num_own_slots + self.first_example) % self.num_groups
-        return BatchGroups(self.global_batch_size, self.num_groups, first_group, num_slots)
-
-    def _examples_at(self, passes: Int64Array, positions: Int64Array) -> Int64Array:
-        """Returns which of the examples of a pass stand at positions in passes."""
-        if not self.shuffle:
-            return positions
-        examples = np.empty_like(positions)
-        for number in unique(passes).values.tolist():
-            here = passes == number
-            examples[here] = self._order_at(positions[here], number)
-        return examples
-
-    def _order_at(self, positions: Int64Array, pass_number: int) -> Int64Array:
-        if self.blocks is None:
-            return order_at(positions, self.num_selected, self.seed, pass_number)
-        return block_order_at(positions, self.num_selected, self.seed, pass_number, self.blocks)
+        num_slots = self.num_slots_in_order // self.global_batch_size * self.global_batch_size
+        first_group = (epoch * self.num_own_slots + self.first_example) % self.order.num_groups
+        return BatchGroups(
+            self.global_batch_size, self.order.num_groups, first_group, num_slots if self.has_equal_groups else 0
+        )
 
 
-def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
-    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch."""
-    numbers = plan.worker_batches(start_batch)
-    slots = len(numbers) * plan.batch_size
-    if not numbers or numbers[-1] != plan.num_batches - 1:
-        return slots, 0
-    first_of_last = numbers[-1] * plan.global_batch_size + plan.world.rank * plan.batch_size
-    fill = plan.batch_size - min(max(plan.num_valid - first_of_last, 0), plan.batch_size)
-    return slots - fill, 0 if plan.remainder is Remainder.KEEP else fill
-
-
-@dataclass(frozen=True)
-class WorkerOrder:
-    """What one worker of one rank delivers of an epoch, from a batch on, in order of delivery.
-
-    It is arithmetic: nothing is listed before it is asked for, whatever the size of the dataset.
-
-    Attributes:
-        plan: the epoch plan; its world names the worker.
-        epoch: which epoch, >= 0.
-        start_batch: the rank's batch at which this iteration of the epoch begins, 0 <= start_batch <= num_batches.
-    """
-
-    plan: EpochPlan
-    epoch: int
-    start_batch: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epoch", check_integer("epoch", self.epoch, 0))
-        self.plan.worker_batches(self.start_batch)
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of the rank's batches that this worker delivers."""
-        return self.plan.worker_batches(self.start_batch)
-
-    def __len__(self) -> int:
-        """Examples that this worker delivers; wrapped and padded ones count."""
-        return sum(pipeline_counts(self.plan, self.start_batch))
-
-    @property
-    def num_valid(self) -> int:
-        """The number of leading examples that are not padding."""
-        num_own, num_fill = pipeline_counts(self.plan, self.start_batch)
-        return num_own if self.plan.remainder is Remainder.PAD else num_own + num_fill
-
-    def sample_keys(self, start: int, stop: int) -> Int64Array:
-        """Returns the sample keys at positions start..stop-1 of this worker's deliveries.
-
-        Returns:
-            int64 [stop - start]: `pass_number * num_examples + index`.
-        """
-        planned = self.planned(start, stop)
-        return planned.pass_number * self.plan.num_examples + planned.index
-
-    def planned(self, start: int, stop: int) -> PlannedBatch:
-        """Returns the examples at the same positions, the pass of each, and whether it is valid."""
-        if not 0 <= start <= stop <= len(self):
-            raise ConfigError(
-                f"WorkerOrder: positions {start}:{stop} must lie within 0..{len(self)}, the examples that worker "
-                f"{self.plan.world.worker} of rank {self.plan.world.rank} delivers from batch {self.start_batch} on."
-            )
-        numbers, batch_size = self.numbers, self.plan.batch_size
-        own, offsets = np.divmod(np.arange(start, stop, dtype=np.int64), batch_size)
-        first = self.plan.world.rank * batch_size
-        slots = (numbers.start + own * numbers.step) * self.plan.global_batch_size + first + offsets
-        return self.plan.at_slots(self.epoch, slots)
+def count_batches(num_slots: int, global_batch_size: int, remainder: Remainder) -> int:
+    """Returns the batches of an epoch of so many slots, the same on every rank."""
+    whole, rest = divmod(num_slots, global_batch_size)
+    return whole + (1 if rest and remainder is not Remainder.DROP else 0)

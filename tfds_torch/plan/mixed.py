@@ -21,12 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.order import LARGEST_KEY, Int64Array, ShuffledPass, order_at, orders_at, unique
-from tfds_torch.plan.passes import BlockShuffle, block_order_at
+from tfds_torch.plan.order import (
+    LARGEST_KEY,
+    MOST_SLOTS,
+    Int64Array,
+    Order,
+    Promise,
+    ShuffledPass,
+    order_at,
+    orders_at,
+    unique,
+)
+from tfds_torch.plan.passes import BlockRow, BlockShuffle, identity_of_blocks
 from tfds_torch.plan.subset import Subset
-from tfds_torch.plan.weights import MOST_SLOTS, Segment
+from tfds_torch.plan.weights import Segment
 from tfds_torch.runtime.arguments import check_choice, check_integer
 from tfds_torch.runtime.cached_property import cached_property
+from tfds_torch.runtime.identity import Identity
 from tfds_torch.runtime.printable import quoted
 
 STOPS = ("first_exhausted", "all_exhausted")
@@ -34,39 +45,25 @@ STOPS = ("first_exhausted", "all_exhausted")
 
 
 @dataclass(frozen=True)
-class MixtureMember:
+class Member:
     """One dataset of a mixture.
 
     Attributes:
         name: its name, unique in the mixture.
-        num_examples: of one pass, >= 1.
+        n: examples of its split, >= 1.
         blocks: where its passes are shuffled in blocks, the sizes of these; None: single examples are.
-        subset: where a pass has some examples of a split only, which; None: all of the split.
-        num_stored: examples of that split; None: `num_examples`.
+        subset: the examples of a pass; None: all of the split.
     """
 
     name: str
-    num_examples: int
+    n: int
     blocks: BlockShuffle | None = None
     subset: Subset | None = None
-    num_stored: int | None = None
 
-
-@dataclass(frozen=True)
-class MixtureSlots:
-    """What lies in n slots.
-
-    Attributes:
-        member: int64 [n], the number of the member.
-        pass_number: int64 [n], which pass over that member, from 0 on.
-        example: int64 [n], which of the member's examples, in its split.
-        index: int64 [n], the same, counted over all members' splits in their order.
-    """
-
-    member: Int64Array
-    pass_number: Int64Array
-    example: Int64Array
-    index: Int64Array
+    @property
+    def pass_size(self) -> int:
+        """Examples of a pass."""
+        return self.n if self.subset is None else len(self.subset)
 
 
 class PeriodTable(NamedTuple):
@@ -121,10 +118,11 @@ def make_table(counts: tuple[int, ...], seed: int) -> PeriodTable:
 
 
 @dataclass(frozen=True)
-class MixtureOrder:
-    """The row of a mixture's slots, and how many of them an epoch has: epoch e is slots [e E, (e + 1) E).
+class Mixed(Order):
+    """Several datasets by weights: one row, in which every member goes through passes of its own.
 
-    It is a plain value: tables are made where the first slot is looked up, once in a process.
+    It is a plain value: tables are made where the first slot is looked up, once in a process. Examples are numbered
+    over all members' splits, one after the other.
 
     Attributes:
         members: the datasets, at least one.
@@ -132,20 +130,22 @@ class MixtureOrder:
         epoch_size: E, slots of an epoch, >= 1.
         seed: of the orders of all passes, and of members whose deadlines are equal.
         shuffle: whether every pass has an order of its own, or that of the dataset.
-        num_shared: where all members are parts of one split, subsets of it, its examples; None: each member is of a
-            split of its own, and `index` counts over these.
+        n: where all members are subsets of one split, its examples, by which they are numbered then; None: each member
+            is of a split of its own.
+        subset: with `n`, the examples that the members have together; None: all of the split.
 
     Raises:
         ConfigError: there is no member, one is empty or has groups of blocks, or two have one name; or values out of
             range.
     """
 
-    members: tuple[MixtureMember, ...]
+    members: tuple[Member, ...]
     segments: tuple[Segment, ...]
     epoch_size: int
     seed: int = 42
     shuffle: bool = True
-    num_shared: int | None = None
+    n: int | None = None
+    subset: Subset | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
@@ -153,30 +153,97 @@ class MixtureOrder:
         check_members(self.members)
 
     @property
-    def num_examples(self) -> int:
-        """Examples of all members' splits together: what `index` counts."""
+    def num_examples(self) -> int:  # noqa: D102
         return int(self.offsets[-1])
+
+    @property
+    def selected(self) -> Subset | None:  # noqa: D102
+        return self.subset
+
+    @property
+    def num_slots(self) -> int:  # noqa: D102
+        return self.epoch_size
+
+    @property
+    def is_endless(self) -> bool:  # noqa: D102
+        return True
+
+    @property
+    def whose(self) -> str:
+        """Whose the passes are: "member", or "class" where one split is balanced."""
+        return "member" if self.n is None else "class"
 
     @cached_property
     def offsets(self) -> Int64Array:
         """int64 [M + 1]: where each member's split begins, counted over all members; at the end, their number."""
-        if self.num_shared is not None:
-            return np.array([*[0] * len(self.members), self.num_shared], np.int64)
-        stored = [one.num_examples if one.num_stored is None else one.num_stored for one in self.members]
-        return np.cumsum([0, *stored], dtype=np.int64)
+        if self.n is not None:
+            return np.array([*[0] * len(self.members), self.n], np.int64)
+        return np.cumsum([0, *(member.n for member in self.members)], dtype=np.int64)
 
     # From slots to examples
 
-    def at(self, slots: Int64Array) -> MixtureSlots:
-        """Returns what lies in any slots, int64 [n], each in 0..2**62-1; in O(n), wherever they are."""
-        member, position = self._positions(slots)
+    def at(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the pass over its member, and the example, in any slots, int64 [n] each; as `Order.at`."""
+        member, position = self.deal(slots)
         sizes = self._sizes[member]
         pass_number = (position.view(np.uint64) // sizes.view(np.uint64)).view(np.int64)
         example = position - pass_number * sizes
         if self.shuffle:
             example = self._shuffled(member, pass_number, example)
-        example = self._in_split(member, example)
-        return MixtureSlots(member, pass_number, example, self.offsets[member] + example)
+        return pass_number, self.offsets[member] + self._in_split(member, example)
+
+    def deal(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the member of each slot, and its number among all of that member's slots, int64 [n] each."""
+        numbers = np.searchsorted(self._starts, slots, side="right") - 1
+        first, last = int(numbers.min(initial=len(self.segments) - 1)), int(numbers.max(initial=0))
+        if first >= last:
+            return self._positions_in(last, slots)
+        member, position = np.empty_like(slots), np.empty_like(slots)
+        for number in unique(numbers).values.tolist():
+            here = numbers == number
+            member[here], position[here] = self._positions_in(number, slots[here])
+        return member, position
+
+    def identity(self) -> Identity:  # noqa: D102
+        return {
+            "kind": "mixed",
+            "num_examples": self.num_examples,
+            "num_slots": self.epoch_size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "weights": [[one.start, *one.counts] for one in self.segments],
+            "members": [
+                {
+                    "name": one.name,
+                    "num_examples": one.n,
+                    **identity_of_blocks(one.blocks if self.shuffle else None),
+                    "subset": None if one.subset is None else one.subset.digest,
+                }
+                for one in self.members
+            ],
+        }
+
+    def passes_from(self, slot: int, examples: Int64Array) -> Int64Array:  # noqa: D102
+        found: Int64Array = (self.counts(slot) // self._sizes)[self.members_of(examples)]
+        return found
+
+    def promise(self) -> Promise:  # noqa: D102
+        return Promise(
+            who="every example",
+            often=f"once in each pass of its {self.whose}",
+            pass_size=self.num_examples,
+            remedy="Leave out the weights: every example then comes exactly once.",
+            count=self._count,
+        )
+
+    def _count(self, num_slots: int) -> tuple[Int64Array, Int64Array]:
+        least, most = np.zeros(self.num_examples, np.int64), np.zeros(self.num_examples, np.int64)
+        for count, first, one in zip(
+            self.counts(num_slots).tolist(), self.offsets.tolist(), self.members, strict=False
+        ):
+            here = slice(first, first + one.n) if one.subset is None else first + one.subset.numbers
+            least[here], most[here] = count // one.pass_size, -(-count // one.pass_size)
+        return least, most
 
     def counts(self, num_slots: int) -> Int64Array:
         """Returns how many of the first n slots each member has, int64 [M].
@@ -216,7 +283,7 @@ class MixtureOrder:
         for number, member in enumerate(self.members):
             before = 0  # An upper bound, for which no table is needed.
             for segment, stop in zip(self.segments, [*(one.start for one in self.segments[1:]), None], strict=True):
-                left, count = most_passes * member.num_examples - before, segment.counts[number]
+                left, count = most_passes * member.pass_size - before, segment.counts[number]
                 if count and (stop is None or left * segment.period // count <= stop - segment.start):
                     found = min(found, max(0, segment.start + (left - 1) * segment.period // count))
                     break
@@ -225,7 +292,7 @@ class MixtureOrder:
 
     def members_of(self, index: Int64Array) -> Int64Array:
         """Returns the members of examples, int64 [n], by their `index`; of one that no member has, -1."""
-        if self.num_shared is None:
+        if self.n is None:
             found: Int64Array = np.searchsorted(self.offsets, index, side="right") - 1
             return found
         found = np.full(len(index), -1, np.int64)
@@ -238,7 +305,7 @@ class MixtureOrder:
 
     @cached_property
     def _sizes(self) -> Int64Array:
-        return np.array([member.num_examples for member in self.members], np.int64)
+        return np.array([member.pass_size for member in self.members], np.int64)
 
     @cached_property
     def _starts(self) -> Int64Array:
@@ -270,18 +337,6 @@ class MixtureOrder:
     def _table(self, number: int) -> PeriodTable:
         return make_table(self.segments[number].counts, self.seed)
 
-    def _positions(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns the member of each slot, and its number among all of that member's slots."""
-        numbers = np.searchsorted(self._starts, slots, side="right") - 1
-        first, last = int(numbers.min(initial=len(self.segments) - 1)), int(numbers.max(initial=0))
-        if first >= last:
-            return self._positions_in(last, slots)
-        member, position = np.empty_like(slots), np.empty_like(slots)
-        for number in unique(numbers).values.tolist():
-            here = numbers == number
-            member[here], position[here] = self._positions_in(number, slots[here])
-        return member, position
-
     def _positions_in(self, number: int, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
         segment, table = self.segments[number], self._table(number)
         from_start: Int64Array = slots - segment.start
@@ -294,7 +349,7 @@ class MixtureOrder:
 
     def _end_of_pass(self, number: int) -> int | None:
         """Returns the slot behind the last one of a member's first pass; None: it never ends."""
-        last = self.members[number].num_examples - 1  # Its position among the member's slots.
+        last = self.members[number].pass_size - 1  # Its position among the member's slots.
         for at, segment in enumerate(self.segments):
             count = segment.counts[number]
             if not count:
@@ -330,22 +385,23 @@ class MixtureOrder:
         """Returns the examples at positions of the shuffled passes of members."""
         which, members, passes = _distinct_pairs(member, pass_number, len(self.members))
         orders = [
-            ShuffledPass(self.members[number].num_examples, self._seeds[number], one)
+            ShuffledPass(self.members[number].pass_size, self._seeds[number], one)
             for number, one in zip(members, passes, strict=True)
         ]
         blocks = [self.members[number].blocks for number in members]
         if not any(blocks):
             return orders_at(position, which, orders)
         example, in_blocks = np.empty_like(position), np.array([one is not None for one in blocks])
-        for number in np.flatnonzero(in_blocks).tolist():
-            here = which == number
-            example[here] = block_order_at(position[here], *orders[number], blocks[number])  # type: ignore[arg-type]
+        for number, sizes in enumerate(blocks):
+            if sizes is not None:
+                here = which == number
+                example[here] = BlockRow(orders[number], sizes).examples_at(position[here])
         others = ~in_blocks[which]
         example[others] = orders_at(position[others], which[others], orders)
         return example
 
 
-def check_members(members: tuple[MixtureMember, ...]) -> None:
+def check_members(members: tuple[Member, ...]) -> None:
     """Raises ConfigError where there is no member, one is empty or has groups of blocks, or two have one name."""
     if not members:
         raise ConfigError("A mixture needs members: it has none.")
@@ -353,7 +409,7 @@ def check_members(members: tuple[MixtureMember, ...]) -> None:
     for number, member in enumerate(members):
         if member.name in names[:number]:
             raise ConfigError(f"Two members of the mixture are called {quoted(member.name)}: give each its own name.")
-        if member.num_examples < 1:
+        if member.pass_size < 1:
             raise ConfigError(f"The member {quoted(member.name)} of the mixture holds no examples: leave it out.")
         if member.blocks is not None and member.blocks.groups > 1:
             refuse_groups(f"The member {quoted(member.name)} of the mixture", member.blocks.groups)

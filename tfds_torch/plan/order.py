@@ -1,6 +1,8 @@
-"""The order of an epoch, and the random numbers of its examples: both come out of one keyed hash.
+"""What an order is; the shuffled order of a pass, and the random numbers of its examples, out of one keyed hash.
 
-The order is a stateless permutation: position -> example, in O(slice) time and memory.
+An order is a value: an endless row of slots, each with an example in a pass. `Passes`, `Mixed` and `Drawn` are orders.
+
+The order of a pass is a stateless permutation: position -> example, in O(slice) time and memory.
 
 Construction. Numbers 0..N-1 are written as pairs (left, right) of Z_a x Z_b with a = ceil(sqrt(N)), b = ceil(N / a),
 and sent through a Feistel network with modular addition (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
@@ -19,24 +21,148 @@ a wrapped copy belongs to the next pass and so gets others.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.subset import Int64Array as Int64Array
+from tfds_torch.plan.subset import Subset
+from tfds_torch.runtime.identity import Identity
 
-Int64Array = NDArray[np.int64]
+if TYPE_CHECKING:
+    from tfds_torch.plan.deal import WorkerOrder
+
 UInt64Array = NDArray[np.uint64]
 Keys = TypeVar("Keys", int, Int64Array)
 
 LARGEST_KEY = 2**63 - 1
 """The largest sample key that int64 holds."""
 
+MOST_SLOTS = 2**62
+"""Slots of a row, and epochs, at most: later ones have no number."""
+
+ExampleRanges = tuple[Int64Array, Int64Array]
+"""Neighbouring examples that are read together: the first of each range, int64 [n], and the one behind its last."""
+
+_SLOTS_AT_ONCE = 8192  # Of orders without blocks of their own: so many are looked up at a time, to be read ahead.
+
 _NUM_ROUNDS = 8
 _LARGEST_SORTED = 4096
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What an order promises of an epoch, for those who count what came.
+
+    Attributes:
+        who: of whom: "every example", "every example of the subset".
+        often: how often each comes: "once", "once in each pass of its member".
+        pass_size: examples of one pass.
+        remedy: what to do where each example must come exactly once, as in evaluation; empty: that is the promise.
+        count: n -> how often each example comes in the first n slots of the row, at least and at most: two int64
+            [num_examples].
+    """
+
+    who: str
+    often: str
+    pass_size: int
+    remedy: str
+    count: Callable[[int], tuple[Int64Array, Int64Array]]
+
+
+class Order(ABC):
+    """An endless row of slots: which example is in each, and of which pass. A frozen value that can be pickled.
+
+    An epoch has the next `num_slots` of them, or k times as many with `repeats=k`; what fills its last global batch are
+    the slots behind them. A pass numbers the times that an example comes: (pass, example) is never there twice.
+
+    Attributes:
+        seed: of the order and of the random numbers of examples, >= 0.
+        shuffle: whether another epoch has another order.
+    """
+
+    seed: int
+    shuffle: bool
+
+    @property
+    @abstractmethod
+    def num_examples(self) -> int:
+        """N. Examples are numbers in 0..N-1."""
+
+    @property
+    @abstractmethod
+    def num_slots(self) -> int:
+        """Slots of an epoch without repeats."""
+
+    @abstractmethod
+    def at(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the passes and the examples in any slots, int64 [n] each, in time and memory O(n).
+
+        Args:
+            slots: int64 [n], each in 0..2**62-1.
+        """
+
+    @abstractmethod
+    def identity(self) -> Identity:
+        """Return plain JSON values by name: equal ones mean the same row, in epochs of the same size."""
+
+    @abstractmethod
+    def promise(self) -> Promise:
+        """Return what "once" means here."""
+
+    @property
+    def selected(self) -> Subset | None:
+        """The examples that the row has; None: all N."""
+        return None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether passes do not end where epochs do."""
+        return False
+
+    @property
+    def num_groups(self) -> int:
+        """Groups that slots take from in turn, so that a global batch can have equal shares of them; 1: none."""
+        return 1
+
+    @property
+    def num_keyed(self) -> int:
+        """Slots from 0 on whose sample keys, `pass * num_examples + example`, fit into int64."""
+        return LARGEST_KEY // max(1, self.num_examples) * self.promise().pass_size
+
+    @property
+    def largest_epoch(self) -> int:
+        """The last epoch, without repeats, whose sample keys fit into int64; -1: not even those of epoch 0 do."""
+        return min(self.num_keyed // max(1, self.num_slots), MOST_SLOTS) - 1
+
+    def passes_from(self, slot: int, examples: Int64Array) -> Int64Array:
+        """Return the pass of each example, int64 [n], that is under way at a slot."""
+        return np.full(len(examples), slot // max(1, self.promise().pass_size), np.int64)
+
+    def windows(self, batches: "WorkerOrder", block_records: int) -> Iterator[ExampleRanges]:
+        """Yield what is read together, ahead: the blocks that the next batches need, in the order of first use.
+
+        A block may come again in a later window. What nobody here needs is left out.
+
+        Args:
+            batches: those of one place in the world, from one of an epoch on.
+            block_records: neighbouring examples that files are best read in.
+        """
+        return self._runs(batches, block_records, 0)
+
+    def _runs(self, batches: "WorkerOrder", block_records: int, start: int) -> Iterator[ExampleRanges]:
+        """Yield the blocks of a worker's examples from position `start` on, 8,192 examples at a time."""
+        for first in range(start, len(batches), _SLOTS_AT_ONCE):
+            index = batches.planned(first, min(first + _SLOTS_AT_ONCE, len(batches))).index
+            blocks = unique(index // block_records)
+            starts = blocks.values[np.argsort(blocks.first)] * block_records
+            yield starts, np.minimum(starts + block_records, self.num_examples)
 
 
 def epoch_order(num_examples: int, seed: int, pass_number: int, start: int = 0, stop: int | None = None) -> Int64Array:

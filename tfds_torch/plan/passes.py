@@ -1,7 +1,8 @@
-"""The block order of a pass: blocks of neighbouring examples are shuffled, and examples within windows of blocks.
+"""Passes: each has every example once, in an order of its own: shuffled one by one or in blocks, or as stored.
 
-The blocks stand in a *row*, in a shuffled order of their own: whole blocks, and the short one (if any) somewhere
-between. A *place* is a number of that row, a *position* one of the pass. Windows are cut from the row.
+In a block order, blocks of neighbouring examples are shuffled, and examples within windows of blocks. The blocks stand
+in a *row*, in a shuffled order of their own: whole blocks, and the short one (if any) somewhere between. A *place* is a
+number of that row, a *position* one of the pass. Windows are cut from the row.
 
 With L groups, the row is cut into L parts of equal length, give or take one example, at examples and not at blocks.
 Each part is a group, with windows of its own, and the positions of the pass take from the groups in turn: position q
@@ -15,14 +16,182 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tfds_torch.plan.order import Int64Array, check_key, permute
+from tfds_torch.errors import ConfigError
+from tfds_torch.plan.order import (
+    MOST_SLOTS,
+    ExampleRanges,
+    Int64Array,
+    Order,
+    Promise,
+    ShuffledPass,
+    order_at,
+    permute,
+    unique,
+)
+from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.runtime.identity import Identity
+from tfds_torch.runtime.printable import quoted
+
+if TYPE_CHECKING:
+    from tfds_torch.plan.deal import WorkerOrder
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
+class Passes(Order):
+    """Passes over a dataset, one after the other: each has every example, or every one of a subset, once.
+
+    Attributes:
+        n: examples of the dataset.
+        seed: what the shuffled orders depend on.
+        shuffle: whether every pass has an order of its own, or that of the dataset.
+        blocks: where whole blocks are shuffled, the sizes of these; None: single examples are.
+        subset: the examples of a pass; None: all N.
+        epoch_size: E: an epoch is the next E examples of the passes, whose ends do not matter; None: it is one pass.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    n: int
+    seed: int = 42
+    shuffle: bool = True
+    blocks: "BlockShuffle | None" = None
+    subset: Subset | None = None
+    epoch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", check_integer("num_examples", self.n, 0, MOST_SLOTS))
+        object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
+        if self.epoch_size is not None:
+            object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
+        if not isinstance(self.blocks, BlockShuffle | None):
+            raise ConfigError(f"blocks={quoted(self.blocks)} must be a BlockShuffle or None.")
+
+    @property
+    def num_examples(self) -> int:  # noqa: D102
+        return self.n
+
+    @property
+    def pass_size(self) -> int:
+        """Examples of a pass."""
+        return self.n if self.subset is None else len(self.subset)
+
+    @property
+    def selected(self) -> Subset | None:  # noqa: D102
+        return self.subset
+
+    @property
+    def num_slots(self) -> int:  # noqa: D102
+        return self.pass_size if self.epoch_size is None else self.epoch_size
+
+    @property
+    def is_endless(self) -> bool:  # noqa: D102
+        return self.epoch_size is not None
+
+    @property
+    def num_groups(self) -> int:  # noqa: D102
+        return self.blocks.groups if self.blocks is not None and self.shuffle else 1
+
+    def at(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:  # noqa: D102
+        pass_number, position = np.divmod(slots, self.pass_size)
+        example = self.shuffled(pass_number, position) if self.shuffle else position
+        return pass_number, example if self.subset is None else self.subset.numbers[example]
+
+    def shuffled(self, pass_number: Int64Array, position: Int64Array) -> Int64Array:
+        """Return which of the examples of a pass stand at positions of shuffled passes, int64 [n] all of them."""
+        example = np.empty_like(position)
+        for number in unique(pass_number).values.tolist():
+            here = pass_number == number
+            if self.blocks is None:
+                example[here] = order_at(position[here], self.pass_size, self.seed, number)
+            else:
+                example[here] = self._row(number).examples_at(position[here])
+        return example
+
+    def _row(self, pass_number: int) -> "BlockRow":
+        assert self.blocks is not None  # noqa: S101 (asked for where there are blocks)
+        return BlockRow(ShuffledPass(self.pass_size, self.seed, pass_number), self.blocks)
+
+    def identity(self) -> Identity:  # noqa: D102
+        return {
+            "kind": "passes",
+            "num_examples": self.n,
+            "num_slots": self.num_slots,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            **identity_of_blocks(self.blocks if self.shuffle else None),
+            "subset": None if self.subset is None else self.subset.digest,
+        }
+
+    def promise(self) -> Promise:  # noqa: D102
+        return Promise(
+            who="every example" if self.subset is None else "every example of the subset",
+            often="once" if self.epoch_size is None else "once in each pass",
+            pass_size=self.pass_size,
+            remedy=f"Leave out epoch_size={self.epoch_size}, or choose a subset." if self.is_endless else "",
+            count=self.count,
+        )
+
+    def count(self, num_slots: int) -> tuple[Int64Array, Int64Array]:
+        """Return how often each example comes in the first n slots, at least and at most: two int64 [n]."""
+        least, most = np.zeros(self.n, np.int64), np.zeros(self.n, np.int64)
+        here = slice(None) if self.subset is None else self.subset.numbers
+        least[here], most[here] = num_slots // max(1, self.pass_size), -(-num_slots // max(1, self.pass_size))
+        return least, most
+
+    def windows(self, batches: "WorkerOrder", block_records: int) -> Iterator[ExampleRanges]:
+        """Yield what is read together, as `Order.windows`; in a block order, the windows that are shuffled.
+
+        No block is then in two windows of a pass, but for those that are cut between two groups, of which each window
+        has its part. What fills a last global batch comes from windows of another pass, or of the same one again.
+        """
+        if self.blocks is None or not self.shuffle:
+            yield from super().windows(batches, block_records)
+            return
+        plan, groups = batches.plan, batches.plan.batch_groups(batches.epoch)
+        # Slot 0 of the plan is number `first` of the row.
+        first = batches.epoch * plan.num_own_slots + plan.first_example
+        start, stop = batches.start_batch * plan.global_batch_size, plan.num_slots_in_order
+        pass_number, position = divmod(first + start, max(1, self.pass_size))
+        while start < stop and pass_number * self.pass_size < first + stop:
+            pass_start, row = pass_number * self.pass_size - first, self._row(pass_number)
+            for positions in row.windows(position):
+                if pass_start + positions[0] >= stop:
+                    break
+                slots = groups.after(positions + pass_start)
+                is_read = (slots >= start) & (slots < stop)
+                is_read[is_read] = batches.reads(slots[is_read])
+                if is_read.any():
+                    examples = row.examples_at(positions)
+                    if self.subset is not None:
+                        examples = self.subset.numbers[examples]
+                    yield _ranges(examples // self.blocks.block_records, examples, slots, is_read)
+            pass_number, position = pass_number + 1, 0
+        yield from self._runs(batches, self.blocks.block_records, batches.num_valid)
+
+
+def _ranges(block: Int64Array, example: Int64Array, slot: Int64Array, is_read: NDArray[np.bool_]) -> ExampleRanges:
+    """Return what a window has of each block that is read, in the order of the first slot that is, int64 [n] all."""
+    blocks, limits = unique(block), np.iinfo(np.int64)
+    starts, first_slots = (np.full(len(blocks.values), limits.max) for _ in range(2))
+    stops = np.full(len(blocks.values), limits.min)
+    np.minimum.at(starts, blocks.inverse, example)
+    np.maximum.at(stops, blocks.inverse, example + 1)
+    np.minimum.at(first_slots, blocks.inverse[is_read], slot[is_read])
+    order = np.argsort(first_slots, kind="stable")[: np.count_nonzero(first_slots < limits.max)]
+    return starts[order], stops[order]
+
+
+# Blocks
+
+
+@dataclass(frozen=True)
 class BlockShuffle:
     """A coarser shuffle, for disks and networks where reads all over a file are expensive.
 
@@ -47,32 +216,27 @@ class BlockShuffle:
         for name in ("block_records", "window_blocks", "groups"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), 1))
 
-    def __repr__(self) -> str:
-        """Returns the sizes as an expression; that of one group stays as it was: fingerprints of mixtures hash it."""
-        groups = f", groups={self.groups}" if self.groups > 1 else ""
-        return f"BlockShuffle(block_records={self.block_records}, window_blocks={self.window_blocks}{groups})"
 
-
-def block_order_at(
-    positions: Int64Array, num_examples: int, seed: int, pass_number: int, blocks: BlockShuffle
-) -> Int64Array:
-    """Returns the examples at any positions of a pass's block order.
-
-    A permutation of 0..num_examples-1 like `order_at`'s, with its arguments, at the same cost: every window that a
-    position falls into adds one more set of keys (and, for windows of at most 4,096 examples, the hashes of that
-    window).
-    """
-    check_key(seed, pass_number)
-    if positions.size == 0:
-        return np.empty(0, np.int64)
-    return BlockRow(num_examples, blocks, seed, pass_number).examples_at(positions)
+def identity_of_blocks(blocks: BlockShuffle | None) -> Identity:
+    """Return the sizes of blocks by name, None of each where single examples are shuffled."""
+    return {
+        "block_records": None if blocks is None else blocks.block_records,
+        "window_blocks": None if blocks is None else blocks.window_blocks,
+        "block_groups": None if blocks is None else blocks.groups,
+    }
 
 
 class BlockRow:
-    """The row of shuffled blocks of a pass; its arguments are those of `block_order_at`."""
+    """The row of shuffled blocks of one pass.
 
-    def __init__(self, num_examples: int, blocks: BlockShuffle, seed: int, pass_number: int) -> None:
-        self._num_examples, self._block_records, self._groups = num_examples, blocks.block_records, blocks.groups
+    `examples_at` is a permutation of 0..num_examples-1 like that of `order_at`, at the same cost: every window that a
+    position falls into adds one more set of keys (and, for windows of at most 4,096 examples, the hashes of that
+    window).
+    """
+
+    def __init__(self, one: ShuffledPass, blocks: BlockShuffle) -> None:
+        num_examples, seed, pass_number = one
+        self._block_records, self._groups = blocks.block_records, blocks.groups
         self._window_blocks = max(1, blocks.window_blocks // blocks.groups)
         key = f"seed {seed}, pass {pass_number}, examples {num_examples}"
         self._key = f"block order 1: {key}, blocks of {blocks.block_records}"

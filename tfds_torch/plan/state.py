@@ -4,84 +4,70 @@ What torchdata's StatefulDataLoader saves of workers becomes a LoaderState here;
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.plan.cursor import Start
-from tfds_torch.plan.epoch import EpochPlan, Remainder
-from tfds_torch.plan.passes import BlockShuffle
-from tfds_torch.plan.state_fields import (
-    POSITION_FIELDS,
-    READ_MODES,
-    STATE_FIELDS,
-    STATE_VERSION,
-    check_kind,
-    checksum_of,
-    differences,
-    read_fields,
-    stateful_entry,
-    stateful_misfit,
-)
-from tfds_torch.plan.world import World
-from tfds_torch.runtime.arguments import check_choice, check_integer
-from tfds_torch.runtime.cached_property import cached_property
+from tfds_torch.plan.epoch import EpochPlan, Remainder, count_batches
+from tfds_torch.runtime.arguments import check_choice, check_integer, did_you_mean
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.printable import quoted
 
-_COMPARED = ("remainder", "global_batch_size", "batch_size", "num_replicas")  # May differ and fit all the same.
+STATE_VERSION = 3
+READ_MODES = ("index", "files", "examples")
+
+_LONGEST_VALUE = 400  # Characters of JSON: of longer values a state has digests.
+_OF_FINGERPRINT = ("dataset", "split", "kind", "num_examples", "subset", "weights", "members")
+
+_REMEDIES = {
+    "dataset": "Open the dataset and version of the state.",
+    "split": "Pass split={stored}.",
+    "fingerprint": "The files are not those that it was saved with: open the same ones (a dataset of your own with the "
+    "same version=, a decoded cache with the same max_resolution).",
+    "kind": "Choose examples as before: with the same subset(), balanced(), weighted() or mixture.",
+    "num_examples": "Open the dataset with the examples that it had.",
+    "num_slots": "Open the dataset with the examples, and the epoch_size, that it had.",
+    "subset": "Choose the same examples, in the same order.",
+    "weights": "Give the weights that it was saved with.",
+    "members": "Give the members that it was saved with, under the same names and in the same order.",
+    "block_records": "Pass ReadOptions(block_records={stored}).",
+    "window_blocks": "A window is shuffle_buffer // block_records blocks: choose them as before.",
+    "block_groups": "Pass ReadOptions(block_groups={stored}).",
+    **{name: f"Pass {name}={{stored}}." for name in ("shuffle", "seed", "is_training", "remainder", "repeats")},
+}
 
 
 @dataclass(frozen=True)
 class LoaderState:
-    """How far every rank has got in an epoch, and of which dataset, order and world.
+    """How far every rank has got in an epoch, and what must agree where it goes on.
 
     It holds plain values only (no path, no time), is the same on every rank, and fits in a few hundred bytes of JSON.
     Build it with `of`, or read it with `load`.
 
     Attributes:
         version: the version of this layout.
-        dataset: "name/config:version".
-        split: the split expression.
-        fingerprint: hash of the dataset's name, version, split and shard lengths.
-        num_examples: N, of one pass; of a mixture, its epoch_size.
-        read_mode: "index", "files" or "examples".
-        is_training, shuffle, seed, remainder: as in `EpochPlan`.
-        repeats: passes in one epoch, >= 1.
-        block_records, window_blocks: of a block shuffle, both None without one.
-        block_groups: groups of blocks, >= 2; None without them.
-        global_batch_size: G = num_replicas * batch_size.
-        batch_size: B, per rank.
-        num_replicas: R.
-        num_workers: W per rank, >= 1; None where it is not known or does not matter.
         epoch: which epoch, >= 0.
-        first_example: examples of this epoch that all ranks together had delivered before the global batch size was
-            changed to this one; 0 where it was not. Batches are counted from there on.
-        batches_delivered: batches that each rank has delivered since; all of them when the epoch is over.
+        examples: examples of this epoch that all ranks together have delivered; those that fill its last batch count.
+        batches: batches that each rank has delivered since the global batch was last changed within the epoch, or since
+            its beginning; all of them when the epoch is over.
+        global_batch: G = num_replicas * batch_size.
+        num_workers: W per rank, >= 1, of a stream; None where it is not known, or does not matter.
+        read_mode: "index", "files" or "examples".
+        agrees: what must be equal where the state goes on, by name: the dataset, its split and fingerprint, the order's
+            identity, repeats, is_training and remainder; of a stream, num_replicas and batch_size, too.
         checksum: 8 hexadecimal digits over all other fields.
     """
 
     version: int
-    dataset: str
-    split: str
-    fingerprint: str
-    num_examples: int
-    read_mode: str
-    is_training: bool
-    shuffle: bool
-    seed: int
-    repeats: int
-    remainder: str
-    block_records: int | None
-    window_blocks: int | None
-    block_groups: int | None
-    global_batch_size: int
-    batch_size: int
-    num_replicas: int
-    num_workers: int | None
     epoch: int
-    first_example: int
-    batches_delivered: int
+    examples: int
+    batches: int
+    global_batch: int
+    num_workers: int | None
+    read_mode: str
+    agrees: Mapping[str, Any]
     checksum: str = ""
 
     @classmethod
@@ -95,138 +81,95 @@ class LoaderState:
         read_mode: str,
         num_workers: int | None,
         epoch: int,
-        batches_delivered: int,
+        batches: int,
     ) -> "LoaderState":
-        """Returns the state of a loader; 0 workers count as 1, the rank that reads by itself.
+        """Return the state of a loader; 0 workers count as 1, the rank that reads by itself.
 
-        The plan says of which rest of the epoch, where it has a `first_example`; all else is as the attributes.
+        Args:
+            plan: of the epoch, or of the rest of it, where it has a `first_example`.
+            dataset: "name/config:version".
+            split: the split expression.
+            fingerprint: of the examples.
+            read_mode: "index", "files" or "examples".
+            num_workers: of the loader; None: unknown.
+            epoch: which one, >= 0.
+            batches: that each rank has delivered of the plan.
         """
         check_choice("read_mode", read_mode, READ_MODES)
-        blocks = plan.blocks if plan.shuffle else None
-        state = cls(
-            version=STATE_VERSION,
-            dataset=dataset,
-            split=split,
-            fingerprint=fingerprint,
-            num_examples=plan.pass_size,
-            read_mode=read_mode,
-            is_training=bool(plan.is_training),
-            shuffle=bool(plan.shuffle),
-            seed=plan.seed,
-            repeats=plan.num_passes,
-            remainder=plan.remainder.value,
-            block_records=blocks.block_records if blocks else None,
-            window_blocks=blocks.window_blocks if blocks else None,
-            block_groups=plan.num_groups if plan.num_groups > 1 else None,
-            global_batch_size=plan.global_batch_size,
-            batch_size=plan.batch_size,
-            num_replicas=plan.world.num_replicas,
-            num_workers=None if num_workers is None else max(1, check_integer("num_workers", num_workers, 0)),
-            epoch=check_integer("epoch", epoch, 0),
-            first_example=plan.first_example,
-            batches_delivered=0,
-        )
-        return state.at(batches_delivered)
+        agrees: dict[str, Any] = {
+            "dataset": dataset,
+            "split": split,
+            "fingerprint": fingerprint,
+            "order": {name: _shorten(value) for name, value in plan.order.identity().items()},
+            "repeats": plan.num_passes,
+            "is_training": plan.is_training,
+            "remainder": plan.remainder.value,
+        }
+        if read_mode != "index":
+            agrees |= {"num_replicas": plan.world.num_replicas, "batch_size": plan.batch_size}
+        epoch, first = check_integer("epoch", epoch, 0), plan.first_example
+        state = cls(STATE_VERSION, epoch, first, 0, plan.global_batch_size, None, read_mode, agrees)
+        return state.with_workers(None if num_workers is None else max(1, num_workers)).at(batches)
 
-    def at(self, batches_delivered: int) -> "LoaderState":
-        """Returns the same state after another number of batches of its epoch.
+    def at(self, batches: int) -> "LoaderState":
+        """Return the same state after another number of batches of its epoch.
 
         Raises:
             ConfigError: the epoch has fewer batches.
         """
-        number = check_integer("batches_delivered", batches_delivered, 0)
+        number = check_integer("batches_delivered", batches, 0)
         if number > self.num_batches:
             raise ConfigError(
                 f"batches_delivered={number} must be in 0..{self.num_batches}: each rank has {self.num_batches} "
                 f"batches in an epoch."
             )
-        return replace(self, batches_delivered=number)._sealed()
+        return replace(self, batches=number, examples=self.first_example + number * self.global_batch)._sealed()
 
     def with_workers(self, num_workers: int | None) -> "LoaderState":
-        """Returns the same state with another number of workers, >= 1 or None.
+        """Return the same state of so many workers, >= 1 or None, as far as they matter."""
+        return replace(self, num_workers=None if self.read_mode == "index" else num_workers)._sealed()
 
-        Raises:
-            ConfigError: num_workers is neither.
-        """
-        number = None if num_workers is None else check_integer("num_workers", num_workers, 1)
-        return replace(self, num_workers=number)._sealed()
+    @property
+    def first_example(self) -> int:
+        """Examples of the epoch that were delivered under another global batch: batches are dealt from there on."""
+        return self.examples - self.batches * self.global_batch
 
-    @cached_property
-    def plan(self) -> EpochPlan:
-        """The plan of the epoch that the state speaks of, from `first_example` on, for rank 0 with one worker.
-
-        Raises:
-            ConfigError: there can be no such epoch.
-        """
-        blocks = None
-        if self.block_records is not None and self.window_blocks is not None:
-            blocks = BlockShuffle(self.block_records, self.window_blocks, self.block_groups or 1)
-        return EpochPlan(
-            num_examples=self.num_examples,
-            world=World(num_replicas=self.num_replicas),
-            batch_size=self.batch_size,
-            remainder=Remainder(self.remainder),
-            is_training=self.is_training,
-            repeats=self.repeats,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            blocks=blocks,
-            first_example=self.first_example,
-        )
+    @property
+    def num_own_slots(self) -> int:
+        """Examples of the whole epoch, without those that fill its last batch."""
+        found: int = self.agrees["order"]["num_slots"] * self.agrees["repeats"]
+        return found
 
     @property
     def num_batches(self) -> int:
         """Batches that each rank has in the epoch, from `first_example` on."""
-        return self.plan.num_batches
+        remainder = Remainder(self.agrees["remainder"])
+        return count_batches(self.num_own_slots - self.first_example, self.global_batch, remainder)
 
     @property
     def start(self) -> Start:
         """Where an iteration begins that goes on from here."""
-        return Start(self.epoch, self.batches_delivered, self.first_example)
-
-    @property
-    def examples_delivered(self) -> int:
-        """Examples of the epoch that all ranks together have delivered; when it is over, all that it has."""
-        if self.batches_delivered >= self.num_batches:
-            return self.plan.num_own_slots
-        return self.first_example + self.batches_delivered * self.global_batch_size
+        return Start(self.epoch, self.batches, self.first_example)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as a dict of plain values."""
+        """Return the fields as a dict of plain values."""
         return asdict(self)
-
-    def to_json(self) -> str:
-        """Returns the fields as one line of JSON."""
-        return json.dumps(self.to_dict())
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> "LoaderState":
-        """Returns the state that `to_json` wrote.
-
-        Raises:
-            StateMismatchError: text is not JSON, or as in `from_dict`.
-        """
-        try:
-            state = json.loads(text)
-        except ValueError as error:
-            raise StateMismatchError(f"LoaderState: this text is not JSON ({error}): {quoted(text)}.") from None
-        return cls.from_dict(state)
 
     @classmethod
     def from_dict(cls, state: object) -> "LoaderState":
-        """Returns the state that `to_dict` wrote, without asking whether it fits a dataset; `load` asks.
+        """Return the state that `to_dict` wrote, without asking whether it fits a dataset; `load` asks.
 
         Raises:
-            StateMismatchError: a field is missing, unknown, of a wrong type or out of range; the fields contradict
-                each other or were changed after saving; or another version wrote them.
+            StateMismatchError: a field is missing or unknown; a value was changed after saving; or another version
+                wrote them.
         """
-        read = cls._read(state)
-        read._check_itself([field.name for field in fields(cls) if field.name != "checksum"])
-        return read
+        if isinstance(state, Mapping):
+            _check_kind(state)
+        return cls(**_read_fields("LoaderState", state, [field.name for field in fields(cls)]))
 
     @classmethod
     def load(cls, state: object, here: "LoaderState", *, allow_batch_change: bool = False) -> "LoaderState":
-        """Returns a saved state that fits the dataset which is to continue it.
+        """Return a saved state that fits the dataset which is to continue it.
 
         In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same, or
         may change; the other modes continue in the same world only. The remainders "keep" and "pad" are the same here:
@@ -234,27 +177,27 @@ class LoaderState:
 
         Args:
             state: what `to_dict` wrote.
-            here: what the receiving dataset says of itself; its epoch and batches_delivered do not matter.
-            allow_batch_change: whether a state of another global batch size becomes one of the size that there is here,
-                at the same example, in read mode `index`.
+            here: what the receiving dataset says of itself; its epoch and batches do not matter.
+            allow_batch_change: whether a state of another global batch becomes one of the global batch here, at the
+                same example, in read mode `index`.
 
         Raises:
-            StateMismatchError: as in `from_dict`, or it does not fit. Every field that differs from `here` is named
-                first, with the value stored, the value found and the remedy.
+            StateMismatchError: as in `from_dict`, or it does not fit. Every value that differs from `here` is named,
+                with the value stored, the value found and the remedy.
         """
-        read = cls._read(state)
-        found = differences(asdict(read), asdict(here), allow_batch_change=allow_batch_change)
+        read = cls.from_dict(state)
+        found = [*_differences(read, here), *_differences_of_world(read, here, allow_batch_change)]
         if found:
             raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
-        other = {name: getattr(here, name) for name in _COMPARED if getattr(read, name) != getattr(here, name)}
-        read._check_itself(["epoch", "first_example", "batches_delivered", "num_workers", *other])
-        if "global_batch_size" in other:  # The rest of the epoch is dealt anew.
-            read = replace(read, **other, first_example=read.examples_delivered, batches_delivered=0)
-        return read._sealed()
+        if read.global_batch != here.global_batch:  # The rest of the epoch is dealt anew.
+            is_over = read.batches >= read.num_batches
+            examples = read.num_own_slots if is_over else read.examples
+            read = replace(read, global_batch=here.global_batch, examples=examples, batches=0)
+        return replace(read, agrees=here.agrees)._sealed()
 
     @classmethod
     def from_stateful(cls, state: Mapping[str, Any]) -> "LoaderState":
-        """Returns what a state of torchdata's `StatefulDataLoader` says, free of its workers.
+        """Return what a state of torchdata's `StatefulDataLoader` says, free of its workers.
 
         Args:
             state: what `StatefulDataLoader.state_dict()` returned, over a dataset of this package.
@@ -264,58 +207,8 @@ class LoaderState:
         """
         return _read_stateful(state)
 
-    @classmethod
-    def _read(cls, state: object) -> "LoaderState":
-        """Returns a saved state whose fields are right one by one."""
-        if isinstance(state, Mapping):
-            check_kind(state)
-        return cls(**read_fields("LoaderState", state, STATE_FIELDS))
-
-    def _check_itself(self, suspects: list[str]) -> None:
-        """Checks that the fields agree with each other and with the checksum, which names the suspects."""
-        contradiction = self._contradiction()
-        if contradiction is not None:
-            raise StateMismatchError(f"LoaderState: {contradiction} Load the state as it was saved.")
-        expected = checksum_of(self._fields_without_checksum())
-        if self.checksum != expected:
-            values = ", ".join(f"{name}={quoted(getattr(self, name))}" for name in suspects)
-            raise StateMismatchError(
-                f"LoaderState: checksum={quoted(self.checksum)} does not fit its fields, which give {expected!r}. "
-                f"One of {values} or the checksum was changed after saving. Load the state as it was saved."
-            )
-
-    def _contradiction(self) -> str | None:
-        """Returns which fields contradict each other, because one was changed; None: they agree."""
-        if self.global_batch_size != self.num_replicas * self.batch_size:
-            ranks = f"num_replicas={self.num_replicas} x batch_size={self.batch_size}"
-            return f"global_batch_size={self.global_batch_size} must be {ranks}."
-        if (self.block_records is None) != (self.window_blocks is None):
-            blocks = f"block_records={self.block_records} and window_blocks={self.window_blocks}"
-            return f"{blocks} must both be numbers or both None."
-        if self.block_groups is not None and self.block_records is None:
-            return f"block_groups={self.block_groups} must be None where block_records is."
-        first = f"first_example={self.first_example}"
-        if self.first_example and self.read_mode != "index":
-            return (
-                f"{first} must be 0 in read mode {self.read_mode!r}, whose global batch size does not change within an "
-                f"epoch."
-            )
-        try:
-            num_batches, last_epoch = self.num_batches, self.plan.last_epoch
-        except ConfigError as error:
-            raise StateMismatchError(f"LoaderState: its fields describe no epoch. {error}") from None
-        if self.batches_delivered > num_batches:
-            batches = "the batches of an epoch" + (f" from {first} on" if self.first_example else "")
-            return f"batches_delivered={self.batches_delivered} must be in 0..{num_batches}, {batches}."
-        if self.epoch > last_epoch:
-            return f"epoch={self.epoch} must be in 0..{last_epoch}: later sample keys do not fit into 64 bits."
-        return None
-
     def _sealed(self) -> "LoaderState":
-        return replace(self, checksum=checksum_of(self._fields_without_checksum()))
-
-    def _fields_without_checksum(self) -> dict[str, Any]:
-        return {name: value for name, value in self.to_dict().items() if name != "checksum"}
+        return replace(self, checksum=_checksum_of(asdict(self)))
 
 
 @dataclass(frozen=True)
@@ -327,7 +220,7 @@ class WorkerPosition:
         num_workers: W, the workers of the rank; 1 when the rank reads by itself.
         batches: whole batches of its own that it has delivered.
         examples: how many of its next batch it has delivered, fewer than that batch has.
-        began_at: where the iteration began; its batches_delivered is the iteration's first batch.
+        began_at: where the iteration began; its `batches` is the iteration's first batch.
     """
 
     worker: int
@@ -342,36 +235,36 @@ class WorkerPosition:
 
         Batch b belongs to worker (b - start) % W, so beginning a whole number of rounds later deals it the same ones.
         """
-        return min(self.began_at.batches_delivered + self.batches * self.num_workers, self.began_at.num_batches)
+        return min(self.began_at.batches + self.batches * self.num_workers, self.began_at.num_batches)
 
     @property
     def next_batch(self) -> int:
         """The number of its own next batch; the epoch's number of batches or more when it has ended."""
-        return self.began_at.batches_delivered + self.batches * self.num_workers + self.worker
+        return self.began_at.batches + self.batches * self.num_workers + self.worker
 
     @property
     def is_underway(self) -> bool:
         """Whether the loader is within an epoch, neither at its beginning nor at its end, for this worker."""
-        has_begun = bool(self.batches or self.examples or self.began_at.batches_delivered)
+        has_begun = bool(self.batches or self.examples or self.began_at.batches)
         return has_begun and self.next_batch < self.began_at.num_batches
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the position as a dict of plain values, with a checksum over them."""
-        fields = {name: getattr(self, name) for name in ("worker", "num_workers", "batches", "examples")}
-        fields["began_at"] = self.began_at.to_dict()
-        return {**fields, "checksum": checksum_of(fields)}
+        """Return the position as a dict of plain values, with a checksum over them."""
+        values = asdict(self)
+        return {**values, "checksum": _checksum_of(values)}
 
     @classmethod
     def from_dict(cls, state: object) -> "WorkerPosition":
-        """Returns the position that `to_dict` wrote."""
-        fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
-        return cls._of_fields(fields, LoaderState.from_dict(fields["began_at"]))
+        """Return the position that `to_dict` wrote."""
+        values = _read_fields("WorkerPosition", state, [*(field.name for field in fields(cls)), "checksum"])
+        del values["checksum"]
+        return cls(**{**values, "began_at": LoaderState.from_dict(values["began_at"])})
 
     @classmethod
     def load(cls, state: object, here: LoaderState, *, worker: int, num_workers: int) -> "WorkerPosition":
-        """Returns a saved position from which a worker of `num_workers` can go on; `here` as in `LoaderState.load`."""
-        fields = read_fields("WorkerPosition", state, POSITION_FIELDS)
-        position = cls._of_fields(fields, LoaderState.load(fields["began_at"], here))
+        """Return a saved position from which a worker of `num_workers` can go on; `here` as in `LoaderState.load`."""
+        position = cls.from_dict(state)
+        position = replace(position, began_at=LoaderState.load(position.began_at.to_dict(), here))
         if position.num_workers != num_workers:
             raise StateMismatchError(
                 f"num_workers: {position.num_workers} in the state, {num_workers} here. The positions of workers go on "
@@ -384,39 +277,118 @@ class WorkerPosition:
             )
         return position
 
-    @classmethod
-    def _of_fields(cls, fields: dict[str, Any], began_at: LoaderState) -> "WorkerPosition":
-        checksum = fields.pop("checksum")
-        position = cls(**{**fields, "began_at": began_at})
-        position._check_ranges()
-        if checksum != checksum_of(fields):
-            raise StateMismatchError(
-                f"WorkerPosition: checksum={quoted(checksum)} does not fit its fields, which give "
-                f"{checksum_of(fields)!r}. One of worker={position.worker}, num_workers={position.num_workers}, "
-                f"batches={position.batches}, examples={position.examples}, began_at or the checksum was changed after "
-                f"saving. Load the state as it was saved."
-            )
-        return position
 
-    def _check_ranges(self) -> None:
-        if self.worker >= self.num_workers:
-            raise StateMismatchError(
-                f"WorkerPosition: worker={self.worker} must be below num_workers={self.num_workers}."
-            )
-        plan = self.began_at.plan
-        plan = replace(plan, world=plan.world.at_worker(self.worker, self.num_workers))
-        most = len(plan.worker_batches(self.began_at.batches_delivered))
-        if self.batches > most:
-            raise StateMismatchError(
-                f"WorkerPosition: batches={self.batches} must be in 0..{most}, the batches of worker={self.worker} "
-                f"of num_workers={self.num_workers} from batch {self.began_at.batches_delivered} on."
-            )
-        limit = plan.batch_size if self.batches < most else 1
-        if self.examples >= limit:
-            raise StateMismatchError(
-                f"WorkerPosition: examples={self.examples} must be in 0..{limit - 1} after batches={self.batches} of "
-                f"the {most} of worker={self.worker} of num_workers={self.num_workers}."
-            )
+# Reading
+
+
+def _check_kind(state: Mapping[Any, Any]) -> None:
+    """Raise StateMismatchError for a state of torchdata's, the position of a worker, or a state of another version."""
+    if "_snapshot" in state or "_num_yielded" in state:
+        raise StateMismatchError(
+            "This is the state of a StatefulDataLoader, not of its dataset: give it to the loader's load_state_dict, "
+            "or make a state free of its workers with LoaderState.from_stateful(state)."
+        )
+    if "began_at" in state:
+        raise StateMismatchError(
+            "This is the position of one worker, not the state of a loader: LoaderState.from_stateful takes the "
+            "positions of all workers out of a StatefulDataLoader's state."
+        )
+    version = state.get("version", STATE_VERSION)
+    if type(version) is int and (version != STATE_VERSION or "batches_delivered" in state):
+        age, remedy = "an earlier", "begin the epoch anew, or end it with the release that saved it"
+        if version > STATE_VERSION:
+            age, remedy = "a later", "install the release that saved it"
+        raise StateMismatchError(
+            f"LoaderState: version={quoted(version)} was saved by {age} release, and this one reads version "
+            f"{STATE_VERSION}: {remedy}."
+        )
+
+
+def _read_fields(what: str, state: object, names: list[str]) -> dict[str, Any]:
+    """Return the fields of a saved state that is whole, and as it was saved."""
+    if not isinstance(state, Mapping):
+        raise StateMismatchError(f"{what}: a saved state is a dict, and this is {quoted(state)}.")
+    missing = [name for name in names if name not in state]
+    unknown = [name for name in state if name not in names]
+    if missing or unknown:
+        said = f" It lacks {_join(missing)}." if missing else ""
+        said += f" It has {_join(unknown)}, which no {what} has." if unknown else ""
+        hint = did_you_mean(unknown[0], missing or names) if len(unknown) == 1 else ""
+        raise StateMismatchError(f"This is not a valid {what}.{said}{hint} Load the state as it was saved.")
+    found = {name: state[name] for name in names}
+    expected = _checksum_of(found)
+    if found["checksum"] != expected:
+        raise StateMismatchError(
+            f"{what}: checksum={quoted(found['checksum'])} does not fit its other fields, "
+            f"{'which give ' + quoted(expected) if expected else 'which are not plain values'}: one of them, or the "
+            f"checksum, was changed after saving. Load the state as it was saved."
+        )
+    return found
+
+
+def _checksum_of(values: Mapping[str, Any]) -> str:
+    """Return 8 hexadecimal digits over all fields but the checksum; nothing where they are not plain values."""
+    try:
+        return digest_of({name: value for name, value in values.items() if name != "checksum"})[:8]
+    except (TypeError, ValueError, RecursionError):
+        return ""
+
+
+def _shorten(value: Any) -> Any:
+    """Return a plain value, or a digest of a long one."""
+    value = json.loads(json.dumps(value))  # As JSON gives it back: tuples are lists.
+    return f"digest {digest_of(value)}" if len(json.dumps(value)) > _LONGEST_VALUE else value
+
+
+def _join(names: list[Any]) -> str:
+    return ", ".join(quoted(name) for name in names[:5]) + (" and others" if len(names) > 5 else "")
+
+
+# Whether a state fits
+
+
+def _differences(stored: LoaderState, here: LoaderState) -> Iterator[str]:
+    """Yield a sentence and a remedy for every value that does not agree."""
+    if stored.read_mode != here.read_mode:
+        yield _difference("read_mode", stored.read_mode, here.read_mode, "Pass ReadOptions(mode={stored}).")
+        return
+    old, new = ({**one.agrees["order"], **one.agrees} for one in (stored, here))
+    exact = {Remainder.KEEP.value, Remainder.PAD.value}
+    for name in new:
+        if name == "order" or name not in old or old[name] == new[name]:
+            continue
+        if name == "remainder" and {old[name], new[name]} == exact:
+            continue
+        if name == "fingerprint" and any(old.get(other) != new[other] for other in _OF_FINGERPRINT if other in new):
+            continue
+        of_stream = f"Read mode {here.read_mode!r} goes on in the same world only; 'index' in others too."
+        yield _difference(name, old[name], new[name], _REMEDIES.get(name, of_stream))
+    if old.keys() != new.keys() and old["kind"] == new["kind"]:
+        yield f"Its order has {_join(sorted(old.keys() ^ new.keys()))} in one of them only."
+
+
+def _difference(name: str, stored: object, here: object, remedy: str) -> str:
+    return f"{name}: {quoted(stored)} in the state, {quoted(here)} here. {remedy.format(stored=quoted(stored))}"
+
+
+def _differences_of_world(stored: LoaderState, here: LoaderState, allow_batch_change: bool) -> Iterator[str]:
+    """Yield what keeps the world here from continuing a state."""
+    if here.read_mode != "index":
+        workers = stored.num_workers, here.num_workers
+        if None not in workers and workers[0] != workers[1] and stored.batches > 0:
+            remedy = f"Read mode {here.read_mode!r} goes on in the same world only; 'index' in others too."
+            yield _difference("num_workers", *workers, remedy)
+        return
+    if stored.global_batch == here.global_batch or allow_batch_change:
+        return
+    size = stored.global_batch
+    yield (
+        f"global_batch: {size} in the state, {here.global_batch} here. Choose ranks x batch_size = {size}; or call "
+        f"load_state_dict(state, allow_batch_change=True), which deals the rest of the epoch anew."
+    )
+
+
+# torchdata's states
 
 
 def _read_stateful(state: object) -> LoaderState:
@@ -426,67 +398,73 @@ def _read_stateful(state: object) -> LoaderState:
             f"{quoted(state)}."
         )
     if "_snapshot" not in state:
-        own = stateful_entry(state, "dataset_state")
+        own = _entry(state, "dataset_state")
         if not (isinstance(own, Mapping) and "began_at" in own):
             return LoaderState.from_dict(own)
         position = WorkerPosition.from_dict(own)
         _check_together([position])
         return position.began_at.with_workers(1).at(position.next_batch)
-    positions = _positions(stateful_entry(state, "_snapshot", "_worker_snapshots"))
-    num_steps = stateful_entry(state, "_steps_since_snapshot")
+    snapshots = _entry(state, "_snapshot", "_worker_snapshots")
+    if not isinstance(snapshots, Mapping) or not snapshots:
+        raise _misfit(f"_worker_snapshots must hold a state of every worker, and is {quoted(snapshots)}.")
+    names = [f"worker_{number}" for number in range(len(snapshots))]
+    positions = [WorkerPosition.from_dict(_entry(snapshots, name, "dataset_state")) for name in names]
+    _check_together(positions)
+    num_steps = _entry(state, "_steps_since_snapshot")
     if type(num_steps) is not int or num_steps < 0:
-        raise stateful_misfit(f"_steps_since_snapshot={quoted(num_steps)} must be an integer >= 0.")
-    num_own, step = (
-        sum(position.batches for position in positions),
-        stateful_entry(state, "_snapshot", "_snapshot_step"),
-    )
+        raise _misfit(f"_steps_since_snapshot={quoted(num_steps)} must be an integer >= 0.")
+    num_own, step = sum(position.batches for position in positions), _entry(state, "_snapshot", "_snapshot_step")
     if num_steps and step != num_own:
-        raise stateful_misfit(
+        raise _misfit(
             f"at its snapshot the loader had given {quoted(step)} batches, and the dataset {num_own}: their batches "
             f"differ, so what came since cannot be counted. Give the parser the loader's batch_size, or the loader "
             f"snapshot_every_n_steps=1."
         )
     began_at, first_missing = positions[0].began_at, min(position.next_batch for position in positions)
     if first_missing + num_steps > began_at.num_batches:
-        raise stateful_misfit(
+        raise _misfit(
             f"_steps_since_snapshot={num_steps} after batch {first_missing} passes the epoch's end at batch "
             f"{began_at.num_batches}."
         )
     return began_at.with_workers(len(positions)).at(first_missing + num_steps)
 
 
-def _positions(snapshots: object) -> list[WorkerPosition]:
-    if not isinstance(snapshots, Mapping) or not snapshots:
-        raise stateful_misfit(f"_worker_snapshots must hold a state of every worker, and is {quoted(snapshots)}.")
-    names = [f"worker_{number}" for number in range(len(snapshots))]
-    positions = [WorkerPosition.from_dict(stateful_entry(snapshots, name, "dataset_state")) for name in names]
-    _check_together(positions)
-    return positions
-
-
 def _check_together(positions: list[WorkerPosition]) -> None:
-    """Checks that the positions are those of all workers of one iteration, between two batches."""
+    """Check that the positions are those of all workers of one iteration, between two batches."""
     num_workers = len(positions)
     for number, position in enumerate(positions):
         if (position.worker, position.num_workers) != (number, num_workers):
-            raise stateful_misfit(
+            raise _misfit(
                 f"the position of worker {number} of {num_workers} says worker={position.worker}, "
                 f"num_workers={position.num_workers}."
             )
         if position.began_at != positions[0].began_at:
-            raise stateful_misfit(
-                f"began_at differs between worker 0 and worker {number}: they are not of one iteration."
-            )
+            raise _misfit(f"began_at differs between worker 0 and worker {number}: they are not of one iteration.")
         if position.examples:
-            raise stateful_misfit(
+            raise _misfit(
                 f"worker {number} is in the middle of a batch (examples={position.examples} of batch "
-                f"{position.next_batch}). Give the loader the batch_size of the dataset, "
-                f"{position.began_at.batch_size}."
+                f"{position.next_batch}). Give the loader the batch_size of the dataset."
             )
     following = sorted(position.next_batch for position in positions)
     if following != list(range(following[0], following[0] + num_workers)):
         batches = ", ".join(str(position.batches) for position in positions)
-        raise stateful_misfit(
+        raise _misfit(
             f"its workers have delivered {batches} batches, which is not a round-robin from worker 0 on. Keep "
             f"in_order=True, and load the state as it was saved."
         )
+
+
+def _misfit(reason: str) -> StateMismatchError:
+    return StateMismatchError(f"StatefulDataLoader's state: {reason}")
+
+
+def _entry(state: object, *path: str) -> object:
+    """Return the value at a path within the nested dicts of a StatefulDataLoader's state."""
+    for depth, name in enumerate(path):
+        if not isinstance(state, Mapping) or name not in state:
+            raise StateMismatchError(
+                f"StatefulDataLoader's state lacks {'/'.join(path[: depth + 1])!r}. Load the state as it was saved, by "
+                f"a loader over a dataset of tfds_torch."
+            )
+        state = state[name]
+    return state

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor
+
+Int64Array = NDArray[np.int64]
 
 
 class ArrayValue:

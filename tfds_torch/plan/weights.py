@@ -10,14 +10,12 @@ from numbers import Rational, Real
 from typing import Any
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.plan.order import MOST_SLOTS
 from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 MOST_PERIOD = 65_536
 """Slots of a period, at most."""
-
-MOST_SLOTS = 2**62
-"""Slots of a mixture's row: later ones have no number."""
 
 SIZES = "sizes"
 """The weights of members that are weighted by their numbers of examples."""

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.own_folder import ForeignFolderError, check_own_folder
 from tfds_torch.storage.beton.reader import BetonReader
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.network import Network
 from tfds_torch.storage.shard_errors import unreadable
-from tfds_torch.storage.source import Columns, ExampleRanges, FieldSpec, FileInstruction, Source
+from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, Source
 from tfds_torch.storage.stored_pixels import Gather, Pixels, StoredPixels, gather_with_numpy
 
 _logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.storage.example import BadExampleError, ExampleReader
@@ -28,7 +28,6 @@ from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name, schedul
 from tfds_torch.storage.shard_scans import Advance
 from tfds_torch.storage.source import (
     Columns,
-    ExampleRanges,
     FieldSpec,
     FileInstruction,
     LazyIds,

@@ -9,13 +9,13 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.storage.index_cache import IndexCache, UnusableIndexError
 from tfds_torch.storage.network import Network
 from tfds_torch.storage.open_files import FileState, MappedFile, OpenFiles, ReadRanges, Span, Stamp, stamp_of
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status
 from tfds_torch.storage.shard_scans import ShardFile, open_shard
-from tfds_torch.storage.source import ExampleRanges, is_local
+from tfds_torch.storage.source import is_local
 
 _logger = logging.getLogger(__name__)
 _Index = TypeVar("_Index")

@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.examples_at_work import Notes
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.network import Network
@@ -38,11 +38,7 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
-Int64Array = NDArray[np.int64]
 _Self = TypeVar("_Self")
-
-ExampleRanges = tuple[Int64Array, Int64Array]
-"""First examples of ranges, and those behind their last ones, int64 [n] both."""
 
 Columns = Mapping[str, Any]
 """Stored field -> its n values: an array [n, ...] where they are of one size, else a sequence of n."""

@@ -180,12 +180,11 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         else:
             if is_position(state):
                 position = WorkerPosition.load(state, here, worker=0, num_workers=1)
-                loaded, must_keep_workers = position.began_at.with_workers(1), True
+                self._iterations.epochs.load(position.began_at.start, 1, must_keep_workers=True)
             else:
                 loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
-                must_keep_workers = loaded.read_mode != "index" and loaded.batches_delivered > 0
-            start, num_workers = loaded.start, loaded.num_workers
-            self._iterations.epochs.load(start, num_workers, must_keep_workers=must_keep_workers)
+                must_keep_workers = loaded.batches > 0
+                self._iterations.epochs.load(loaded.start, loaded.num_workers, must_keep_workers=must_keep_workers)
         self._iterations.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:

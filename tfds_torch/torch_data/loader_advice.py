@@ -61,7 +61,7 @@ def warn_of_padding(options: LoaderOptions, stacklevel: int = 5) -> bool:
         return num_replicas > 1
     plan = dataset.plan()
     num_twice = plan.num_batches * plan.global_batch_size - plan.num_examples
-    if not plan.shuffle and num_twice > 0:
+    if not plan.order.shuffle and num_twice > 0:
         warnings.warn(
             f"{dataset.parser.dataset_name} has {plan.num_examples} items, and {num_replicas} ranks with batch_size "
             f"{plan.batch_size} read {num_twice} of them twice, so that all have as many batches. An evaluation that "

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.parser import Parser, state_at
 from tfds_torch.plan.cursor import Position
-from tfds_torch.plan.epoch import EpochPlan, WorkerOrder
+from tfds_torch.plan.deal import WorkerOrder
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.state import WorkerPosition
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_integer
@@ -36,7 +37,7 @@ class Iteration:
     def position(self) -> WorkerPosition:
         """Returns how far this worker is."""
         began_at = self.began.began_at
-        order = WorkerOrder(self.plan, began_at.epoch, began_at.batches_delivered)
+        order = WorkerOrder(self.plan, began_at.epoch, began_at.batches)
         batches, examples = divmod(self.num_examples, self.plan.batch_size)
         if self.num_examples >= len(order):  # The last batch may be a short one.
             batches, examples = len(order.numbers), 0
@@ -109,7 +110,7 @@ class PlainIterations:
             return position.began_at.at(position.next_batch).to_dict()
         state = state_at(parser, rank, latest.now, latest.num_workers)
         delivered = _check_delivered(batches_delivered, count, state.num_batches, parser.batch_size)
-        return state.at(state.batches_delivered + delivered).to_dict()
+        return state.at(state.batches + delivered).to_dict()
 
     def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition | None:
         """Returns where an iteration that begins now goes on, once."""

@@ -12,6 +12,7 @@ from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.parser import Parser, cameras_of
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_seconds
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.torch_data.rank_world import is_distributed
 
 _REMEDIES = {
@@ -83,11 +84,12 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
         plan, read_mode = parser.plan(world), parser.read_mode(world)
     except ConfigError as error:  # Where it raised here, the others would wait for this rank until their timeout.
         return facts | {"error": str(error)}
-    names = ("is_training", "shuffle", "seed", "num_passes")
-    facts |= {name: getattr(plan, name) for name in names}
-    facts |= {"remainder": plan.remainder.value, "read_mode": read_mode, "blocks": plan.blocks}
-    if plan.is_endless:
-        facts["epoch_size"] = plan.pass_size
+    facts |= {"is_training": plan.is_training, "remainder": plan.remainder.value, "read_mode": read_mode}
+    facts["num_passes"] = plan.num_passes
+    if plan.order.is_endless:
+        facts["epoch_size"] = plan.order.num_slots
+    order = {name: value for name, value in plan.order.identity().items() if name not in ("num_examples", "num_slots")}
+    facts |= {name: digest_of(value) if isinstance(value, list) else value for name, value in order.items()}
     return facts | {"num_replicas": world.num_replicas, "rank": world.rank}
 
 

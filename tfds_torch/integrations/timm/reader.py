@@ -161,7 +161,7 @@ class TfdsReader:
         """
         names = self.dataset.filenames(basename, absolute)
         plan = self.dataset.plan()
-        if plan.shuffle or plan.is_training or plan.world.num_replicas > 1:
+        if plan.order.shuffle or plan.is_training or plan.world.num_replicas > 1:
             return names
         if self.parser.read_mode(plan.world.at_worker(0, self.num_workers)) == "index":
             return names  # In this order they are delivered, by any number of workers.

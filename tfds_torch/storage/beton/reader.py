@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.storage.beton.allocations import check_allocations
 from tfds_torch.storage.beton.fields import BetonArray, BetonCustom, BetonField, BetonJson
 from tfds_torch.storage.beton.format import JPEG, RAW
@@ -19,7 +19,6 @@ from tfds_torch.storage.beton.payload_checks import Compared, PayloadChecks, che
 from tfds_torch.storage.beton.sample_blocks import SampleBlocks
 from tfds_torch.storage.open_files import FileState
 from tfds_torch.storage.shard_files import schedule_of
-from tfds_torch.storage.source import ExampleRanges
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, TfdsTorchError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
@@ -26,7 +26,6 @@ from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name
 from tfds_torch.storage.source import (
     Columns,
-    ExampleRanges,
     FieldSpec,
     FileInstruction,
     LazyIds,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.plan.windows import Windows, WindowTable
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
@@ -22,7 +22,6 @@ from tfds_torch.storage.shard_errors import shard_status
 from tfds_torch.storage.shard_files import ShardFiles
 from tfds_torch.storage.source import (
     Columns,
-    ExampleRanges,
     FieldSpec,
     FileInstruction,
     LazyIds,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.plan.order import Int64Array, unique
+from tfds_torch.plan.order import ExampleRanges, Int64Array, unique
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.network import Network
@@ -20,7 +20,6 @@ from tfds_torch.storage.open_files import ProcessLock, Stamp
 from tfds_torch.storage.shard_files import LOCAL, RangeReader, ShardFiles, schedule_of
 from tfds_torch.storage.source import (
     Columns,
-    ExampleRanges,
     FieldSpec,
     FileInstruction,
     LazyIds,
