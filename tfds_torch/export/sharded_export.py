@@ -38,6 +38,7 @@ from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.array_record import writer as array_record
@@ -192,7 +193,7 @@ class ShardedExport:
                 "name": samples.name,
                 "split": split,
                 "fingerprint": samples.fingerprint,
-                "files": None if any_parser is None else _digest(repr(any_parser.source.stamps).encode()),
+                "files": None if any_parser is None else digest_of(any_parser.source.stamps),
                 "samples": self._digest_samples(len(order), content),
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,

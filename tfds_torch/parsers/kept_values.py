@@ -6,25 +6,27 @@ put it, is not used.
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tfds_torch.runtime.atomic_file import write_atomically
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.own_folder import ForeignFolderError, cache_folder, check_own_folder, own_folder
 
 _DIGEST_BYTES = 16
 _logger = logging.getLogger(__name__)
 
 
-def kept_path(kind: str, identity: object, suffix: str) -> Path:
+def kept_path(kind: str, identity: Sequence[Any], suffix: str) -> Path:
     """Returns where values are kept.
 
     Args:
         kind: what they are, the name of a folder.
-        identity: a value whose `repr` is another one for other values, as after a file has changed.
+        identity: plain JSON values, others where other values are to be kept, as after a file has changed.
         suffix: of the file's name.
     """
-    name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
-    return cache_folder(kind) / f"{name}{suffix}"
+    return cache_folder(kind) / f"{digest_of(*identity)}{suffix}"
 
 
 def load_kept(file: Path) -> bytes | None:

@@ -119,11 +119,11 @@ class Source(Protocol):
 
     @property
     def identity(self) -> object:
-        """A value whose `repr` is equal where number n means the same example; it holds no path and no time."""
+        """Plain JSON values, equal where number n means the same example; without paths and times."""
 
     @property
     def stamps(self) -> object:
-        """A value whose `repr` is another one once a file has changed; raises ShardError where one is missing."""
+        """Plain JSON values, others once a file has changed; raises ShardError where one is missing."""
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:

@@ -4,7 +4,6 @@ A cache never ends a training that works without one: where it cannot be built, 
 files, with one warning.
 """
 
-import hashlib
 import logging
 import re
 import shutil
@@ -32,6 +31,7 @@ from tfds_torch.parsers.cache.status import (
     read_status,
     write_status,
 )
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
@@ -122,8 +122,8 @@ def _note_damage(path: str, reason: str) -> None:
 
 def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
     """Returns a digest of what is cached; without paths, so that a dataset that was moved keeps its cache."""
-    what = (_VERSION, source.name, source.identity, source.stamps, image_key, cache.max_resolution, list(names.items()))
-    return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+    size = cache.max_resolution
+    return digest_of(_VERSION, source.name, source.identity, source.stamps, image_key, size, list(names.items()))
 
 
 def _open_or_build(content: CacheContent, split: str, cache: DecodedCache, file_name: str) -> BetonSource | None:

@@ -13,6 +13,7 @@ import numpy as np
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, TfdsTorchError
 from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.cached_property import cached_property
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.fields import BetonArray, BetonField, BetonFloat, BetonInt
 from tfds_torch.storage.beton.head import read_head
@@ -256,7 +257,7 @@ class BetonSource(ReadByNumber):
     def _reopen(self) -> None:
         """Goes on with a file that was put in the place of the first one, where it holds the same samples."""
         was, other = self.identity, BetonSource(self._path, self._handlers)
-        if list(other.head.fields.items()) != list(self.head.fields.items()) or repr(other.identity) != repr(was):
+        if list(other.head.fields.items()) != list(self.head.fields.items()) or digest_of(other.identity) != digest_of(was):
             raise ShardError(
                 f"{self._path} changed while it was in use: it holds other samples now. Start again with a file that "
                 f"no process writes to."

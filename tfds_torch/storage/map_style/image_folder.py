@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, DatasetNotFoundError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.image_formats import EXTENSIONS, FORMATS
 from tfds_torch.storage.record_source import InstructionTable
@@ -185,7 +186,7 @@ def _arrange(root: str, found: Mapping[str, _Labels], prefixes: Mapping[str, str
         random.Random(split).shuffle(rows)  # noqa: S311 (TFDS's order)
         own = np.array([number_of[row[0]] for row in rows], "<i4")
         sizes, times = (np.array([row[column] for row in rows], "<i8") for column in (2, 3))
-        digest = hashlib.blake2b(repr(class_names).encode(), digest_size=16)
+        digest = hashlib.blake2b(digest_of(class_names).encode(), digest_size=16)
         for part in (b"\0".join(os.fsencode(row[1]) for row in rows), own.tobytes(), sizes.tobytes()):
             digest.update(part)
         of_times = hashlib.blake2b(times.tobytes(), digest_size=16).hexdigest()
