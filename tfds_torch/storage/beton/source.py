@@ -256,8 +256,9 @@ class BetonSource(ReadByNumber):
 
     def _reopen(self) -> None:
         """Goes on with a file that was put in the place of the first one, where it holds the same samples."""
-        was, other = self.identity, BetonSource(self._path, self._handlers)
-        if list(other.head.fields.items()) != list(self.head.fields.items()) or digest_of(other.identity) != digest_of(was):
+        other = BetonSource(self._path, self._handlers)
+        was, now = ([list(one.head.fields.items()), digest_of(one.identity)] for one in (self, other))
+        if was != now:
             raise ShardError(
                 f"{self._path} changed while it was in use: it holds other samples now. Start again with a file that "
                 f"no process writes to."
