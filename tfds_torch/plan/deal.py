@@ -87,9 +87,10 @@ class WorkerOrder:
                 f"{self.plan.world.worker} of rank {self.plan.world.rank} delivers from batch {self.start_batch} on."
             )
         numbers, batch_size = self.numbers, self.plan.batch_size
-        own, offsets = np.divmod(np.arange(start, stop, dtype=np.int64), batch_size)
+        places = np.arange(start, stop, dtype=np.int64)
+        own = places // batch_size
         first = self.plan.world.rank * batch_size
-        slots = (numbers.start + own * numbers.step) * self.plan.global_batch_size + first + offsets
+        slots = (numbers.start + own * numbers.step) * self.plan.global_batch_size + first + places - own * batch_size
         return self.plan.at_slots(self.epoch, slots)
 
     def reads(self, slots: Int64Array) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from tfds_torch.plan.order import Int64Array, Order
 from tfds_torch.plan.passes import BatchGroups
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_choice, check_integer
+from tfds_torch.runtime.cached_property import cached_property
 
 PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
@@ -202,7 +203,7 @@ class EpochPlan:
         """The last epoch, < 2**62, whose sample keys fit into int64: those of its fill are of following passes."""
         return max(0, self._largest_epoch)
 
-    @property
+    @cached_property
     def _largest_epoch(self) -> int:
         """As `last_epoch`; -1: not even epoch 0."""
         num_slots = self.first_example + self.num_slots_in_order
