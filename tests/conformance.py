@@ -49,7 +49,7 @@ class OwnStateLoader:
         """Returns the batch that was delivered last as a step; valid None: all of its examples are."""
         state = self.loader.state_dict()
         valid = [True] * len(index) if valid is None else valid
-        return Step(state["epoch"], state["batches_delivered"] - 1, tuple(index), tuple(valid))
+        return Step(state["epoch"], state["batches"] - 1, tuple(index), tuple(valid))
 
     def state(self, num_steps: int) -> Any:
         """Returns the loader's own position; see `ResumableLoader`."""

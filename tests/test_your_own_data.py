@@ -111,7 +111,7 @@ class Training:
 
 LOG = (
     "state = loader.state_dict()",
-    "line = [state['epoch'], state['batches_delivered'] - 1, labels.tolist()]",
+    "line = [state['epoch'], state['batches'] - 1, labels.tolist()]",
     "print(__import__('json').dumps(line), file=open(f'log-{rank}', 'a'), flush=True)",
     "__import__('time').sleep(0.1)",
 )
@@ -164,7 +164,7 @@ def test_the_script_of_the_docs_goes_on_in_another_world(write: Any, how: str, i
     before = [
         (*one[:2], one[2] + other[2])
         for one, other in zip(first, second, strict=False)
-        if (one[0], one[1]) < (state["epoch"], state["batches_delivered"])
+        if (one[0], one[1]) < (state["epoch"], state["batches"])
     ]
     (training.folder / "log-0").unlink()
     other = training.script.replace("num_workers=2", "num_workers=3")

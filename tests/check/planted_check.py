@@ -8,7 +8,6 @@ the place of the exit code. Workers inherit the fault because they are forked.
 """
 
 import contextlib
-import copy
 import io
 import json
 import multiprocessing
@@ -31,6 +30,7 @@ from tfds_torch.check import command, reader, reading, reference
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.storage.tfrecord.source import TfrecordReader
 from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -98,8 +98,8 @@ def die(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[B
 
 def order_by_workers(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[Batch]:
     """Shuffles otherwise where several workers read."""
-    parser = copy.copy(self)
-    parser.seed += world.num_workers - 1
+    assert isinstance(self.order, Passes)
+    parser = self.with_order(replace(self.order, seed=self.seed + world.num_workers - 1))
     return BATCHES(parser, world, *args, **kwargs)
 
 

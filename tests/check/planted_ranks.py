@@ -6,12 +6,14 @@ They run in a rank's own, fresh process, which imports this module by its name.
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tfds_torch.check import reader
 from tfds_torch.check.reading import Step, stream_rank
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
@@ -31,8 +33,9 @@ def read_share_of_rank_0(parser: ParserTfds, *args: Any) -> Steps:
 
 def take_another_seed(parser: ParserTfds, *args: Any) -> Steps:
     """Rank 1 shuffles otherwise."""
-    parser.seed += rank()
-    yield from stream_rank(parser, *args)
+    assert isinstance(parser.order, Passes)
+    other = parser.with_order(replace(parser.order, seed=parser.seed + rank()))
+    yield from stream_rank(other, *args)
 
 
 def die_on_rank_1(parser: ParserTfds, *args: Any) -> Steps:

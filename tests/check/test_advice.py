@@ -14,6 +14,7 @@ from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import WorkerChoice
 from tfds_torch.runtime.metrics import EpochTimes
@@ -30,12 +31,11 @@ def facts(num_replicas: int = 1, num_workers: int = 2, **changes: Any) -> Advice
     is_training = changes.get("is_training", True)
     plan = EpochPlan(
         **{
-            "num_examples": 6400,
+            "order": Passes(changes.pop("num_examples", 6400), shuffle=changes.pop("shuffle", is_training)),
             "world": world,
             "batch_size": 32,
             "remainder": EpochPlan.default_remainder(is_training, world),
             "is_training": is_training,
-            "shuffle": is_training,
             **{name: value for name, value in changes.items() if name in PLAN},
         }
     )

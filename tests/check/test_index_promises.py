@@ -22,6 +22,7 @@ from tfds_torch.check.tfds_reader import ReferenceExample
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 
 ORDER, RESUME, TFDS = range(3)
@@ -42,12 +43,11 @@ class Case:
     def plan(self, rank: int = 0, num_replicas: int | None = None) -> EpochPlan:
         world = World(rank, num_replicas or self.num_replicas)
         return EpochPlan(
-            num_examples=self.num_examples,
+            Passes(self.num_examples, shuffle=self.is_training),
             world=world,
             batch_size=self.batch_size * self.num_replicas // world.num_replicas,
             remainder=EpochPlan.default_remainder(self.is_training, world),
             is_training=self.is_training,
-            shuffle=self.is_training,
         )
 
     @property

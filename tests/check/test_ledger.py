@@ -14,15 +14,14 @@ from tfds_torch.check.promises import judge
 from tfds_torch.check.verdict import CappedList
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 
 BATCH_SIZE = 50
 
 
 def expectation(num_examples: int, num_epochs: int, num_replicas: int) -> Expectation:
-    plan = EpochPlan(
-        num_examples, World(0, num_replicas), BATCH_SIZE, Remainder.WRAP, is_training=True, shuffle=True, seed=3
-    )
+    plan = EpochPlan(Passes(num_examples, 3), World(0, num_replicas), BATCH_SIZE, Remainder.WRAP, is_training=True)
 
     def share(rank: int, epoch: int) -> Share:
         index = epoch_order(num_examples, 3, epoch)[rank::num_replicas]

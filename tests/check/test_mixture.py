@@ -21,7 +21,7 @@ from tfds_torch.check.expectation import Expectation, expect
 from tfds_torch.check.ledger import EpochEnd, Ledger, Received
 from tfds_torch.check.member_counts import draw_independently, expected_counts
 from tfds_torch.check.promises import judge
-from tfds_torch.plan.mixed import MixtureMember, MixtureOrder
+from tfds_torch.plan.mixed import Member, Mixed
 from tfds_torch.plan.weights import Segment
 
 ONCE, SHARE = "every example once in each pass of its member", "every member has its share"
@@ -141,8 +141,8 @@ def test_shares_are_compared_within_an_epoch(numbered_root: str) -> None:
 
 
 def test_expected_counts_are_n_times_weight_in_each_part() -> None:
-    members = (MixtureMember("a", 10), MixtureMember("b", 10))
-    order = MixtureOrder(members, (Segment(0, (3, 1)), Segment(100, (0, 1)), Segment(120, (1, 1))), 10)
+    members = (Member("a", 10), Member("b", 10))
+    order = Mixed(members, (Segment(0, (3, 1)), Segment(100, (0, 1)), Segment(120, (1, 1))), 10)
     expected, num_parts = expected_counts(order, np.array([0, 40, 100, 110, 140]))
     assert expected.tolist() == [[0, 0], [30, 10], [75, 25], [75, 35], [85, 55]]
     assert num_parts.tolist() == [1, 1, 1, 2, 3]

@@ -5,11 +5,12 @@ import pytest
 
 from tfds_torch.check.order_sample import OrderSample
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 
 
 def make_plan(num_examples: int, batch_size: int, world: World = World()) -> EpochPlan:
-    return EpochPlan(num_examples, world, batch_size, Remainder.WRAP, is_training=True, shuffle=True, seed=7)
+    return EpochPlan(Passes(num_examples, 7), world, batch_size, Remainder.WRAP, is_training=True)
 
 
 @pytest.mark.parametrize(("num_examples", "batch_size", "num_replicas"), [(100, 10, 1), (103, 4, 3), (5, 8, 2)])

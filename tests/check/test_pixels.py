@@ -18,6 +18,7 @@ from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess, height
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 
 SEED = 7
@@ -126,11 +127,9 @@ ENCODED = {index: ENCODINGS["png rgb"](photograph("china", (40 + index, 30))) fo
 IDS = {index: f"x__{index}" for index in range(9)}
 
 
-def plan(**changes: Any) -> EpochPlan:
-    return EpochPlan(
-        **{"num_examples": 3, "world": World(), "batch_size": 3, "remainder": Remainder.WRAP, "seed": SEED}  # type: ignore[arg-type]
-        | {"is_training": True, **changes}
-    )
+def plan(num_examples: int = 3, **changes: Any) -> EpochPlan:
+    usual: dict[str, Any] = {"world": World(), "batch_size": 3, "remainder": Remainder.WRAP, "is_training": True}
+    return EpochPlan(Passes(num_examples, SEED, shuffle=False), **usual | changes)
 
 
 def test_a_sample_of_equal_and_of_close_images_is_a_kept_promise() -> None:

@@ -18,6 +18,7 @@ from tfds_torch.check.expectation import Expectation, Share, count_pipelines, ex
 from tfds_torch.check.verdict import Promise
 from tfds_torch.plan.deal import Assignment, ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.storage.source import FileInstruction
 
@@ -44,13 +45,12 @@ class Case:
     def plan(self, rank: int = 0, worker: int = 0) -> EpochPlan:
         world = World(rank, self.num_replicas, worker, self.num_workers)
         return EpochPlan(
-            num_examples=sum(self.lengths),
+            Passes(sum(self.lengths), shuffle=self.is_training if self.shuffle is None else self.shuffle),
             world=world,
             batch_size=self.batch_size,
             remainder=self.remainder or EpochPlan.default_remainder(self.is_training, world),
             is_training=self.is_training,
             repeats=self.repeats,
-            shuffle=self.is_training if self.shuffle is None else self.shuffle,
         )
 
     @property

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from tfds_torch.check.resume import NUM_AFTER, Point, batches_after, choose_points
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 
 
 def plan(num_batches: int, seed: int = 42) -> EpochPlan:
-    return EpochPlan(2 * num_batches, World(), 2, Remainder.KEEP, seed=seed)
+    return EpochPlan(Passes(2 * num_batches, seed, False), World(), 2, Remainder.KEEP)
 
 
 @given(st.integers(0, 10**7), st.integers(1, 5), st.integers(0, 2**32))

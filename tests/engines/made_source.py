@@ -15,6 +15,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction
 from tfds_torch.storage.stored_pixels import StoredPixels
@@ -88,12 +89,11 @@ class MadeSource:
 def request_of(source: Any, content: Content | None = None, **changes: Any) -> ReadRequest:
     """Returns a request for all of a made source's examples, shuffled, in batches of 10."""
     plan = EpochPlan(
-        num_examples=len(source),
+        Passes(len(source)),
         world=changes.pop("world", World()),
         batch_size=changes.pop("batch_size", 10),
         remainder=changes.pop("remainder", Remainder.WRAP),
         is_training=changes.pop("is_training", True),
-        shuffle=True,
     )
     options = changes.pop("options", ReadOptions(num_threads=2))
     start_batch = changes.pop("start_batch", 0)

@@ -17,7 +17,7 @@ from tfds_torch.engines.direct import _ChunkReader, end_of_chunk, read_examples,
 from tfds_torch.engines.fields import Content, ImageField, StoredField
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.plan.epoch import WorkerOrder
+from tfds_torch.plan.deal import WorkerOrder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage import network

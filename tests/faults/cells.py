@@ -156,7 +156,7 @@ def places(loader: Any, batches: Iterable[Any] | None = None) -> Iterator[Place]
     """Yields the batches of an iteration, new where none is given, with the place that the loader's state names."""
     for batch in loader if batches is None else batches:
         state = loader.state_dict()
-        yield state["epoch"], state["batches_delivered"] - 1, indices_of(batch)
+        yield state["epoch"], state["batches"] - 1, indices_of(batch)
 
 
 def wait_for(path: Path) -> None:

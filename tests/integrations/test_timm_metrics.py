@@ -21,6 +21,7 @@ from tfds_torch.integrations.timm.metrics import (
     make_reduce_tensor,
 )
 from tfds_torch.plan.epoch import PAD_LABEL
+from tfds_torch.plan.passes import Passes
 
 NUM_CLASSES = 7
 
@@ -66,7 +67,7 @@ class Ranks:
 
 
 def planned(num_examples: int, num_replicas: int, batch_size: int, rank: int = 0) -> EpochPlan:
-    return EpochPlan(num_examples, World(rank, num_replicas), batch_size, Remainder.PAD)
+    return EpochPlan(Passes(num_examples, shuffle=False), World(rank, num_replicas), batch_size, Remainder.PAD)
 
 
 def batches_of(plan: EpochPlan, logits: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[Any, Any]]:

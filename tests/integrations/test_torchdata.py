@@ -56,7 +56,7 @@ def test_a_state_goes_on_in_other_batches_where_that_is_allowed(
     data_root: Path, epochs: list[Any], before: int, after: int
 ) -> None:
     state = state_after(make_loader(data_root, before), 3)
-    with pytest.raises(StateMismatchError, match=r"global_batch_size: 8 in the state .* 4 here"):
+    with pytest.raises(StateMismatchError, match=r"global_batch: 8 in the state, 4 here"):
         begin_at(make_loader(data_root, after, batch_size=4), state)
     loader = make_loader(data_root, after, batch_size=4)
     load_state(loader, state, allow_batch_change=True)

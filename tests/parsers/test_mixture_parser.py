@@ -42,6 +42,7 @@ from tfds_torch.parsers.mixture_source import EncodedParts, MemberField, MixedFi
 from tfds_torch.parsers.parser import Parser
 from tfds_torch.parsers.parser_base import ParserBase
 from tfds_torch.plan.mixed import make_table
+from tfds_torch.plan.passes import Passes
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
@@ -549,7 +550,8 @@ def test_members_are_read_in_blocks_where_their_parsers_say_so(files: Files) -> 
     assert sorted(of_tars.tolist()) == list(range(25))
     assert all(len(set((of_tars[start : start + 5] // 5).tolist())) == 1 for start in range(0, 25, 5))
     alike = files.mixture(None, files.members(read=blocks), is_training=True, batch_size=5)
-    assert alike.plan(World()).blocks == blocks.blocks
+    assert isinstance(alike.order, Passes)
+    assert alike.order.blocks == blocks.blocks
 
 
 def test_stats_count_examples_passes_and_seconds_of_reading_by_member(files: Files) -> None:

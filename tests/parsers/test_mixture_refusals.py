@@ -310,12 +310,12 @@ def test_groups_of_blocks_are_refused_beside_weights(make: Make) -> None:
     assert "The member 'b' of the mixture has block_groups=2 beside weights" in found
     members = {"a": make(), "b": make(read=ReadOptions(block_records=4))}
     parser = ParserMixture({**members, "a": make(read=ReadOptions(block_records=4))}, **TRAINING)
-    assert parser.plan(World()).num_groups == 1
+    assert parser.plan(World()).order.num_groups == 1
     assert "or another shuffle_buffer or block_groups" in refusal({"a": members["b"], "b": make(**groups)}, **TRAINING)
 
 
 def test_a_concatenation_has_the_groups_of_its_members(make: Make) -> None:
     groups = {"read": ReadOptions(block_records=4, block_groups=2)}
     parser = ParserMixture({"a": make(**groups), "b": make(**groups)}, **TRAINING)
-    assert parser.plan(World()).num_groups == 2
-    assert parser.with_read(ReadOptions(num_threads=1)).plan(World()).num_groups == 2
+    assert parser.plan(World()).order.num_groups == 2
+    assert parser.with_read(ReadOptions(num_threads=1)).plan(World()).order.num_groups == 2

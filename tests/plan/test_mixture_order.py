@@ -16,8 +16,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.plan import mixed
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.mixed import MixtureMember, MixtureOrder, make_table
-from tfds_torch.plan.order import ShuffledPass, order_at, orders_at
-from tfds_torch.plan.order import MOST_SLOTS
+from tfds_torch.plan.order import MOST_SLOTS, ShuffledPass, order_at, orders_at
 from tfds_torch.plan.weights import Segment, make_segments
 from tfds_torch.plan.world import World
 

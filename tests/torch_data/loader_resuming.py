@@ -69,7 +69,7 @@ def misuse(_: Place, setup: Setup) -> dict[str, str]:
     calls = {
         "dataset": lambda: loader.dataset.state_dict(batches_delivered=1),
         "position": lambda: loader.load_state_dict({"began_at": {}}),
-        "damaged": lambda: loader.load_state_dict({**loader.state_dict(), "seed": 3}),
+        "damaged": lambda: loader.load_state_dict({**loader.state_dict(), "epoch": 3}),
     }
     said = {}
     for name, call in calls.items():

@@ -238,7 +238,7 @@ def count_reads(_: Place, setup: Setup, state: Any, num_batches: int | None, wor
         if setup.num_workers:
             start = LoaderState.from_dict(state)
             world = World(0, setup.num_replicas, worker, setup.num_workers)
-            parts = dataset.parser.batches(world, start.epoch, start.batches_delivered, fields=("label",))
+            parts = dataset.parser.batches(world, start.epoch, start.batches, fields=("label",))
             came = [int(index) for batch in islice(parts, num_batches) for index in batch.index]
             del parts
         else:

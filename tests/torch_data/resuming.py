@@ -188,7 +188,7 @@ class PlainLoader:
     def __iter__(self) -> Iterator[Step]:
         for number, (index, valid) in enumerate(self.loader, 1):
             state = self.state(number)
-            yield Step(state["epoch"], state["batches_delivered"] - 1, index, valid)
+            yield Step(state["epoch"], state["batches"] - 1, index, valid)
 
     def state(self, num_steps: int) -> Any:
         return self.dataset.state_dict(batches_delivered=num_steps)
@@ -244,7 +244,7 @@ class StatefulLoader(OwnStateLoader):
     def __iter__(self) -> Iterator[Step]:
         for index, valid in self.loader:
             state = LoaderState.from_stateful(self.loader.state_dict())
-            yield Step(state.epoch, state.batches_delivered - 1, index, valid)
+            yield Step(state.epoch, state.batches - 1, index, valid)
 
     def close(self) -> None:
         del self.loader
@@ -314,7 +314,7 @@ class RowsLoader(CountedLoader):
             labels = tuple(batch["label"].tolist())
             assert batch["image"][:, 0, 0, 0].tolist() == list(labels)
             state = self.loader.state_dict()
-            yield Step(state["epoch"], state["batches_delivered"] - 1, labels, (True,) * len(labels))
+            yield Step(state["epoch"], state["batches"] - 1, labels, (True,) * len(labels))
 
 
 def make_loader(setup: Setup, rank: int = 0) -> Loader:
@@ -329,7 +329,7 @@ def steps_of(loader: Loader) -> Iterator[Step]:
     """Yields the batches of an iteration, numbered as the loader's own state numbers them."""
     for index, valid in loader:
         state = loader.state_dict()
-        yield Step(state["epoch"], state["batches_delivered"] - 1, tuple(index), tuple(valid))
+        yield Step(state["epoch"], state["batches"] - 1, tuple(index), tuple(valid))
 
 
 KINDS: dict[str, Callable[[Setup], ResumableLoader]] = {

@@ -80,11 +80,11 @@ def test_the_rest_of_an_epoch_goes_on_in_any_world_each_example_exactly_once(kin
         loaders = ranks_of(kind, root, num_replicas, batch_size)
         for loader in loaders:
             loader.load_state_dict(state, allow_batch_change=True)
-            assert loader.state_dict()["first_example"] == len(came)
+            assert LoaderState.from_dict(loader.state_dict()).first_example == len(came)
             assert len(loader) == -(-NUM_EXAMPLES // (num_replicas * batch_size)), "that of a whole epoch"
         part, state = take(loaders, num_batches)
         came += part
-        assert LoaderState.from_dict(state).examples_delivered == min(len(came), NUM_EXAMPLES)
+        assert state["examples"] == len(came)
         if num_batches is not None:
             close(loaders)
     assert came[:NUM_EXAMPLES] == whole
@@ -92,7 +92,7 @@ def test_the_rest_of_an_epoch_goes_on_in_any_world_each_example_exactly_once(kin
     assert len(came) < NUM_EXAMPLES + 3, "the planned fill of the last batch"
 
     following, state = take(loaders, None)
-    assert (state["epoch"], state["first_example"]) == (1, 0), "later epochs are whole ones"
+    assert (state["epoch"], LoaderState.from_dict(state).first_example) == (1, 0), "later epochs are whole ones"
     assert {index for index, _ in following} == set(range(NUM_EXAMPLES))
     close(loaders)
 
@@ -105,7 +105,7 @@ def test_a_state_taken_after_a_change_goes_on_with_the_same_batch_and_with_anoth
     (second,) = ranks_of(kind, root, 1, 4)
     second.load_state_dict(state, allow_batch_change=True)
     part, state = take([second], 1)
-    assert (state["first_example"], state["batches_delivered"]) == (6, 1)
+    assert (state["examples"], state["batches"]) == (10, 1)
     rests = []
     for batch_size in (4, 5):
         (third,) = ranks_of(kind, root, 1, batch_size)
@@ -164,11 +164,11 @@ def test_without_being_allowed_another_batch_is_refused_with_the_remedy(kind: st
     state = dataset_of(root, 6).state_at(1, 1, None).to_dict()
     loader = dataset_of(root, 4) if kind == "ImageDataset" else ranks_of(kind, root, 1, 4)[0]
     before = loader.state_dict()
-    with pytest.raises(StateMismatchError, match=r"global_batch_size: 6 .*\(state, allow_batch_change=True\)"):
+    with pytest.raises(StateMismatchError, match=r"global_batch: 6 .*\(state, allow_batch_change=True\)"):
         loader.load_state_dict(state)
     assert loader.state_dict() == before
     loader.load_state_dict(state, allow_batch_change=True)
-    assert loader.state_dict()["first_example"] == 6
+    assert loader.state_dict()["examples"] == 6
 
 
 @pytest.mark.parametrize("kind", ["Loader", "MultiLoader"])
@@ -214,7 +214,7 @@ def test_the_state_of_a_loader_is_that_of_the_iterator_that_began_last(root: Pat
     next(second)
     for _ in range(2):
         state = loader.state_dict()
-        assert (state["epoch"], state["batches_delivered"]) == (1, 1)
+        assert (state["epoch"], state["batches"]) == (1, 1)
         with pytest.raises(ConfigError, match="This iteration ended when another one of the same loader began"):
             next(first)
 
@@ -228,7 +228,7 @@ def test_the_state_of_a_concurrent_multi_loader_is_that_of_the_iterator_that_beg
         came = next(second).index.tolist()
         next(first), next(first)
         state = loader.state_dict()
-        assert (state["epoch"], state["batches_delivered"]) == (1, 1)
+        assert (state["epoch"], state["batches"]) == (1, 1)
         rest = [batch.index.tolist() for batch in second]
     with MultiLoader(parser_of(root, 4), 1, fields=("index",), timeout_s=60.0) as other:
         other.load_state_dict(state)
@@ -241,7 +241,7 @@ def test_two_loaders_over_one_dataset_share_its_epochs_and_have_their_own_states
     one, two = (create_loader(dataset, collate_fn=columns_of) for _ in range(2))
     of_one, of_two = iter(one), iter(two)
     next(of_one), next(of_one), next(of_two)
-    places = [(state["epoch"], state["batches_delivered"]) for state in (one.state_dict(), two.state_dict())]
+    places = [(state["epoch"], state["batches"]) for state in (one.state_dict(), two.state_dict())]
     assert places == [(0, 2), (1, 1)]
     assert dataset.state_dict() == two.state_dict(), "of the iteration that began last"
 
@@ -260,4 +260,4 @@ def test_loaders_and_plain_loaders_over_one_dataset_share_its_epochs_and_a_loade
     assert list(plain) == whole[0][2:]
     next(iter(loader))
     state = loader.state_dict()
-    assert (state["epoch"], state["batches_delivered"]) == (1, 1), "a state is gone on from once"
+    assert (state["epoch"], state["batches"]) == (1, 1), "a state is gone on from once"

@@ -94,7 +94,7 @@ def test_a_loader_may_be_made_before_the_rank_is_known(numbered_root: str, monke
 def test_a_fresh_loader_is_at_the_beginning_and_a_loaded_one_where_it_was_sent(numbered_root: str) -> None:
     loader = create_loader(dataset_of(numbered_root), 2)
     state = loader.state_dict()
-    assert (state["epoch"], state["batches_delivered"]) == (0, 0)
+    assert (state["epoch"], state["batches"]) == (0, 0)
     loader.set_epoch(3)
     assert loader.state_dict()["epoch"] == 3
     loader.load_state_dict(state)
@@ -107,7 +107,7 @@ def indices(batches: Iterable[Any]) -> list[int]:
 
 def place_of(loader: Loader) -> tuple[int, int]:
     state = loader.state_dict()
-    return state["epoch"], state["batches_delivered"]
+    return state["epoch"], state["batches"]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

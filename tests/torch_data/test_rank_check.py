@@ -29,7 +29,7 @@ EXPECTED = {
     "preprocess": r"ConfigError: .*: preprocess is TrainPreprocess\(size=8, .*\) on rank 0, "
     r"TrainPreprocess\(size=16, .*\) on rank 1\.",
     "own preprocess": r"ConfigError: .*: preprocess is Shade\(size=8, .*most=8\) on rank 0, .*most=16\) on rank 1\.",
-    "groups of blocks": r"ConfigError: .*: blocks is .*groups=2\) on rank 0, .*groups=4\) on rank 1\.",
+    "groups of blocks": r"ConfigError: .*: block_groups is 2 on rank 0, 4 on rank 1\.",
     "jpeg decoder": r"ConfigError: .*: jpeg_decoder is 'simplejpeg .*' on rank 0, pillow .* on rank 1 \(install .*",
     "epoch": r"ConfigError: .*: epoch is 0 on rank 0, 1 on rank 1 \(call set_epoch with the same number .*\)\.",
     "state": r"ConfigError: .*: start_batch is 0 on rank 0, 2 on rank 1 \(load the same state on every rank\)\.",

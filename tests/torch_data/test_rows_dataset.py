@@ -145,7 +145,7 @@ def test_a_state_goes_on_exactly_in_another_process_like_one() -> None:
         iteration = iter(loader)
         came = [number for _ in range(3) for number in next(iteration).tolist()]
         state = loader.state_dict()
-    assert state["batches_delivered"] == 3
+    assert state["batches"] == 3
     with create_loader(rows, 3, batch_size=4, shuffle=True, seed=1) as other:
         other.load_state_dict(state)
         assert came + numbers_of(other) == whole
@@ -228,7 +228,7 @@ def test_random_numbers_of_workers_depend_on_the_seed() -> None:
 def test_lightnings_loader_takes_it() -> None:
     loader = resumable(create_loader(Rows(range(8)), batch_size=4))
     assert numbers_of(loader) == list(range(8))
-    assert loader.state_dict()["batches_delivered"] == 2
+    assert loader.state_dict()["batches"] == 2
     with pytest.raises(ConfigError, match="or over a map-style dataset with batch_size and without sampler"):
         resumable(create_loader(Rows(range(8))))
 
@@ -298,7 +298,7 @@ def test_an_item_that_raises_is_named_and_keeps_its_type(arguments: dict[str, An
         notes = str(caught.value) if arguments else "\n".join(caught.value.__notes__)
         assert "Failing: item 13 cannot be read: ZeroDivisionError: no pixels." in notes
         assert came == list(range(12))  # What comes before it has been delivered.
-        assert loader.state_dict()["batches_delivered"] == 3
+        assert loader.state_dict()["batches"] == 3
 
 
 def test_our_own_errors_and_stop_iteration_of_a_dataset() -> None:

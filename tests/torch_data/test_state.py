@@ -43,17 +43,20 @@ def in_fleet(fleet: Fleet, function: Callable[..., Any], setup: Setup, *args: An
 
 Change = Callable[[dict[str, Any]], Any]
 BAD: dict[str, tuple[Change, str]] = {
-    "another seed": (lambda state: sealed(state, seed=7), "seed: 7 in the state, 42 here. Pass seed=7."),
-    "another dataset": (lambda state: sealed(state, dataset="x:1.0.0"), "dataset: 'x:1.0.0' in the state, 'numbered"),
-    "other files": (lambda state: sealed(state, fingerprint="00"), "fingerprint: '00' in the state"),
+    "another seed": (
+        lambda state: agreeing(state, order={**state["agrees"]["order"], "seed": 7}),
+        "seed: 7 in the state, 42 here. Pass seed=7.",
+    ),
+    "another dataset": (lambda state: agreeing(state, dataset="x:1.0.0"), "dataset: 'x:1.0.0' in the state, 'numbered"),
+    "other files": (lambda state: agreeing(state, fingerprint="00"), "fingerprint: '00' in the state"),
     "another global batch": (
-        lambda state: sealed(state, global_batch_size=8, batch_size=8),
-        "global_batch_size: 8 in the state (1 ranks x batch_size 8), 12 here",
+        lambda state: sealed(state, global_batch=8),
+        "global_batch: 8 in the state, 12 here. With 1 ranks, batch_size=8 continues it.",
     ),
     "a field is missing": (lambda state: without(state, "epoch"), "epoch"),
     "a field too many": (lambda state: {**state, "extra": 1}, "extra"),
-    "a wrong type": (lambda state: {**state, "epoch": "1"}, "epoch"),
-    "changed by hand": (lambda state: {**state, "batches_delivered": 1}, "checksum"),
+    "a wrong type": (lambda state: {**state, "epoch": "1"}, "checksum"),
+    "changed by hand": (lambda state: {**state, "batches": 1}, "checksum"),
     "newer": (lambda state: {**state, "version": 99}, "version=99 was saved by a later release"),
     "empty": (lambda state: {}, "not a valid LoaderState. It lacks"),
     "no dict": (lambda state: [1, 2], "LoaderState"),
@@ -66,6 +69,11 @@ BAD: dict[str, tuple[Change, str]] = {
 def sealed(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Returns another state as its own dataset would have saved it."""
     return replace(LoaderState.from_dict(state), **changes)._sealed().to_dict()
+
+
+def agreeing(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Returns the state of a dataset of which other values hold."""
+    return sealed(state, agrees={**state["agrees"], **changes})
 
 
 def without(state: dict[str, Any], name: str) -> dict[str, Any]:
@@ -108,7 +116,7 @@ def places(steps: list[Step]) -> list[tuple[int, int]]:
     ("num_replicas", "global_batch", "remedy"),
     [
         (2, 8, "With 2 ranks, batch_size=6 continues it."),
-        (5, 15, "12 does not divide among 5 ranks; these numbers of ranks continue it: 1, 2, 3, 4, 6, 12."),
+        (5, 15, "12 does not divide among 5 ranks: choose ranks x batch_size = 12."),
     ],
 )
 def test_another_global_batch_is_refused_with_what_would_do(
@@ -321,7 +329,7 @@ def test_another_epoch_set_by_hand_drops_a_position_within_a_batch(setup: Setup)
     assert dataset.state_dict() == position_of(setup)
     dataset.set_epoch(5)
     state = dataset.state_dict()
-    assert (state["epoch"], state["batches_delivered"]) == (5, 0)
+    assert (state["epoch"], state["batches"]) == (5, 0)
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=slow)])
@@ -339,7 +347,7 @@ def test_a_position_within_a_batch_is_refused_by_workers(numbered_root: str, met
 
 def test_a_count_of_batches_of_an_unknown_size_is_refused(numbered_root: str) -> None:
     dataset = ImageDataset(ParserTfds(numbered_root, "numbered"))
-    assert dataset.state_dict(batches_delivered=0)["batches_delivered"] == 0
+    assert dataset.state_dict(batches_delivered=0)["batches"] == 0
     with pytest.raises(ConfigError, match="batches_delivered=3: the parser has no batch_size"):
         dataset.state_dict(batches_delivered=3)
 
@@ -347,7 +355,7 @@ def test_a_count_of_batches_of_an_unknown_size_is_refused(numbered_root: str) ->
 def test_a_dataset_behind_a_loader_that_fetches_ahead_needs_a_count(setup: Setup) -> None:
     dataset = setup.dataset()
     dataset.is_read_ahead = True  # As Accelerate's prepared loaders do.
-    assert dataset.state_dict()["batches_delivered"] == 0
+    assert dataset.state_dict()["batches"] == 0
     iter(dataset)
     with pytest.raises(ConfigError, match=r"Another loader reads ahead.* state_dict\(batches_delivered=n\)"):
         dataset.state_dict()

@@ -171,7 +171,8 @@ class MultiLoader(BaseLoader[PoolReader]):
         """
         here = state_at(self._planned(), self.world, Start(0), self.num_workers)
         # Also of a stream: with as many workers as here.
-        loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
+        num_replicas = self.world.num_replicas
+        loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change, num_replicas=num_replicas)
         self._cursor.load(loaded.start, loaded.num_workers)
 
     def kill(self) -> None:

@@ -139,7 +139,7 @@ class Order(ABC):
     @property
     def largest_epoch(self) -> int:
         """The last epoch, without repeats, whose sample keys fit into int64; -1: not even those of epoch 0 do."""
-        return min(self.num_keyed // max(1, self.num_slots), MOST_SLOTS) - 1
+        return min(self.num_keyed // self.num_slots if self.num_slots else MOST_SLOTS, MOST_SLOTS) - 1
 
     def passes_from(self, slot: int, examples: Int64Array) -> Int64Array:
         """Return the pass of each example, int64 [n], that is under way at a slot."""

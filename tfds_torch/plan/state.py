@@ -19,7 +19,7 @@ STATE_VERSION = 3
 READ_MODES = ("index", "files", "examples")
 
 _LONGEST_VALUE = 400  # Characters of JSON: of longer values a state has digests.
-_OF_FINGERPRINT = ("dataset", "split", "kind", "num_examples", "subset", "weights", "members")
+_OF_FINGERPRINT = ("dataset", "split", "kind", "subset", "weights", "members")
 
 _REMEDIES = {
     "dataset": "Open the dataset and version of the state.",
@@ -168,7 +168,9 @@ class LoaderState:
         return cls(**_read_fields("LoaderState", state, [field.name for field in fields(cls)]))
 
     @classmethod
-    def load(cls, state: object, here: "LoaderState", *, allow_batch_change: bool = False) -> "LoaderState":
+    def load(
+        cls, state: object, here: "LoaderState", *, allow_batch_change: bool = False, num_replicas: int = 1
+    ) -> "LoaderState":
         """Return a saved state that fits the dataset which is to continue it.
 
         In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same, or
@@ -180,13 +182,14 @@ class LoaderState:
             here: what the receiving dataset says of itself; its epoch and batches do not matter.
             allow_batch_change: whether a state of another global batch becomes one of the global batch here, at the
                 same example, in read mode `index`.
+            num_replicas: ranks here, for the remedy.
 
         Raises:
             StateMismatchError: as in `from_dict`, or it does not fit. Every value that differs from `here` is named,
                 with the value stored, the value found and the remedy.
         """
         read = cls.from_dict(state)
-        found = [*_differences(read, here), *_differences_of_world(read, here, allow_batch_change)]
+        found = [*_differences(read, here), *_differences_of_world(read, here, allow_batch_change, num_replicas)]
         if found:
             raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
         if read.global_batch != here.global_batch:  # The rest of the epoch is dealt anew.
@@ -352,7 +355,7 @@ def _differences(stored: LoaderState, here: LoaderState) -> Iterator[str]:
     if stored.read_mode != here.read_mode:
         yield _difference("read_mode", stored.read_mode, here.read_mode, "Pass ReadOptions(mode={stored}).")
         return
-    old, new = ({**one.agrees["order"], **one.agrees} for one in (stored, here))
+    old, new = ({**one.agrees, **one.agrees["order"]} for one in (stored, here))
     exact = {Remainder.KEEP.value, Remainder.PAD.value}
     for name in new:
         if name == "order" or name not in old or old[name] == new[name]:
@@ -371,7 +374,9 @@ def _difference(name: str, stored: object, here: object, remedy: str) -> str:
     return f"{name}: {quoted(stored)} in the state, {quoted(here)} here. {remedy.format(stored=quoted(stored))}"
 
 
-def _differences_of_world(stored: LoaderState, here: LoaderState, allow_batch_change: bool) -> Iterator[str]:
+def _differences_of_world(
+    stored: LoaderState, here: LoaderState, allow_batch_change: bool, num_replicas: int
+) -> Iterator[str]:
     """Yield what keeps the world here from continuing a state."""
     if here.read_mode != "index":
         workers = stored.num_workers, here.num_workers
@@ -382,8 +387,11 @@ def _differences_of_world(stored: LoaderState, here: LoaderState, allow_batch_ch
     if stored.global_batch == here.global_batch or allow_batch_change:
         return
     size = stored.global_batch
+    remedy = f"With {num_replicas} ranks, batch_size={size // num_replicas} continues it."
+    if size % num_replicas:
+        remedy = f"{size} does not divide among {num_replicas} ranks: choose ranks x batch_size = {size}."
     yield (
-        f"global_batch: {size} in the state, {here.global_batch} here. Choose ranks x batch_size = {size}; or call "
+        f"global_batch: {size} in the state, {here.global_batch} here. {remedy} Or call "
         f"load_state_dict(state, allow_batch_change=True), which deals the rest of the epoch anew."
     )
 

@@ -182,7 +182,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
                 position = WorkerPosition.load(state, here, worker=0, num_workers=1)
                 self._iterations.epochs.load(position.began_at.start, 1, must_keep_workers=True)
             else:
-                loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change)
+                num_replicas = self.find_rank().num_replicas
+                loaded = LoaderState.load(state, here, allow_batch_change=allow_batch_change, num_replicas=num_replicas)
                 must_keep_workers = loaded.batches > 0
                 self._iterations.epochs.load(loaded.start, loaded.num_workers, must_keep_workers=must_keep_workers)
         self._iterations.restore(position)

@@ -31,7 +31,9 @@ _IN_TENSORS = ReadContext(make_buffer=make_own_buffer)
 class IndexedParser(Parser, Protocol):
     """A parser whose examples can be fetched one by one; `seed` is that of random numbers."""
 
-    seed: int
+    @property
+    def seed(self) -> int:
+        """The seed of random numbers."""
 
     @property
     def examples_by_index(self) -> Callable[..., list[Example]]:
