@@ -456,7 +456,7 @@ def test_a_feistel_network_for_small_sizes_is_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_examples", [4097, 4225, 5000, 5003, 8192, 65_537])
+@pytest.mark.parametrize("num_examples", [4225, 5003, 65_537])
 def test_larger_samples_of_many_sizes_are_fair(num_examples: int) -> None:
     for statistic in (
         blocks_mix_within_each_order,
@@ -595,14 +595,6 @@ def test_a_hash_is_the_finalizer_of_splitmix64_twice(key: int) -> None:
     hashed = hash_with_key(np.array(values, np.uint64), np.uint64(key))
     assert hashed.dtype == np.uint64
     assert hashed.tolist() == [mix_by_hand(value, key) for value in values]
-
-
-def test_keys_and_values_broadcast() -> None:
-    values, keys = np.arange(5, dtype=np.uint64), np.arange(100, 103, dtype=np.uint64)
-    table = hash_with_key(values[:, None], keys)
-    assert table.shape == (5, 3)
-    for number, key in enumerate(keys):
-        np.testing.assert_array_equal(table[:, number], hash_with_key(values, key))
 
 
 def test_seeds_of_functions_are_their_own() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plan.orders import GROUPED, SEEDS, numbers, orders, passes, row_of, selected_of
 from plan.shuffle_statistics import (
@@ -198,6 +198,32 @@ def test_global_batches_are_the_same_sequence_for_any_ranks_and_workers(
             by_group = sorted(range(size), key=lambda at: (first + number * size + at) % groups)
             planned = [planned[at] for at in by_group]
         assert batch == planned
+
+
+@settings(max_examples=120, deadline=None)
+@given(passes(), st.integers(0, 3), st.integers(1, 9), st.sampled_from(Remainder), st.booleans(), st.integers(1, 3))
+def test_every_example_comes_once_a_pass_and_the_fill_is_the_planned_one(
+    order: Passes, epoch: int, size: int, remainder: Remainder, is_training: bool, repeats: int
+) -> None:
+    order, is_training = replace(order, epoch_size=None), is_training or remainder is Remainder.WRAP
+    repeats = repeats if is_training else 1
+    own, n = repeats * order.pass_size, order.pass_size
+    if remainder is Remainder.DROP:
+        assume(own >= size)
+    plan = EpochPlan(order, World(), size, remainder, is_training, repeats)
+    row = [(*one, True) for one in row_of(order, (epoch + 1) * own + size, epoch * own)]
+    if remainder is Remainder.PAD:
+        row[own:] = [(*row[own - n + slot % n][:2], False) for slot in range(own, own + size)]
+    num_slots = {Remainder.KEEP: own, Remainder.DROP: own // size * size}.get(remainder, -(-own // size) * size)
+    for number, start in enumerate(range(0, num_slots, size)):
+        expected = row[start : min(start + size, num_slots)]
+        if size % order.num_groups == 0 and len(expected) == size and all(valid for *_, valid in expected):
+            first = epoch * own + start
+            expected = [expected[at] for at in sorted(range(size), key=lambda at: (first + at) % order.num_groups)]
+        found = plan.batch(epoch, number)
+        columns = (found.pass_number.tolist(), found.index.tolist(), found.valid.tolist())
+        assert list(zip(*columns, strict=True)) == expected
+    assert plan.num_batches == -(-num_slots // size)
 
 
 def examples_of_machine(plan: EpochPlan, epoch: int, machine: int, num_machines: int) -> Int64Array:
