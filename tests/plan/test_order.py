@@ -175,6 +175,14 @@ def test_the_keys_of_the_largest_epoch_fit_and_those_of_the_next_do_not(
         assert beyond.max() >= most_passes
 
 
+def test_a_pass_of_one_example_or_none_has_counts_and_passes() -> None:
+    for one, count in ((Passes(1), 3), (mixed.Mixed((mixed.Member("a", 1),), (Segment(0, (1,)),), 2), 3)):
+        assert [bound.tolist() for bound in one.promise().count(count)] == [[count], [count]]
+        assert one.passes_from(count, numbers(1)).tolist() == [count]
+    assert Passes(0).at(numbers(0))[1].tolist() == Passes(0).promise().count(0)[0].tolist() == []
+    assert Drawn(1, drawn.make_draw_weights([1], 1), 1).num_keyed == order.LARGEST_KEY
+
+
 def test_no_epoch_has_a_number_that_is_too_large() -> None:
     assert Passes(1).largest_epoch == 2**62 - 1
     assert Passes(2**62, epoch_size=1).num_keyed == 2**62

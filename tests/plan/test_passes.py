@@ -311,6 +311,14 @@ def test_a_huge_epoch_is_looked_at_one_window_at_a_time() -> None:
     assert next(plain.order.windows(WorkerOrder(plain, 0), 256))[0].tolist() == list(range(0, 8192, 256))
 
 
+def test_windows_hold_what_pads_the_last_batch() -> None:
+    order = Passes(100, blocks=BlockShuffle(1, 1))
+    for rank in range(3):
+        batches = WorkerOrder(EpochPlan(order, World(rank, 3), 17, Remainder.PAD), 0)
+        held = {int(start) for starts, _ in order.windows(batches, 1) for start in starts}
+        assert held == set(batches.planned(0, len(batches)).index.tolist())
+
+
 def test_an_epoch_without_examples_needs_no_blocks() -> None:
     for blocks in (None, BlockShuffle(2, 2)):
         plan = EpochPlan(Passes(0, blocks=blocks), World(), 4, Remainder.PAD)
