@@ -52,6 +52,7 @@ def test_draws_never_change_and_depend_on_the_seed_and_the_ratio_of_weights_alon
 def test_the_last_positive_weight_takes_what_rounding_leaves() -> None:
     weights = DrawWeights(np.array([0.1] * 10 + [0.0]))
     assert weights.at(np.array([0.0, 1.0 - 2.0**-53])).tolist() == [0, 9]
+    assert DrawWeights(np.array([0.0, 1.0, 1.0])).at(np.array([0.0, 0.5])).tolist() == [1, 2]
     tiny = make_draw_weights([1e-300, 1e300, 5e-324, 0], 4)
     assert tiny.at(np.array([0.5])).tolist() == [1]
     assert tiny.at(np.array([1.0 - 2.0**-53]))[0] in (1, 2)
