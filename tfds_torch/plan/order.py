@@ -134,7 +134,7 @@ class Order(ABC):
     @property
     def num_keyed(self) -> int:
         """Slots from 0 on whose sample keys, `pass * num_examples + example`, fit into int64."""
-        return LARGEST_KEY // max(1, self.num_examples) * self.promise().pass_size
+        return LARGEST_KEY // max(1, self.num_examples) * max(1, self.promise().pass_size)
 
     @property
     def largest_epoch(self) -> int:
