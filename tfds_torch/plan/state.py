@@ -320,7 +320,7 @@ def _read_fields(what: str, state: object, names: list[str]) -> dict[str, Any]:
         raise StateMismatchError(f"This is not a valid {what}.{said}{hint} Load the state as it was saved.")
     found = {name: state[name] for name in names}
     expected = _checksum_of(found)
-    if found["checksum"] != expected:
+    if not expected or found["checksum"] != expected:
         raise StateMismatchError(
             f"{what}: checksum={quoted(found['checksum'])} does not fit its other fields, "
             f"{'which give ' + quoted(expected) if expected else 'which are not plain values'}: one of them, or the "
