@@ -1,111 +1,115 @@
-"""What is left of an epoch after a state, in any world that continues it: nothing twice, nothing missing."""
+"""What is left of an epoch after a state, in any world that goes on with it: nothing twice, nothing missing."""
 
-from collections import Counter
+import json
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan.oracle import collect_round_robin, plans, write_out
-from plan.saved_states import state_of
+from plan.oracle import Slot, collect_round_robin, consume, own_row, plans, state_of, write_out
+from resume_counts import Count, Outcome, add_count, count_outcomes
 
-from tfds_torch.plan.epoch import EpochPlan, Remainder, WorkerOrder
+from tfds_torch.plan.deal import WorkerOrder
+from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.mixed import Member, Mixed
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.state import LoaderState, WorkerPosition
+from tfds_torch.plan.weights import make_segments
 from tfds_torch.plan.world import World
 
-Batches = dict[
-    int, list[tuple[int, int]]
-]  # Number of the global batch -> (example, pass) of its valid slots, in order.
-
-PLANS = plans(max_examples=80, max_replicas=4, max_workers=4, max_batch_size=6, max_repeats=3)
-
-
-def consume(plan: EpochPlan, epoch: int, start_batch: int, num_batches: int) -> Batches:
-    """What all ranks take from their loaders in an iteration of so many batches, put together."""
-    delivered: Batches = {start_batch + n: [] for n in range(num_batches)}
-    for rank in range(plan.world.num_replicas):
-        per_worker = []
-        for worker in range(plan.world.num_workers):
-            here = World(rank, plan.world.num_replicas, worker, plan.world.num_workers)
-            order = WorkerOrder(replace(plan, world=here), epoch, start_batch)
-            whole = order.planned(0, len(order))
-            pairs = list(zip(whole.index.tolist(), whole.pass_number.tolist(), strict=True))[: order.num_valid]
-            size = plan.batch_size
-            per_worker.append([pairs[n * size : (n + 1) * size] for n in range(len(order.numbers))])
-        for number, batch in enumerate(collect_round_robin(per_worker)[:num_batches], start_batch):
-            delivered[number] += batch
-    return delivered
-
-
-def uninterrupted(plan: EpochPlan, epoch: int) -> Batches:
-    """The same, as DESIGN writes an epoch down."""
-    expected = write_out(plan, epoch)
-    columns = (expected.index, expected.pass_number, expected.valid)
-    batches: Batches = {}
-    for number in range(expected.num_batches):
-        part = slice(number * expected.global_batch_size, (number + 1) * expected.global_batch_size)
-        slots = zip(*(column[part].tolist() for column in columns), strict=True)
-        batches[number] = [(index, pass_number) for index, pass_number, valid in slots if valid]
-    return batches
+PLANS = plans(max_examples=50)
+EPOCHS = st.integers(0, 5)
 
 
 def elsewhere(plan: EpochPlan, data: st.DataObject) -> EpochPlan:
     """The same order in another world: ranks that divide the global batch, any workers, a remainder that goes there."""
-    size = plan.global_batch_size
+    size, remainder = plan.global_batch_size, plan.remainder
     num_replicas = data.draw(st.sampled_from([count for count in range(1, size + 1) if size % count == 0]))
-    world = World(0, num_replicas, 0, data.draw(st.integers(1, 5)))
-    remainder = plan.remainder
     if remainder in (Remainder.KEEP, Remainder.PAD):
         remainder = data.draw(st.sampled_from([Remainder.KEEP, Remainder.PAD])) if num_replicas == 1 else Remainder.PAD
+    world = World(0, num_replicas, 0, data.draw(st.integers(1, 5)))
     return replace(plan, world=world, batch_size=size // num_replicas, remainder=remainder)
 
 
-def hand_over(state: LoaderState, here: EpochPlan, epoch: int) -> LoaderState:
-    """The state as it comes out of a file, in the dataset that continues it."""
-    return LoaderState.load(LoaderState.from_json(state.to_json()).to_dict(), state_of(here, 0, epoch))
+def with_another_batch(plan: EpochPlan, data: st.DataObject) -> EpochPlan:
+    """The same order with any ranks, workers and batch size, as far as its remainder lets it train."""
+    alone = plan.remainder is Remainder.KEEP
+    num_replicas, batch_size = 1 if alone else data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
+    if plan.remainder is Remainder.DROP and plan.is_training:
+        num_replicas = min(num_replicas, plan.num_own_slots)
+        batch_size = min(batch_size, plan.num_own_slots // num_replicas)
+    return replace(plan, world=World(0, num_replicas, 0, data.draw(st.integers(1, 4))), batch_size=batch_size)
+
+
+def hand_over(state: LoaderState, here: EpochPlan, *, allow_batch_change: bool = False) -> LoaderState:
+    """The state as it comes out of a file, in the dataset that goes on with it."""
+    saved = json.loads(json.dumps(state.to_dict()))
+    return LoaderState.load(saved, state_of(here, 0, 0), allow_batch_change=allow_batch_change)
+
+
+def valid_of(batches: dict[int, list[Slot]]) -> dict[int, list[Slot]]:
+    return {number: [slot for slot in batch if slot[2]] for number, batch in batches.items()}
 
 
 @pytest.mark.parametrize("num_points", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_resumes_in_other_worlds_give_the_uninterrupted_epoch(num_points: int) -> None:
-    points = []
+    points: list[tuple[EpochPlan, EpochPlan]] = []
 
-    @settings(max_examples=num_points + 100, deadline=None)
-    @given(PLANS, st.integers(0, 5), st.data())
+    @settings(max_examples=num_points + 50, deadline=None)
+    @given(PLANS, EPOCHS, st.data())
     def resume(plan: EpochPlan, epoch: int, data: st.DataObject) -> None:
-        there = elsewhere(plan, data)
-        delivered = data.draw(st.integers(0, plan.num_batches))
-        before = consume(plan, epoch, 0, delivered)
-        state = hand_over(state_of(plan, delivered, epoch), there, epoch)
-        after = consume(there, state.epoch, state.batches_delivered, there.num_batches - state.batches_delivered)
-        assert not before.keys() & after.keys()
-        assert before | after == uninterrupted(plan, epoch)
-        points.append((plan, epoch, delivered, there))
+        place, seen, state = plan, {}, state_of(plan, 0, epoch)
+        while state.batches < plan.num_batches:
+            stop = data.draw(st.integers(state.batches + 1, plan.num_batches))
+            part = consume(place, state.epoch, state.batches, stop)
+            assert not seen.keys() & part.keys()
+            seen |= part
+            there = elsewhere(plan, data)
+            points.append((place, there))
+            place, state = there, hand_over(state_of(place, stop, epoch), there)
+        assert valid_of(seen) == valid_of(write_out(plan, epoch))
+        assert hand_over(state, place) == state
 
     resume()
     assert len(points) >= num_points
-    moved = [point for point in points if point[0].world.num_pipelines != point[3].world.num_pipelines]
-    assert len(moved) > len(points) // 3
+    assert sum(one.world.num_pipelines != other.world.num_pipelines for one, other in points) > len(points) // 3
 
 
-@settings(max_examples=60, deadline=None)
-@given(PLANS, st.integers(0, 5), st.data())
-def test_an_epoch_in_several_worlds_one_after_the_other_is_whole(
+@settings(max_examples=200, deadline=None)
+@given(PLANS, EPOCHS, st.data())
+def test_an_epoch_under_one_global_batch_after_the_other_has_each_example_exactly_once(
     plan: EpochPlan, epoch: int, data: st.DataObject
 ) -> None:
-    place, seen, state = plan, {}, state_of(plan, 0, epoch)
-    while state.batches_delivered < plan.num_batches:
-        taken = data.draw(st.integers(1, plan.num_batches - state.batches_delivered))
-        seen |= consume(place, epoch, state.batches_delivered, taken)
-        state = state.at(state.batches_delivered + taken)
-        place = elsewhere(plan, data)
-        state = hand_over(state_of(place, state.batches_delivered, epoch), place, epoch)
-    assert seen == uninterrupted(plan, epoch)
-    examples = Counter(pair for batch in seen.values() for pair in batch)
-    assert set(examples.values()) <= {1}
+    own, came, state = own_row(plan, epoch), [], state_of(plan, 0, epoch)
+    last_size = plan.global_batch_size
+    while state.batches < state.num_batches:
+        here = replace(plan, first_example=state.first_example)
+        stop = data.draw(st.integers(state.batches, state.num_batches))
+        part = consume(here, epoch, state.batches, stop)
+        assert part == {number: batch for number, batch in write_out(here, epoch).items() if number in part}
+        came += [slot for batch in part.values() for slot in batch]
+        is_over = stop == state.num_batches
+        plan = with_another_batch(plan, data)
+        state = hand_over(state_of(here, stop, epoch), plan, allow_batch_change=True)
+        if is_over:
+            assert state.num_batches == state.batches
+            break
+        last_size = state.global_batch
+        assert (state.epoch, state.global_batch, state.examples) == (epoch, plan.global_batch_size, len(came))
+    if plan.remainder is Remainder.DROP:
+        assert sorted(came) == sorted(own[: len(came)])
+        assert not own or len(came) > len(own) - last_size
+        return
+    valid = [slot for slot in came if slot[2]]
+    assert len(set(valid)) == len(valid)
+    assert set(own) <= set(valid)
+    assert len(valid) == len(own) or (plan.remainder is Remainder.WRAP and len(came) < len(own) + last_size)
 
 
 @settings(max_examples=90, deadline=None)
-@given(PLANS, st.integers(0, 5), st.data())
+@given(PLANS, EPOCHS, st.data())
 def test_workers_that_go_on_from_their_own_positions_give_the_rest(
     plan: EpochPlan, epoch: int, data: st.DataObject
 ) -> None:
@@ -116,19 +120,80 @@ def test_workers_that_go_on_from_their_own_positions_give_the_rest(
     began_at = state_of(plan, start, epoch)
     rests = []
     for worker in range(num_workers):
-        batches = len(range(worker, delivered, num_workers))
-        position = WorkerPosition(worker, num_workers, batches, 0, began_at)
+        position = WorkerPosition(worker, num_workers, len(range(worker, delivered, num_workers)), 0, began_at)
         position = WorkerPosition.load(position.to_dict(), began_at, worker=worker, num_workers=num_workers)
         here = replace(plan, world=plan.world.at_worker(worker, num_workers))
-        assert position.start_batch <= plan.num_batches
         rests.append(list(WorkerOrder(here, epoch, position.start_batch).numbers))
     turn = delivered % num_workers
     assert collect_round_robin(rests[turn:] + rests[:turn]) == list(range(start + delivered, plan.num_batches))
 
 
-@pytest.mark.parametrize("num_batches", [0, 1, 4])
-def test_a_state_at_the_end_of_an_epoch_leaves_nothing(num_batches: int) -> None:
-    plan = EpochPlan(8 * num_batches, World(num_workers=3), 8, Remainder.KEEP)
-    state = hand_over(state_of(plan, num_batches, 2), plan, 2)
-    assert consume(plan, 2, state.batches_delivered, 0) == {}
-    assert len(WorkerOrder(plan, 2, state.batches_delivered)) == 0
+def test_the_worked_example_of_another_global_batch() -> None:
+    whole = EpochPlan(Passes(10, shuffle=False), World(num_replicas=2), 2, Remainder.WRAP, is_training=True)
+    assert [whole.batch(0, number).index.tolist() for number in range(3)] == [[0, 1], [4, 5], [8, 9]]
+    there = replace(whole, world=World(), batch_size=3)
+    state = hand_over(state_of(whole, 1), there, allow_batch_change=True)
+    assert (state.examples, state.batches, state.first_example, state.num_batches) == (4, 0, 4, 2)
+    rest = replace(there, first_example=4)
+    assert [rest.batch(0, number).index.tolist() for number in range(2)] == [[4, 5, 6], [7, 8, 9]]
+
+
+@pytest.mark.parametrize("remainder", list(Remainder))
+@pytest.mark.parametrize("n", [8, 10])
+def test_an_epoch_that_has_ended_stays_so_under_another_global_batch_too(remainder: Remainder, n: int) -> None:
+    is_training = remainder in (Remainder.WRAP, Remainder.DROP)
+    plan = EpochPlan(Passes(n, shuffle=False), World(), 4, remainder, is_training)
+    ended = state_of(plan, plan.num_batches)
+    assert hand_over(ended, plan) == ended
+    for batch_size in (1, 3, 8):
+        state = hand_over(ended, replace(plan, batch_size=batch_size), allow_batch_change=True)
+        assert (state.epoch, state.batches, state.first_example, state.num_batches) == (1, 0, n, 0)
+        again = hand_over(state, plan, allow_batch_change=True)
+        assert (again.first_example, again.num_batches) == (n, 0)
+
+
+# Random stops of mixtures, counted
+
+
+def follow(chance: random.Random) -> Outcome:
+    """Returns what came until a random stop, after which the state went through JSON into another world."""
+    sizes = {f"m{number}": chance.randint(1, 80) for number in range(chance.randint(1, 6))}
+    starts = [0, *sorted(chance.sample(range(1, 600), chance.randint(0, 3)))]
+    schedule = [(start, {name: chance.randint(1, 20) / 10 for name in sizes}) for start in starts]
+    members = tuple(Member(*one) for one in sizes.items())
+    order = Mixed(members, make_segments(sizes, schedule)[0], 1, chance.randrange(2**40))
+    until = chance.choice(["first_exhausted", "all_exhausted", None])
+    order = replace(order, epoch_size=order.slots_until(until) if until else chance.randint(1, 400))
+    size, epoch = chance.choice([4, 6, 12]), chance.randint(0, 5)
+    plan, there = (
+        EpochPlan(order, World(0, count, 0, chance.randint(1, 4)), size // count, Remainder.WRAP, True)
+        for count in (chance.choice([r for r in range(1, 5) if size % r == 0]) for _ in range(2))
+    )
+    stop = chance.randint(0, plan.num_batches)
+    state = hand_over(state_of(plan, stop, epoch), there)
+    before, after = consume(plan, epoch, 0, stop), consume(there, state.epoch, state.batches, there.num_batches)
+    first = epoch * order.epoch_size
+    planned = order.at(np.arange(first, first + plan.num_batches * size))
+    n = order.num_examples
+    came = [[one[0] * n + one[1] for batch in part.values() for one in batch] for part in (before, after)]
+    return Outcome(came[0], came[1], (planned[0] * n + planned[1]).tolist())
+
+
+@pytest.mark.parametrize("num_stops", [100])
+def test_random_stops_are_resumed_in_other_worlds_without_loss(num_stops: int) -> None:
+    assert count_many(num_stops, seed=32) == Count(num_stops, num_other=0, num_missing=0, num_twice=0)
+
+
+@pytest.mark.slow
+def test_1000_random_stops_are_resumed_in_other_worlds_without_loss(pytestconfig: pytest.Config) -> None:
+    count = count_many(1000, seed=31)
+    add_count(pytestconfig, "mixtures", count)
+    assert count == Count(1000, num_other=0, num_missing=0, num_twice=0)
+
+
+def count_many(num_stops: int, seed: int) -> Count:
+    """Returns what many stops gave, most of which are inside an epoch."""
+    chance = random.Random(seed)
+    outcomes = [follow(chance) for _ in range(num_stops)]
+    assert sum(bool(one.before) and bool(one.after) for one in outcomes) > num_stops // 2
+    return count_outcomes(outcomes)

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from tfds_torch.plan.deal import Assignment, ShardRange, deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
+from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 
 Example = tuple[int, int]  # (file, position within the file)
@@ -40,7 +41,7 @@ def read(ranges: tuple[ShardRange, ...]) -> list[Example]:
 
 def file_order(plan: EpochPlan, num_files: int, pass_number: int) -> list[int]:
     """The row of files of a pass, which TFDS is given as `experimental_interleave_sort_fn`."""
-    return epoch_order(num_files, plan.seed, pass_number).tolist() if plan.shuffle else list(range(num_files))
+    return epoch_order(num_files, plan.seed, pass_number).tolist() if plan.order.shuffle else list(range(num_files))
 
 
 def input_context(world: World) -> Any:
@@ -110,7 +111,7 @@ def check_files_against(
     assert [file for file, _ in found] == [file for file, _ in expected]
     # Only the last file is ever read in two ranges, around its end.
     assert len(assigned.valid) <= len({(each.pass_number, each.file) for each in assigned.valid}) + 1
-    if not plan.shuffle or len(found) == assigned.num_available:
+    if not plan.order.shuffle or len(found) == assigned.num_available:
         assert found == expected
     else:  # Of the last file it reads as many, from any place on.
         whole = [at for at, (file, _) in enumerate(expected) if file != expected[-1][0]]
@@ -152,7 +153,8 @@ def test_in_files_a_pipeline_reads_what_input_context_deals_it(
 ) -> None:
     files = WrittenFiles(tmp_path, lengths)
     for world in World.grid(replicas, workers):
-        plan = EpochPlan(sum(lengths), world, batch_size, remainder, is_training=True, repeats=repeats, shuffle=shuffle)
+        order = Passes(sum(lengths), shuffle=shuffle)
+        plan = EpochPlan(order, world, batch_size, remainder, is_training=True, repeats=repeats)
 
         @cache
         def reads(pass_number: int, plan: EpochPlan = plan) -> list[Example]:
@@ -164,7 +166,7 @@ def test_in_files_a_pipeline_reads_what_input_context_deals_it(
 def test_files_that_fit_the_batches_are_read_exactly_as_tfds_reads_them(tmp_path: Path) -> None:
     files, lengths = WrittenFiles(tmp_path, [6] * 6), [6] * 6
     for world in World.grid(3, 2):
-        plan = EpochPlan(36, world, 3, Remainder.WRAP, is_training=True, shuffle=True)
+        plan = EpochPlan(Passes(36), world, 3, Remainder.WRAP, is_training=True)
         assigned = deal_files(plan, lengths, 2)
         assert read(assigned.valid) == files.read(file_order(plan, 6, 2), world)
 
@@ -185,7 +187,7 @@ def file_plans(draw: st.DrawFn) -> tuple[EpochPlan, list[int], int]:
     most = sum(lengths) * max(1, repeats) // replicas if remainder is Remainder.DROP else 64
     batch_size = draw(st.integers(1, max(1, min(64, most))))
     shuffle, seed = draw(st.booleans()), draw(st.integers(0, 2**40))
-    plan = EpochPlan(sum(lengths), world, batch_size, remainder, True, repeats=repeats, shuffle=shuffle, seed=seed)
+    plan = EpochPlan(Passes(sum(lengths), seed, shuffle), world, batch_size, remainder, True, repeats=repeats)
     return plan, lengths, draw(st.integers(0, 3))
 
 
@@ -253,7 +255,7 @@ def size_of(cut: Cut) -> int:
 
 
 def evaluation_plan(num_examples: int, world: World, batch_size: int) -> EpochPlan:
-    return EpochPlan(num_examples, world, batch_size, Remainder.PAD)
+    return EpochPlan(Passes(num_examples, shuffle=False), world, batch_size, Remainder.PAD)
 
 
 def check_examples_against_even_splits(plan: EpochPlan, lengths: list[int]) -> None:
@@ -268,9 +270,9 @@ def check_examples_against_even_splits(plan: EpochPlan, lengths: list[int]) -> N
     one_by_one = plan.batch_size == 1 and 1 in (plan.world.num_replicas, plan.world.num_workers)
     if one_by_one or plan.num_examples % (num_pipelines * plan.batch_size) == 0:
         assert cuts == theirs
-    if plan.shuffle:
+    if plan.order.shuffle:
         return
-    shuffled = [size_of(cut) for cut in cuts_of(replace(plan, shuffle=True), lengths)]
+    shuffled = [size_of(cut) for cut in cuts_of(replace(plan, order=Passes(plan.num_examples)), lengths)]
     assert shuffled == [size_of(cut) for cut in cuts]
 
 
@@ -305,7 +307,8 @@ def test_in_examples_the_cuts_are_even_splits_where_batches_can_be_dealt_evenly(
 def test_with_drop_and_one_worker_they_are_even_splits_that_drop_the_remainder(
     lengths: list[int], replicas: int
 ) -> None:
-    plan = EpochPlan(sum(lengths), World(num_replicas=replicas), 1, Remainder.DROP, is_training=True)
+    order = Passes(sum(lengths), shuffle=False)
+    plan = EpochPlan(order, World(num_replicas=replicas), 1, Remainder.DROP, is_training=True)
     assert cuts_of(plan, lengths) == even_splits(lengths, replicas, drop_remainder=True)
 
 
