@@ -15,7 +15,6 @@ from refused import said_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import MOST_BATCH, PAD_LABEL, Delivery, EpochPlan, Remainder
 from tfds_torch.plan.mixed import Member, Mixed
-from tfds_torch.plan.order import MOST_SLOTS
 from tfds_torch.plan.passes import BlockShuffle, Passes
 from tfds_torch.plan.subset import Subset
 from tfds_torch.plan.weights import Segment
@@ -167,12 +166,13 @@ def test_small_numpy_integers_are_sizes_and_do_not_overflow() -> None:
 
 
 def test_the_last_epoch_is_the_last_one_whose_sample_keys_fit() -> None:
-    for plan in (training(2**40, 2**20), training(2**40 - 3, 1000, repeats=3), training(5, 12, World(0, 2))):
-        last, size = plan.last_epoch, plan.num_own_slots
-        end = (last + 1) * plan.num_batches * plan.global_batch_size if plan.num_own_slots < 2**30 else 0
-        highest = int(plan.batch(last, plan.num_batches - 1).pass_number.max())
-        assert (highest + 1) * plan.num_examples <= 2**63 or last == MOST_SLOTS // size - 1, end
-        assert said_of(ConfigError, plan.batch, last + 1, 0).startswith(f"epoch={last + 1} must be ")
+    for n, repeats, num_touched in ((2**40, 1, 1), (2**40 - 3, 3, 4), (3**20, 2, 3)):
+        plan, num_passes = training(n, 1000, repeats=repeats), (2**63 - 1) // n
+        if n == 2**40:
+            plan = replace(plan, batch_size=2**20)  # No fill.
+        assert plan.last_epoch * repeats + num_touched <= num_passes < (plan.last_epoch + 1) * repeats + num_touched
+        assert said_of(ConfigError, plan.batch, plan.last_epoch + 1, 0).startswith(f"epoch={plan.last_epoch + 1} must")
+        assert plan.batch(plan.last_epoch, plan.num_batches - 1).index.min() >= 0
 
 
 # Refusals

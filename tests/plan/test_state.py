@@ -402,6 +402,12 @@ def test_a_loader_without_workers_saves_the_datasets_state_or_its_position() -> 
     assert LoaderState.from_stateful(alone(position.to_dict())) == state_of(plan, 5)
 
 
+def test_without_steps_since_its_snapshot_the_positions_alone_say_all() -> None:
+    state = with_workers(PLAN, 2, 6, 0)
+    state["_snapshot"]["_snapshot_step"] = 3  # The loader's batches are twice as large.
+    assert LoaderState.from_stateful(state) == state_of(PLAN, 8)
+
+
 def edited(state: dict[str, Any], **positions: Any) -> dict[str, Any]:
     """The loader's state with other positions of workers; None: none."""
     state = copy.deepcopy(state)
