@@ -185,8 +185,9 @@ BALANCED = Mixed((Member("a", 3), Member("b", 4)), (Segment(0, (1, 1)),), 6)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        *((partial(training, 10, size), f"batch_size={size!r} must be an integer in 1..{MOST_BATCH}.")
+        *((partial(training, 10, size), f"batch_size={size!r} must be an integer >= 1.")
           for size in (0, -4, None, "8", 8.0, False)),
+        (partial(training, 10, MOST_BATCH + 1), f"batch_size={MOST_BATCH + 1} must be an integer in 1..{MOST_BATCH}."),
         (partial(training, 10, 2, repeats=-1), "repeats=-1 must be an integer >= 0."),
         (partial(training, 10, 2, repeats=1.0), "repeats=1.0 must be an integer >= 0."),
         *((partial(training, 10, 4, repeats=2, first_example=first), f"first_example={first} must be an integer in "

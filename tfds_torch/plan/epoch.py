@@ -92,7 +92,8 @@ class EpochPlan:
     delivery: Delivery = Delivery.SAMPLE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", check_integer("batch_size", self.batch_size, 1, MOST_BATCH))
+        object.__setattr__(self, "batch_size", check_integer("batch_size", self.batch_size, 1))
+        check_integer("batch_size", self.batch_size, 1, MOST_BATCH)
         object.__setattr__(self, "repeats", check_integer("repeats", self.repeats, 0))
         first_example = check_integer("first_example", self.first_example, 0, self.num_own_slots)
         object.__setattr__(self, "first_example", first_example)
@@ -145,12 +146,12 @@ class EpochPlan:
             return Remainder.WRAP
         return Remainder.PAD if world.num_replicas > 1 else Remainder.KEEP
 
-    @property
+    @cached_property
     def num_examples(self) -> int:
         """N: examples are numbers in 0..N-1."""
         return self.order.num_examples
 
-    @property
+    @cached_property
     def seed(self) -> int:
         """The seed of the order, and of the random numbers of examples."""
         return self.order.seed
