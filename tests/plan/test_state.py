@@ -271,7 +271,8 @@ SEED = "seed: 42 in the state, 7 here. Pass seed=42."
          "it was saved with, under the same names and in the same order."]),
         (training(mixed()), training(mixed(members=mixed().members[::-1])), ["members: 'digest "]),
         (HERE, training(batch_size=16), ["global_batch: 64 in the state, 32 here. With 1 ranks, batch_size=64 "
-         "continues it. Or call load_state_dict(state, allow_batch_change=True), which deals the rest of the epoch anew."]),
+         "continues it. Or call load_state_dict(state, allow_batch_change=True), which deals the rest of the epoch "
+         "anew."]),
         (HERE, moved({"repeats": 3}, seed=7), [SEED, "repeats: 1 in the state, 3 here. Pass repeats=1."]),
     ],
 )  # fmt: skip
