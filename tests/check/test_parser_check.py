@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from tfds_torch.check.parser_check import ParserReport, check_parser
 from tfds_torch.check.promises import judge
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.plan.order import Int64Array, Order, Promise
+from tfds_torch.runtime.identity import Identity
 
 NUM_EXAMPLES, NUM_CLASSES = 50, 3
 ROWS: list[dict[str, Any]] = [
@@ -195,6 +197,48 @@ def test_images_that_change_from_reading_to_reading_are_not_compared() -> None:
     reason = "Flipped gives another image each time it is asked: it draws random numbers itself"
     assert reason in {one.reason for one in report.not_judged}
     assert RESUME in names(report)
+
+
+@dataclass(frozen=True)
+class Twice(Order):
+    """An order of one's own: each example twice in a row, in two passes."""
+
+    n: int
+    seed: int = 42
+    shuffle = True
+
+    @property
+    def num_examples(self) -> int:
+        return self.n
+
+    @property
+    def num_slots(self) -> int:
+        return 2 * self.n
+
+    def at(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        place, copied = np.divmod(slots, 2)
+        pass_number, position = np.divmod(place, self.n)
+        return 2 * pass_number + copied, (position + 5 * pass_number) % self.n
+
+    def identity(self) -> Identity:
+        return {"kind": "twice", "num_slots": self.num_slots, "seed": self.seed, "shuffle": True}
+
+    def promise(self) -> Promise:
+        return Promise("every example", "twice", self.n, "Leave out Twice.", self._count)
+
+    def _count(self, num_slots: int) -> tuple[Int64Array, Int64Array]:
+        whole, rest = divmod(num_slots, self.num_slots)
+        return np.full(self.n, 2 * whole), np.full(self.n, 2 * whole + min(2, rest))
+
+
+@pytest.mark.parametrize("remainder", ["wrap", "drop"])
+def test_an_order_of_ones_own_is_judged_by_its_own_promise(remainder: str) -> None:
+    parser = training(batch_size=8, remainder=remainder).with_order(Twice(NUM_EXAMPLES))
+    report = check_parser(parser, num_workers=0, num_replicas=2)
+    assert report.is_kept, report
+    assert {ORDER, RESUME, ONE_ORDER, PIXELS} <= set(names(report))
+    few = ", and the wrapped few" if remainder == "wrap" else ", but the dropped few"
+    assert f"every example twice{few}" in names(report)
 
 
 def test_bytes_and_views_have_no_pixels_to_compare() -> None:

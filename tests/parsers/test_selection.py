@@ -28,6 +28,7 @@ from tfds_torch.check import command
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, ExampleNotFoundError, StateMismatchError
 from tfds_torch.parsers import selection
+from tfds_torch.plan.passes import Passes
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 
 NUM_EXAMPLES, NUM_CLASSES = 30, 4
@@ -155,6 +156,22 @@ def test_streams_cannot_be_chosen_from(root: Path) -> None:
         make(root, read=ReadOptions(mode="examples")).subset([1])
     with pytest.raises(ConfigError, match=r"epoch_size=3 needs every example by its number"):
         make(root, is_training=True, batch_size=2, epoch_size=3, read=ReadOptions(mode="examples")).read_mode(World())
+
+
+def test_another_order_is_of_the_same_examples(root: Path) -> None:
+    parser = make(root, is_training=True, batch_size=4)
+    other = parser.with_order(Passes(NUM_EXAMPLES, seed=7))
+    assert (other.seed, other.epoch_size, other.fingerprint) == (7, NUM_EXAMPLES, parser.fingerprint)
+    assert sorted(indices(read(other))[:NUM_EXAMPLES]) == list(range(NUM_EXAMPLES))
+    some = parser.subset([1, 2, 3, 4])
+    assert some.with_order(Passes(NUM_EXAMPLES, subset=some.selected)).num_examples == 4
+    for one, order, message in (
+        (parser, Passes(3), rf"has {NUM_EXAMPLES} examples, and the order Passes numbers 3"),
+        (some, Passes(NUM_EXAMPLES), rf"for 4 of {NUM_EXAMPLES} examples, and the order Passes has all of them"),
+        (parser, Passes(NUM_EXAMPLES, subset=some.selected), "has 4 of them. Give it the same subset"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            one.with_order(order)
 
 
 def test_a_mixture_of_subsets_is_one_of_their_examples(root: Path) -> None:

@@ -263,7 +263,7 @@ SEED = "seed: 42 in the state, 7 here. Pass seed=42."
          "in the same order."]),
         (moved(subset=SUBSET), moved(subset=Subset(np.arange(1000))), ["subset: "]),
         (HERE, training(WEIGHTED), ["kind: 'passes' in the state, 'drawn' here. Choose examples as before: with the "
-         "same subset(), balanced(), weighted() or mixture."]),
+         "same subset(), balanced(), weighted(), with_order() or mixture."]),
         (training(WEIGHTED), training(replace(WEIGHTED, weights=DrawWeights(np.ones(1000)))), ["weights: "]),
         (training(SMALL), training(replace(SMALL, segments=(Segment(0, (1, 2, 1)),))), ["weights: [[0, 1, 1, 1]] in "
          "the state, [[0, 1, 2, 1]] here. Give the weights that it was saved with."]),

@@ -134,7 +134,10 @@ class Training:
     def log(self) -> list[tuple[int, int, list[int]]]:
         """The global batches so far: epoch, number, and the examples' indices."""
         path = self.folder / "log"
-        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [
+            tuple(json.loads(line)) for line in text.splitlines(True) if line.endswith("\n")
+        ]  # Others are under way.
 
     def delivered(self) -> list[tuple[int, int, list[int]]]:
         """The global batches, without those that were logged right before a kill, and were not saved yet."""

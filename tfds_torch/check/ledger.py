@@ -144,7 +144,7 @@ class Ledger:
         self.counts: dict[int, EpochCounts] = {}
         self.identities: dict[tuple[int, int, int], bytes] = {}
         self.pixels: dict[int, NDArray[np.uint8]] = {}
-        self.passes: dict[int, int] = {}  # Of an endless row, that of each example whose pixels are kept.
+        self.passes: dict[int, int] = {}  # By number, that of each example whose pixels are kept.
         self.labels = Labels(len(expected.ids), class_names)
         self.members: MemberCounts | None = None
         if expected.members:
@@ -257,9 +257,9 @@ class Ledger:
         return [is_known and of_member for is_known, of_member in zip(known, is_its.tolist(), strict=True)]
 
     def _pass_of(self, rank: int, number: int, batch: Received, index: int) -> dict[int, int]:
-        """Returns in which pass an example of epoch 0 comes, by index; nothing where an epoch has whole passes."""
+        """Returns in which pass an example of epoch 0 comes, by index; nothing of a stream."""
         plan = self.expected.plan
-        if not plan.order.is_endless:
+        if self.expected.mode != "index":
             return {}
         place = int(np.flatnonzero(batch.index == index)[-1])  # As `Receive` keeps the pixels of the last one.
         slot = number * plan.global_batch_size + rank * plan.batch_size + place

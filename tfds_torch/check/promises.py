@@ -133,7 +133,8 @@ def allow(expected: Expectation) -> Allowance:
     if plan.remainder is Remainder.WRAP and num_slots > total:
         name = f"{promised.who} {promised.often}, and the wrapped few"
         num_wrapped = num_slots - total
-        return Allowance(name, num_padded, 0, num_wrapped, -(-num_wrapped // promised.pass_size))
+        most_each = int((promised.count(num_slots)[1] - promised.count(total)[0]).max())
+        return Allowance(name, num_padded, 0, num_wrapped, most_each)
     if plan.num_valid < total:
         return Allowance(f"{promised.who} {promised.often}, but the dropped few", num_padded, total - plan.num_valid)
     return Allowance(f"{promised.who} exactly {promised.often}", num_padded)

@@ -5,6 +5,7 @@ from tfds_torch.engines.tensorflow_runtime import check_tensorflow_is_installed
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.deal import Assignment, deal_examples, deal_files
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.passes import Passes
 from tfds_torch.storage.source import Source, is_local
 
 _DEFAULTS = ReadOptions()
@@ -36,8 +37,10 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
         if options.mode == "index":
             _refuse_idle(options, mode, _of_streams(options), "shuffles the whole split and opens every file once")
         return mode
-    if plan.order.selected is not None or plan.order.is_endless:
-        what = "a subset" if plan.order.selected is not None else f"epoch_size={plan.order.num_slots}"
+    if not isinstance(plan.order, Passes) or plan.order.subset is not None or plan.order.is_endless:
+        what = f"the order {type(plan.order).__name__}"
+        if isinstance(plan.order, Passes):
+            what = "a subset" if plan.order.subset is not None else f"epoch_size={plan.order.num_slots}"
         why = f"{obstacle}. Copy it to this machine" if obstacle else f"mode={mode!r}. Use mode 'index' or 'auto'"
         raise ConfigError(f"{what} needs every example by its number, and {source.name} is read as a stream: {why}.")
     url = next((part.path for part in source.instructions if not is_local(part.path)), None)

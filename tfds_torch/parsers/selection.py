@@ -48,7 +48,7 @@ class Selection(SplitDescription):
                 be subsets instead; or nothing is left to train on.
         """
         there = len(self._source) if self.selected is None else self.selected.numbers
-        parser = self.with_order(replace(self._passes("subset"), subset=make_subset(indices, there)))
+        parser = self._ordered(replace(self._passes("subset"), subset=make_subset(indices, there)))
         parser.read_mode(World())
         return parser
 
@@ -87,7 +87,7 @@ class Selection(SplitDescription):
                 f"{PAD_LABEL}: no label, as of an optional feature that is None. Leave them out: "
                 f"parser.subset(parser.targets() != {PAD_LABEL}).balanced()."
             )
-        return self.with_order(self._mix_classes(passes, targets, temperature, epoch_size))
+        return self._ordered(self._mix_classes(passes, targets, temperature, epoch_size))
 
     def weighted(self: _Self, weights: Any, *, epoch_size: int | None = None) -> _Self:
         """Returns this parser with examples that are drawn by weights, with replacement.
@@ -110,7 +110,7 @@ class Selection(SplitDescription):
                 "examples with subset()."
             )
         size = self.epoch_size if epoch_size is None else epoch_size
-        return self.with_order(Drawn(passes.n, numbers, size, passes.seed, passes.subset))
+        return self._ordered(Drawn(passes.n, numbers, size, passes.seed, passes.subset))
 
     def targets(self) -> Any:
         """Returns the targets of this parser's examples, in the order of `indices`; no image is decoded.

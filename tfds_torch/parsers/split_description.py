@@ -344,9 +344,25 @@ class SplitDescription(ParserFields):
     def with_order(self: _Self, order: Order) -> _Self:
         """Return this parser with another order of its examples.
 
+        Args:
+            order: `num_examples` is that of the split. Of a subset, `selected` is this parser's.
+
         Raises:
-            ConfigError: the order numbers other examples, or cannot work with the parser's other arguments.
+            ConfigError: the order is of other examples; it cannot work with the parser's other arguments; or the files
+                are read as streams.
         """
+        if order.selected != self.selected:
+            others = "all of them" if order.selected is None else f"{len(order.selected):,} of them"
+            raise ConfigError(
+                f"{self.dataset_name} is read for {self.num_examples:,} of {len(self._source):,} examples, and the "
+                f"order {type(order).__name__} has {others}. Give it the same subset, parser.selected."
+            )
+        parser = self._ordered(order)
+        parser.read_mode(World())
+        return parser
+
+    def _ordered(self: _Self, order: Order) -> _Self:
+        """Return this parser with another order, which may select other examples."""
         if order.num_examples != len(self._source):
             raise ConfigError(
                 f"{self.dataset_name} has {len(self._source):,} examples, and the order {type(order).__name__} numbers "

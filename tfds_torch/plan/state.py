@@ -26,7 +26,7 @@ _REMEDIES = {
     "split": "Pass split={stored}.",
     "fingerprint": "The files are not those that it was saved with: open the same ones (a dataset of your own with the "
     "same version=, a decoded cache with the same max_resolution).",
-    "kind": "Choose examples as before: with the same subset(), balanced(), weighted() or mixture.",
+    "kind": "Choose examples as before: with the same subset(), balanced(), weighted(), with_order() or mixture.",
     "num_examples": "Open the dataset with the examples that it had.",
     "num_slots": "Open the dataset with the examples, and the epoch_size, that it had.",
     "subset": "Choose the same examples, in the same order.",

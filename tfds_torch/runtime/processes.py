@@ -194,8 +194,15 @@ def describe_guard(argument: str | None = None) -> str:
 
 @contextmanager
 def interrupts_held(method: str) -> Iterator[None]:
-    """Lets Ctrl-C, and signals to the process group, wait while workers are started, until these leave them alone."""
-    start_servers(method)
+    """Lets Ctrl-C, and signals to the process group, wait while workers are started, until these leave them alone.
+
+    Raises:
+        ConfigError: the start method needs a server that is another process's.
+    """
+    try:
+        start_servers(method)
+    except ChildProcessError as error:
+        raise start_error(error, {}, method) or error from None
     with nullcontext() if method == "forkserver" else signals_held():  # Those of the server inherit nothing.
         yield
 
