@@ -175,3 +175,12 @@ def test_a_copy_counts_on_from_the_same_epoch_and_has_no_iteration_yet(duplicate
     loader.cursor.load(Start(5, 17, 3))
     twin = duplicate(loader.cursor)
     assert [twin.begin(2).start, loader.begin()] == [Start(5, 17, 3)] * 2
+
+
+def test_a_copy_of_a_loader_that_has_gone_on_begins_that_epoch_at_its_first_batch() -> None:
+    loader = Loader()
+    loader.cursor.load(Start(4, 2))
+    assert loader.begin() == Start(4, 2)
+    copied = copy.deepcopy(loader.cursor)
+    copied.set_epoch(4)
+    assert Loader(copied).begin() == Start(4)
