@@ -226,8 +226,13 @@ def _end_with_stacks(rank: _Rank, *, with_stacks: bool) -> None:
             with suppress(psutil.NoSuchProcess):
                 one.send_signal(signal.SIGUSR1)  # What has no handler for it (multiprocessing's trackers) ends.
                 give_up_at = time.monotonic() + _STACKS_S
-                while len(rank.new_log()) == size and _is_running(one) and time.monotonic() < give_up_at:
-                    time.sleep(0.01)
+                before = -1
+                while _is_running(one) and time.monotonic() < give_up_at:
+                    now = len(rank.new_log())
+                    if size < now == before:  # All of it is there.
+                        break
+                    before = now
+                    time.sleep(0.05)
         for one in tree:
             with suppress(psutil.NoSuchProcess):
                 one.kill()

@@ -13,7 +13,7 @@ from grids.fleet import TORCHRUN, Failure, Fleet, Task
 
 FAILING = {
     "rank hangs": Task(scenarios.hang, num_replicas=2, deadline_s=3),
-    "worker hangs": Task(scenarios.hang_in_a_worker, deadline_s=3),
+    "worker hangs": Task(scenarios.hang_in_a_worker, deadline_s=6),
     "rank raises": Task(
         rank.read_cell, (Cell("nothing", 1, 1, TRAIN_EXAMPLES, FORK), Split("nowhere", "nothing", "train"))
     ),
