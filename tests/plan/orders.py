@@ -28,7 +28,7 @@ def row_of(order: Order, stop: int, start: int = 0) -> list[tuple[int, int]]:
 
 def selected_of(order: Order) -> list[int]:
     """Returns the examples that a row may have."""
-    return list(range(order.num_examples)) if order.selected is None else order.selected.numbers.tolist()
+    return list(range(order.num_examples)) if order.subset is None else order.subset.numbers.tolist()
 
 
 @st.composite

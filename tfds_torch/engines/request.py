@@ -108,7 +108,7 @@ class ReadRequest:
         """Where damaged examples are replaced, and how many of them."""
         if self.replacing is not None:
             return self.replacing
-        return (ReplacementRange(0, self.plan.num_examples, self.options.most_replaced, self.plan.order.selected),)
+        return (ReplacementRange(0, self.plan.num_examples, self.options.most_replaced, self.plan.order.subset),)
 
     @cached_property
     def num_threads(self) -> int:

@@ -249,7 +249,7 @@ class SplitDescription(ParserFields):
     @property
     def selected(self) -> Subset | None:
         """The examples of a subset; None: all of the split."""
-        return self._order.selected
+        return self._order.subset
 
     @property
     def mean_example_bytes(self) -> int:
@@ -345,14 +345,14 @@ class SplitDescription(ParserFields):
         """Return this parser with another order of its examples.
 
         Args:
-            order: `num_examples` is that of the split. Of a subset, `selected` is this parser's.
+            order: `num_examples` is that of the split. Of a subset, its `subset` is `selected` of this parser.
 
         Raises:
             ConfigError: the order is of other examples; it cannot work with the parser's other arguments; or the files
                 are read as streams.
         """
-        if order.selected != self.selected:
-            others = "all of them" if order.selected is None else f"{len(order.selected):,} of them"
+        if order.subset != self.selected:
+            others = "all of them" if order.subset is None else f"{len(order.subset):,} of them"
             raise ConfigError(
                 f"{self.dataset_name} is read for {self.num_examples:,} of {len(self._source):,} examples, and the "
                 f"order {type(order).__name__} has {others}. Give it the same subset, parser.selected."

@@ -63,10 +63,6 @@ class Drawn(Order):
         return self.n
 
     @property
-    def selected(self) -> Subset | None:  # noqa: D102
-        return self.subset
-
-    @property
     def num_slots(self) -> int:  # noqa: D102
         return self.epoch_size
 

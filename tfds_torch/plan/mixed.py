@@ -157,10 +157,6 @@ class Mixed(Order):
         return int(self.offsets[-1])
 
     @property
-    def selected(self) -> Subset | None:  # noqa: D102
-        return self.subset
-
-    @property
     def num_slots(self) -> int:  # noqa: D102
         return self.epoch_size
 

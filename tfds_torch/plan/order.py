@@ -85,10 +85,12 @@ class Order(ABC):
     Attributes:
         seed: of the order and of the random numbers of examples, >= 0.
         shuffle: whether another epoch has another order.
+        subset: the examples that the row has; None: all N.
     """
 
     seed: int
     shuffle: bool
+    subset: Subset | None = None
 
     @property
     @abstractmethod
@@ -115,11 +117,6 @@ class Order(ABC):
     @abstractmethod
     def promise(self) -> Promise:
         """Return what "once" means here."""
-
-    @property
-    def selected(self) -> Subset | None:
-        """The examples that the row has; None: all N."""
-        return None
 
     @property
     def is_endless(self) -> bool:
@@ -201,7 +198,8 @@ def order_at(positions: Int64Array, num_examples: int, seed: int, pass_number: i
         seed: any integer >= 0.
         pass_number: which pass over the examples, any integer >= 0.
     """
-    check_key(seed, pass_number)
+    if seed < 0 or pass_number < 0:
+        raise ConfigError(f"epoch_order: seed={seed} and pass_number={pass_number} must be >= 0.")
     return permute(positions, num_examples, _name_of_order(num_examples, seed, pass_number))
 
 
@@ -253,12 +251,6 @@ def _network(one: ShuffledPass) -> UInt64Array:
 
 def _name_of_order(num_examples: int, seed: int, pass_number: int) -> str:
     return f"order 1: seed {seed}, pass {pass_number}, examples {num_examples}"
-
-
-def check_key(seed: int, pass_number: int) -> None:
-    """Raises ConfigError where the seed or the number of a pass is negative."""
-    if seed < 0 or pass_number < 0:
-        raise ConfigError(f"epoch_order: seed={seed} and pass_number={pass_number} must be >= 0.")
 
 
 def permute(positions: Int64Array, size: int, key: str) -> Int64Array:

@@ -83,10 +83,6 @@ class Passes(Order):
         return self.n if self.subset is None else len(self.subset)
 
     @property
-    def selected(self) -> Subset | None:  # noqa: D102
-        return self.subset
-
-    @property
     def num_slots(self) -> int:  # noqa: D102
         return self.pass_size if self.epoch_size is None else self.epoch_size
 
