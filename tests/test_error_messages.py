@@ -32,7 +32,7 @@ from zygote import tensorflow_zygote, torch_zygote
 
 from tfds_torch import errors
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.tfrecord.framing import read_records
 

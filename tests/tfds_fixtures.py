@@ -28,7 +28,7 @@ from zygote import Answering, tensorflow_zygote
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.tfrecord import framing
 from tfds_torch.storage.tfrecord.framing import read_records

@@ -44,7 +44,7 @@ TORCH = (
     "psutil",
     "pytest",
     "tensorflow_datasets",
-    "tfds_torch.parsers.tfds.parser_tfds",
+    "tfds_torch.parsers.tfds.parser",
     "tfds_torch.torch_data.image_dataset",
     "tfds_torch.torch_data.loader",
 )

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from tfds_torch.images.views import Views
     from tfds_torch.loaders.feeder import Feeder
     from tfds_torch.loaders.multi_loader import MultiLoader
+    from tfds_torch.parsers.beton import ParserBeton
     from tfds_torch.parsers.cache.decoded_cache import DecodedCache
-    from tfds_torch.parsers.mixture_parser import ParserMixture
-    from tfds_torch.parsers.parser import Parser
-    from tfds_torch.parsers.parser_beton import ParserBeton
-    from tfds_torch.parsers.parser_map_style import ParserMapStyle
-    from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-    from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+    from tfds_torch.parsers.mixture import ParserMixture
+    from tfds_torch.parsers.own import ParserMapStyle
+    from tfds_torch.parsers.protocol import Parser
+    from tfds_torch.parsers.tfds.parser import ParserTfds
+    from tfds_torch.parsers.webdataset import ParserWebDataset
     from tfds_torch.plan.epoch import EpochPlan, Remainder
     from tfds_torch.plan.windows import Windows
     from tfds_torch.plan.world import World
@@ -49,12 +49,12 @@ _ROOMS = {
     "Loader": "torch_data.loader",
     "MaskedMean": "torch_data.exact_metrics",
     "MultiLoader": "loaders.multi_loader",
-    "Parser": "parsers.parser",
-    "ParserBeton": "parsers.parser_beton",
-    "ParserMapStyle": "parsers.parser_map_style",
-    "ParserMixture": "parsers.mixture_parser",
-    "ParserTfds": "parsers.tfds.parser_tfds",
-    "ParserWebDataset": "parsers.parser_web_dataset",
+    "Parser": "parsers.protocol",
+    "ParserBeton": "parsers.beton",
+    "ParserMapStyle": "parsers.own",
+    "ParserMixture": "parsers.mixture",
+    "ParserTfds": "parsers.tfds.parser",
+    "ParserWebDataset": "parsers.webdataset",
     "ReadOptions": "engines.options",
     "Remainder": "plan.epoch",
     "RemoteOptions": "storage.remote.options",

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from tfds_torch.check import command, reader, reading, reference
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.storage.tfrecord.source import TfrecordReader

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfds_torch.check import reader
 from tfds_torch.check.reading import Step, stream_rank
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.torch_data.image_dataset import ImageDataset

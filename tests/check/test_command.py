@@ -37,7 +37,7 @@ from check.page_file import load as load_page
 from check.report_file import load
 from tfds_torch.check import command
 from tfds_torch.check.contact_sheet import save_contact_sheet
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 slow, campaign = pytest.mark.slow, pytest.mark.campaign
 DEADLINE_S = 120

@@ -15,7 +15,7 @@ from tfds_torch.check import contact_sheet
 from tfds_torch.check.contact_sheet import check_has_images, save_contact_sheet
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, CorruptRecordError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.world import World
 

@@ -11,7 +11,7 @@ from tensorflow_datasets.core import naming
 
 from tfds_torch.check.expected_ids import expected_ids, is_image_folder
 from tfds_torch.errors import ShardError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.source import FileInstruction
 
 TRAIN, TEST = (3, 0, 2), (2,)

@@ -11,8 +11,8 @@ from storage.webdataset.made_tars import write_samples, write_tar
 
 from tfds_torch.check import command
 from tfds_torch.check.opening import open_parser
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.recipes import Config
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.writer import BetonWriter

@@ -16,7 +16,7 @@ from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.check.settings import Settings, resolve
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 
 def settings(*arguments: str | Path) -> Settings:

@@ -16,7 +16,7 @@ from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess, height_and_width
 from tfds_torch.images.transform import BufferRows, ImageTransform
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World

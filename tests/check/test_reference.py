@@ -15,7 +15,7 @@ from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature,
 from tfds_torch.check.reference import choose_examples, ids_of, read_sample
 from tfds_torch.check.tfds_reader import Question, ask_tfds, digest, find_image_key
 from tfds_torch.errors import ShardError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.source import FileInstruction
 from tfds_torch.storage.tfrecord.framing import read_records

@@ -14,7 +14,7 @@ from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.demo.split_names import real_splits
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from zygote import tensorflow_zygote
 from tfds_torch.engines import tensorflow_runtime
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 READ = Read({"name": "shapes", "split": "train[:20]", "batch_size": 8, "shuffle": True}, fields=("image", "label"))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 NUM_SHARDS = 8
 ORPHANS_MAY_TAKE_S = 10.0

@@ -21,7 +21,7 @@ from export.made_sources import Numbered
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.manifest import Shard
 from tfds_torch.export.shard_folder import ShardFolder, verify_shards
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 PYTHON = Path(os.environ.get("BEAM_PYTHON", ROOT / ".venv" / "beam" / "bin" / "python"))
 

@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from tfds_torch.export import command
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.storage.beton import verify as verifying
 
 DEADLINE_S = 120

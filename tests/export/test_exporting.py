@@ -15,9 +15,9 @@ from export.conftest import FAKES
 from export.made_sources import Numbered, Sized, image_of
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.beton.fields import BetonArray, BetonBytes, BetonFloat, BetonInt, BetonJson, BetonTensor
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource

@@ -12,9 +12,9 @@ import pytest
 
 from tfds_torch.export import command
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 
 TARS = "tars/photos-train-{000000..000003}.tar"
 

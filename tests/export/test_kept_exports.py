@@ -17,7 +17,7 @@ from tfds_torch.export.samples import NumberedSamples
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.write_shards import WriteShards
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime.metrics import StageMetrics
 
 OLD, NEW = 4, 5

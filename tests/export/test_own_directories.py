@@ -13,9 +13,9 @@ import pytest
 from export.exports import contents
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import FORMATS, export_dataset
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 
 
 def export(source: Any, out: Path, file_format: str) -> Any:

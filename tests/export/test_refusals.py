@@ -14,7 +14,7 @@ from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import shard_folder
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.beton.fields import BetonInt
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

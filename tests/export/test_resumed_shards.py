@@ -22,7 +22,7 @@ from tfds_torch.export.command import main
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.array_record import package
 
 DAMAGES = ("cut", "other", "gone")
@@ -270,7 +270,7 @@ LIMITED = """
 import resource, sys
 from tfds_torch.errors import ExportError
 from tfds_torch.export.exporting import export_dataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
 try:
     export_dataset(ParserTfds(sys.argv[1], "photos"), sys.argv[2], format=sys.argv[3], num_shards=2, num_workers=2)

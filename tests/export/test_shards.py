@@ -29,9 +29,9 @@ from tfds_torch.export.shard_file import WriteRefusedError
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.tar_members import choose_members
 from tfds_torch.export.write_shards import write_shard
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.runtime.metrics import StageMetrics
 
 DATASETS = ("digits", "photos", "oxford_iiit_pet", "coco/2017")

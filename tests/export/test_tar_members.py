@@ -17,8 +17,8 @@ from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.tar_members import Member
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.writer import BetonWriter
 from tfds_torch.storage.image_formats import READABLE_FORMATS

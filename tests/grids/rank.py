@@ -33,7 +33,7 @@ LEDGER = (*ABOUT, "label")
 
 # What a fork server has ready; importing it runs no tensorflow.
 multiprocessing.set_forkserver_preload(
-    ["tensorflow", "torch.utils.data", "tfds_torch.parsers.tfds.parser_tfds", "tfds_torch.torch_data.image_dataset"]
+    ["tensorflow", "torch.utils.data", "tfds_torch.parsers.tfds.parser", "tfds_torch.torch_data.image_dataset"]
 )
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 # torch waits five seconds for a worker that has failed before it ends it.

@@ -9,7 +9,7 @@ import numpy as np
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
 

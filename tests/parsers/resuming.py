@@ -11,7 +11,7 @@ from conformance import Step, check_resumes
 from resume_counts import Outcome
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
 Grid = tuple[int, int]

@@ -16,7 +16,7 @@ from tfds_fixtures import CLASSES, Datasets
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 NEXT = {name: (label + 1) % 5 for label, name in enumerate(CLASSES)}
 

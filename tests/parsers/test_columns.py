@@ -17,9 +17,9 @@ from zygote import tensorflow_zygote
 from parsers.robot_episodes import LENGTHS, Robots, libero_features, shard_paths, value_at, write_dataset
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.tfds import window_columns
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 
 FIELDS = {

@@ -21,7 +21,7 @@ from tfds_fixtures import (
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.tfrecord.framing import read_records
 
 MODES = ("index", pytest.param("examples", marks=pytest.mark.slow))

@@ -12,7 +12,7 @@ from run_folder import computed_once
 from tfds_fixtures import SPLITS, Datasets, Ledger, Read, collect_rank, grid, read_all, with_read
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.deal import Assignment
 from tfds_torch.plan.world import World
 

@@ -10,7 +10,7 @@ from tfds_fixtures import GAP_TRAIN_SHARDS, NUM_TEST, NUM_TRAIN, SPLITS, Dataset
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.parsers.examples import find_examples
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 
 def find(parser: ParserTfds, *keys: Any) -> list[int]:

@@ -20,7 +20,7 @@ from tfds_fixtures import (
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.source import FieldSpec
 
 KINDS = [config.name for config in Channels.BUILDER_CONFIGS]

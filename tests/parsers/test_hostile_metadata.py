@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tfds_torch import demo
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.tfds.prepared import MOST_EXAMPLES
 from tfds_torch.parsers.tfds.shard_names import BadTemplateError, NamedSplit, shard_names
 from tfds_torch.runtime.printable import QUOTED, quoted

@@ -18,7 +18,7 @@ from zygote import torch_zygote
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
 NAME = "image_folder"

@@ -15,7 +15,7 @@ from PIL import Image
 from tfds_fixtures import Datasets, edited_info
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.map_style.image_folder import list_image_folder
 
 NAME = "image_folder"

@@ -7,7 +7,7 @@ import pytest
 from tfds_fixtures import NUM_TRAIN, Datasets, Ledger, Read, collect_rank, grid, read_all, with_read
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
 GLOBAL_BATCH = 12

@@ -39,8 +39,8 @@ from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.mixture_source import EncodedParts, MemberField, MixedField, Part
-from tfds_torch.parsers.parser import Parser
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.plan.mixed import make_table
 from tfds_torch.plan.passes import Passes
 from tfds_torch.runtime.metrics import StageMetrics

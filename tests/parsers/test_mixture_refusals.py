@@ -23,7 +23,7 @@ from tfds_torch import (
     World,
 )
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import ParserBase
 
 Make = Callable[..., ParserBase]
 EVEN = {"a": 1, "b": 1}

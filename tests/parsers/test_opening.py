@@ -19,7 +19,7 @@ from zygote import Answering, torch_zygote
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import DatasetNotFoundError
 from tfds_torch.parsers.tfds import dataset_opening
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
 

@@ -34,7 +34,7 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.storage.beton.fields import BetonField, BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter

@@ -34,7 +34,7 @@ from tfds_torch import (
     export_dataset,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
-from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.beton import ParserBeton
 
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 NUM = 12

@@ -25,7 +25,7 @@ from tfds_torch import (
     export_dataset,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 
 NUM_EXAMPLES, NUM_TARS = 36, 3
 

@@ -12,7 +12,7 @@ from tfds_torch.engines import request as read_request
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import find_chunk_size
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 BATCH_SIZE = 10
 FIELDS = ("image", "label", "id")

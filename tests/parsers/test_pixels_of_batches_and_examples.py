@@ -17,7 +17,7 @@ from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 MODES = ("RGB", "L", "RGBA")
 BATCH_SIZE = 5

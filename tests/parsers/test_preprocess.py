@@ -33,7 +33,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.image_formats import READABLE_FORMATS
 

@@ -9,7 +9,7 @@ from tfds_fixtures import Datasets, as_remote, call_reader
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
 TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4}

@@ -29,7 +29,7 @@ from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.engines import request as read_request
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, TfdsTorchError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.tfrecord.framing import read_records
 

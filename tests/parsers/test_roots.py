@@ -14,7 +14,7 @@ from tfds_torch.check.command import main as check
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.export.command import main as export
 from tfds_torch.parsers.recipe_file import load_config
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.remote.store import ObjectStore
 
 

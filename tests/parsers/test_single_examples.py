@@ -31,8 +31,8 @@ from tfds_torch.engines.batch import Example
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
 from tfds_torch.parsers import examples
-from tfds_torch.parsers.parser import METADATA_FIELDS
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.protocol import METADATA_FIELDS
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.storage.image_formats import READABLE_FORMATS
 from tfds_torch.storage.tfrecord.framing import read_records

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from parsers.robot_episodes import LENGTHS, Robots, shard_paths, value_at
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.statistics import FieldStatistics, compute_statistics
 from tfds_torch.parsers.tfds import window_columns
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 
 NAMES = ("mean", "std", "min", "max", "q01", "q99")

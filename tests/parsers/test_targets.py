@@ -21,7 +21,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.connectors import plain_features
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.tfds.targets import parse_target_key
 from tfds_torch.plan.world import World
 from tfds_torch.runtime import subprocess_call

@@ -14,7 +14,7 @@ from parsers.window_values import assert_equal, expected_value
 from tfds_torch import ParserMixture
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.plan.world import World
 

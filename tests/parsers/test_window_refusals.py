@@ -16,7 +16,7 @@ from zygote import tensorflow_zygote
 from parsers.robot_episodes import Robots, shard_paths, write_dataset_of
 from tfds_torch import ReadOptions, TrainPreprocess
 from tfds_torch.errors import ConfigError, CorruptRecordError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.tfrecord.framing import read_records
 

@@ -15,8 +15,8 @@ from tfds_torch import ImageDataset, TrainPreprocess, WindowTransform, create_lo
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.window_transform import TransformedField
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.mixture import ParserMixture
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.source import FieldSpec
 

@@ -18,7 +18,7 @@ from parsers.robot_episodes import LENGTHS, Robots, read_episodes, shard_paths, 
 from parsers.window_values import assert_equal, check_batches, expected_value, step_fields
 from tfds_torch.demo import prepare_fake
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.tfrecord.framing import read_records
 

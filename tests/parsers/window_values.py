@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from parsers.robot_episodes import Robots, value_at
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 
 def step_fields(robots: Robots, name: str) -> list[str]:

@@ -20,8 +20,8 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.plan.world import World
 from tfds_torch.remote.command import run

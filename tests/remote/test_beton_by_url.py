@@ -18,7 +18,7 @@ from storage.remote.object_server import object_server
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import TrainPreprocess
-from tfds_torch.parsers.parser_beton import ParserBeton
+from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.plan.world import World
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage

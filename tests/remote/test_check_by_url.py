@@ -17,10 +17,10 @@ from tfds_torch.check import command
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.loaders.multi_loader import MultiLoader
-from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.recipe_file import load_config
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.storage.remote.options import RemoteOptions
 
 Serve = Callable[[Path | str], str]

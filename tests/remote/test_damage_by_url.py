@@ -12,7 +12,7 @@ from tfds_fixtures import record_offsets
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.remote.stored_blocks import remove_block, stored_blocks
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import create_loader

@@ -10,7 +10,7 @@ from servers.s3_server import S3Server
 from tfds_fixtures import write_numbered
 
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 Serve = Callable[[Path | str], str]
 LENGTHS = (3, 0, 4, 0)

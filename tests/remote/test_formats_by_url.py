@@ -19,10 +19,10 @@ from storage.webdataset.made_tars import write_samples
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.plan.windows import Windows
 from tfds_torch.plan.world import World
 from tfds_torch.storage.remote.store import ObjectStore

@@ -14,9 +14,9 @@ from servers.s3_server import S3Server
 from storage.webdataset.made_tars import write_samples
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.remote.command import run
 from tfds_torch.storage.remote.options import RemoteOptions
 

@@ -16,7 +16,7 @@ from tfds_fixtures import write_numbered
 from benchmarks.server_process import free_port
 from remote import machine_rank
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
 READ: dict[str, Any] = {"block_records": 6, "shuffle_buffer": 24, "block_groups": 2}

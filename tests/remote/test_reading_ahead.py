@@ -9,9 +9,9 @@ import pytest
 from servers.faulty_server import Fault, FaultyFolder
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.mixture import ParserMixture
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.network import waited_s
 from tfds_torch.storage.remote.options import RemoteOptions

@@ -16,7 +16,7 @@ from parsers.resuming import Grid, ParserLoader
 from torch_data.resuming import KINDS, Setup
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 SLOW = pytest.mark.slow
 Serve = Callable[[Path | str], str]

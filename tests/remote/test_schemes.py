@@ -10,7 +10,7 @@ from servers.nginx_server import NginxServer
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.remote.options import RemoteOptions
 
 pytestmark = pytest.mark.slow  # Their servers are not installed for an ordinary run.

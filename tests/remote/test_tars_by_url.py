@@ -17,7 +17,7 @@ from servers.faulty_server import FaultyFolder
 from storage.webdataset.made_tars import write_samples
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.storage import shard_scans
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.torch_data.image_dataset import ImageDataset

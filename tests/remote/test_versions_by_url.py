@@ -18,10 +18,10 @@ from tfds_fixtures import change_format, record_offsets
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.remote.command import run
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.tfrecord.framing import read_records

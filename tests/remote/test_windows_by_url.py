@@ -13,7 +13,7 @@ from servers.faulty_server import FaultyFolder
 from servers.s3_server import S3Server
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.remote.command import run
 

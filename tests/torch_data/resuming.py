@@ -18,7 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import ImageDataset, Loader, ParserMapStyle, ParserTfds, World, create_loader
 from tfds_torch.engines.batch import Batch
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.plan.state import LoaderState
 
 NUM_ROWS = 24

@@ -9,7 +9,7 @@ from chosen import choose
 from numbered_episodes import FIELDS, check_windows, mix_windows, windows_of
 
 from tfds_torch.engines.batch import Batch
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from torch_data.resuming import Setup
 
 

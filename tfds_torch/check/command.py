@@ -47,8 +47,8 @@ from tfds_torch.check.throughput import RankReading
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
-from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.mixture import ParserMixture
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores

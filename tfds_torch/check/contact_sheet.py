@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tfds_torch.check.reference import CheckedParser, datasets_of, holds_numbers
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.printable import printable

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.check.expected_ids import ExpectedIds
 from tfds_torch.check.reference import CheckedParser, ids_of
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.plan.deal import WorkerOrder, pipeline_counts
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.mixed import Mixed

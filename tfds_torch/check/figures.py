@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import datasets_of, place_of
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 
 Rows = tuple[list[str], list[list[str]]]
 """Headings of a table, and its rows."""

@@ -63,9 +63,9 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.parser import METADATA_FIELDS
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.mixture import ParserMixture
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import METADATA_FIELDS
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.source import FieldSpec
 

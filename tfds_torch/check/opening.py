@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from tfds_torch import demo
 from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.one_split import is_beton, is_one_split
 from tfds_torch.parsers.recipes import Config, MemberConfig
 from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 
 _FAKE_HINT = 1000
 

@@ -28,9 +28,9 @@ from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import printable
 

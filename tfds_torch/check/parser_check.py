@@ -20,7 +20,7 @@ from tfds_torch.check.sample import find_why_no_pixels, judge_compared, read_com
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import ParserBase
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.printable import quoted

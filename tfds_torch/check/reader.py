@@ -18,10 +18,10 @@ from tfds_torch.check.ledger import Received
 from tfds_torch.check.reference import CheckedParser, windows_of
 from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
 from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.mixture_source import MEMBER
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS
-from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.parsers.own import ParserMapStyle
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, METADATA_FIELDS
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
 from tfds_torch.torch_data.image_dataset import ImageDataset

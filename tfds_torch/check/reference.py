@@ -19,12 +19,12 @@ from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, d
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.engines.fields import ImageField
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
-from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_map_style import ParserMapStyle
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.mixture import ParserMixture
+from tfds_torch.parsers.own import ParserMapStyle
 from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.array_record.source import ArrayRecordSource
 from tfds_torch.storage.episodes.source import WindowSource

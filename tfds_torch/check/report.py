@@ -19,9 +19,9 @@ from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_o
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import Promise
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.parsers.mixture_parser import ParserMixture
-from tfds_torch.parsers.parser import METADATA_FIELDS
-from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.parsers.mixture import ParserMixture
+from tfds_torch.parsers.own import ParserMapStyle
+from tfds_torch.parsers.protocol import METADATA_FIELDS
 from tfds_torch.plan.drawn import Drawn
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.mixed import Mixed

@@ -20,8 +20,8 @@ from tfds_torch.check.reference import (
 )
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.parser_map_style import ParserMapStyle
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.own import ParserMapStyle
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.user_random import borrowed_generators, seed_generators

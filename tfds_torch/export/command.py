@@ -25,9 +25,9 @@ from tfds_torch.export.plan import SHARDED
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.one_split import is_one_split
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
 from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.parsers.recipes import Config
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.runtime.printable import printable, quoted
 from tfds_torch.runtime.terminal import PatientConsole, ProgressBar, prepare_output
 from tfds_torch.storage.beton.format import DEFAULT_PAGE

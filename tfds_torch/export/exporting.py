@@ -15,7 +15,7 @@ from tfds_torch.export.samples import IteratedSamples, ParserSamples, SampleSour
 from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Progress
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.limits import num_cores

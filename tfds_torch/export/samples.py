@@ -13,7 +13,7 @@ import numpy as np
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import ParserBase
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted

@@ -36,7 +36,7 @@ from tfds_torch.export.workers import Job, Progress, Workers, choose_by_first
 from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.metrics import StageMetrics

@@ -12,8 +12,8 @@ from tfds_torch.images.decoders import jpeg
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration, RepeatedItems
 from tfds_torch.loaders.worker import WorkerBatch
-from tfds_torch.parsers.parser import Parser
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats, StageMetrics
 from tfds_torch.runtime.printable import quoted

@@ -10,7 +10,7 @@ import numpy as np
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.loaders.feed_options import FeedOptions
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.one_thread import close_iterator
 

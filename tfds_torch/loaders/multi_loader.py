@@ -10,7 +10,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, PoolReader
 from tfds_torch.loaders.pool_setup import MultiOptions, PoolSetup
 from tfds_torch.loaders.worker_sources import ParserSource
-from tfds_torch.parsers.parser import Parser, state_at
+from tfds_torch.parsers.protocol import Parser, state_at
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Cursor, Position, Start
 from tfds_torch.plan.state import LoaderState

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tfds_torch.engines.batch import Batch
 from tfds_torch.loaders.transport import FAILURE, Message, ProtocolError, refusing_malformed
 from tfds_torch.loaders.wire_items import ALLOWED_DTYPE, MOST_BYTES, ItemReader, ItemWriter, Part, name_of
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.shared_slots import SlotPacking
 from tfds_torch.storage.source import LazyIds

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.worker_faults import ErrorContext
 from tfds_torch.storage.beton.source import BetonSource

@@ -29,8 +29,8 @@ from tfds_torch.parsers.mixture_source import (
     MixedImagesField,
     encoded_key,
 )
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec
 from tfds_torch.parsers.undecoded import BYTES_SPEC
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted

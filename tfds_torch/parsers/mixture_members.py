@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.mixture_source import MEMBER
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.options import ParserOptions
+from tfds_torch.parsers.parser import ParserBase
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 

@@ -15,7 +15,7 @@ from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.images.beside import Kind
 from tfds_torch.images.decoding import BadImageError
-from tfds_torch.parsers.parser_base import ParserBase
+from tfds_torch.parsers.parser import ParserBase
 from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.metrics import StageMetrics

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.web_dataset_fields import DEFAULT_EXTENSIONS
+from tfds_torch.parsers.beton import ParserBeton
+from tfds_torch.parsers.webdataset import ParserWebDataset
+from tfds_torch.parsers.webdataset_fields import DEFAULT_EXTENSIONS
 from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.storage.remote.urls import is_object_url
 from tfds_torch.storage.webdataset.shard_paths import expand_urls, look_at, shard_paths

@@ -9,7 +9,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.box_rows import named_boxes
-from tfds_torch.parsers.parser import METADATA_FIELDS, ElementSpec
+from tfds_torch.parsers.protocol import METADATA_FIELDS, ElementSpec
 from tfds_torch.parsers.undecoded import BYTES_SPEC, BytesField, find_undecoded, no_bytes
 from tfds_torch.runtime.printable import quoted
 

@@ -6,7 +6,7 @@ from math import gcd
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, stored_name
+from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, stored_name
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.printable import quoted

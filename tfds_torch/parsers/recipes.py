@@ -14,15 +14,15 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.window_transform import WindowTransform
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
-from tfds_torch.parsers.mixture_parser import ParserMixture
+from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.one_split import is_one_split, is_tars, open_one_split
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_beton import ParserBeton
-from tfds_torch.parsers.parser_map_style import ParserMapStyle
-from tfds_torch.parsers.parser_options import ParserOptions
-from tfds_torch.parsers.parser_web_dataset import ParserWebDataset
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.options import ParserOptions
+from tfds_torch.parsers.own import ParserMapStyle
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions

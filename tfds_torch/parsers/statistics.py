@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.columns import Selection
 from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
-from tfds_torch.parsers.selection import Selection
 from tfds_torch.runtime.arguments import check_choice, did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric

@@ -21,8 +21,8 @@ from tfds_torch.engines.padding import Padded, check_fills
 from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.loaders.worker import WorkerBatch
-from tfds_torch.parsers.parser import METADATA_FIELDS, Parser, has_windows
-from tfds_torch.parsers.parser_options import check_has_image
+from tfds_torch.parsers.options import check_has_image
+from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, has_windows
 from tfds_torch.plan.order import Int64Array, draw_function_seeds
 from tfds_torch.runtime.examples_at_work import Notes
 from tfds_torch.runtime.metrics import StageMetrics

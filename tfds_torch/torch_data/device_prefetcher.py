@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.one_thread import close_iterator

@@ -12,7 +12,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser, images_beside, is_undecoded, state_at, varying_fields
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, images_beside, is_undecoded, state_at, varying_fields
 from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan

@@ -12,8 +12,8 @@ from tfds_torch.engines.batch import Example
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, Parser
-from tfds_torch.parsers.parser_options import check_single_examples
+from tfds_torch.parsers.options import check_single_examples
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser
 from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.keyword_hints import explain_keywords

@@ -7,7 +7,7 @@ from multiprocessing import current_process
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Parser, is_undecoded
+from tfds_torch.parsers.protocol import Parser, is_undecoded
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import available_bytes, choose_workers, memory_limit, num_local_ranks, usable_cores
 from tfds_torch.torch_data.image_dataset import ImageDataset

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 from tfds_torch.runtime.arguments import check_flag, check_integer, check_seconds
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.keyword_hints import TIMM_LOADER

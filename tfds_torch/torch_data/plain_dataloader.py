@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from tfds_torch.errors import ConfigError, StateMismatchError
-from tfds_torch.parsers.parser import Parser, state_at
+from tfds_torch.parsers.protocol import Parser, state_at
 from tfds_torch.plan.cursor import Position
 from tfds_torch.plan.deal import WorkerOrder
 from tfds_torch.plan.epoch import EpochPlan

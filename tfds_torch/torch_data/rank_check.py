@@ -9,7 +9,7 @@ import torch.distributed
 
 from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.parsers.parser import Parser, cameras_of
+from tfds_torch.parsers.protocol import Parser, cameras_of
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_seconds
 from tfds_torch.runtime.identity import digest_of

@@ -5,8 +5,8 @@ from typing import Any
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import CorruptRecordError, WorkerError
-from tfds_torch.parsers.parser import stored_name
-from tfds_torch.parsers.parser_map_style import ParserMapStyle
+from tfds_torch.parsers.own import ParserMapStyle
+from tfds_torch.parsers.protocol import stored_name
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World

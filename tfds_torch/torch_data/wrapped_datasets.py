@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch.utils.data import Dataset
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 
 _DATA_LOADER, _STATE = "accelerate.data_loader", "accelerate.state"
 

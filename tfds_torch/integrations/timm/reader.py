@@ -10,7 +10,7 @@ import numpy as np
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.integrations.timm.metrics import CURRENT
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.torch_data.image_dataset import ImageDataset

@@ -6,8 +6,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.dataset_fields import DatasetFields
 from tfds_torch.parsers.tfds.feature_tree import features_by_key
+from tfds_torch.parsers.tfds.fields import DatasetFields
 from tfds_torch.runtime.printable import quoted
 
 _SkipDecoding = tfds.decode.SkipDecoding

@@ -3,7 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tfds_torch.parsers.tfds.parser_tfds import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.episodes.source import WindowSource
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.record_source import RecordSource

@@ -8,7 +8,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
+from tfds_torch.parsers.options import ParserOptions, check_preprocess
 from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.window_fields import WindowFields

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import Content, FieldDecoder
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.parsers.tfds.dataset_fields import is_image
 from tfds_torch.parsers.tfds.feature_tree import FoundFeature, Leaf, innermost
+from tfds_torch.parsers.tfds.fields import is_image
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.windows import window_rows

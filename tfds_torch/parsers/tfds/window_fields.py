@@ -11,9 +11,9 @@ from tfds_torch.engines.window_fields import OtherColumns, WindowField, WindowIm
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess, height_and_width
-from tfds_torch.parsers.tfds.dataset_fields import is_camera_tensor, is_image, is_stored_as_it_is, stored_field
 from tfds_torch.parsers.tfds.feature_tree import Feature, FoundFeature, Leaf, Repeated
 from tfds_torch.parsers.tfds.features import structured_field
+from tfds_torch.parsers.tfds.fields import is_camera_tensor, is_image, is_stored_as_it_is, stored_field
 from tfds_torch.parsers.tfds.window_layout import make_window_features
 from tfds_torch.parsers.tfds.window_names import OWN_FIELDS, PADDING, WindowNames
 from tfds_torch.runtime.printable import quoted

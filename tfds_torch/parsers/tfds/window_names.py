@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_FIELDS, stored_key
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, METADATA_FIELDS, stored_key
 from tfds_torch.parsers.tfds.feature_tree import (
     Dictionary,
     Feature,

@@ -13,7 +13,7 @@ from tfds_torch.engines.window_transform import TransformedField, WindowTransfor
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.examples import examples_at_once
-from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.parsers.protocol import METADATA_FIELDS
 from tfds_torch.parsers.tfds.feature_tree import FoundFeature
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.parsers.tfds.window_names import OWN_FIELDS

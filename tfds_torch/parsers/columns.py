@@ -13,9 +13,9 @@ from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import Content
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.dataset import SplitDescription
 from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
-from tfds_torch.parsers.split_description import SplitDescription
 from tfds_torch.plan.drawn import Drawn, make_draw_weights
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.mixed import Member, Mixed, refuse_groups

@@ -20,7 +20,7 @@ from tfds_torch.engines.fields import (
 )
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.parser import DEFAULT_FIELDS, METADATA_SPECS, stored_key, stored_name
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, METADATA_SPECS, stored_key, stored_name
 from tfds_torch.parsers.tfds.feature_tree import (
     Feature,
     FoundFeature,

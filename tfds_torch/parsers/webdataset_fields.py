@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import FieldDecoder, OneKeyField
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import METADATA_FIELDS
+from tfds_torch.parsers.protocol import METADATA_FIELDS
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import native

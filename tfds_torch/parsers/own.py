@@ -21,9 +21,9 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name, stored_key, stored_name
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
+from tfds_torch.parsers.options import ParserOptions, check_class_names, check_preprocess
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec, field_name, stored_key, stored_name
 from tfds_torch.parsers.undecoded import no_bytes
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.world import World

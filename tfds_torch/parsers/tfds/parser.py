@@ -19,14 +19,14 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, field_name
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.options import ParserOptions
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec, field_name
 from tfds_torch.parsers.statistics import Statistics, read_statistics
-from tfds_torch.parsers.tfds.dataset_fields import DatasetFields, OptionalLabelField, is_image
 from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import Leaf, list_leaves
+from tfds_torch.parsers.tfds.fields import DatasetFields, OptionalLabelField, is_image
 from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
 from tfds_torch.parsers.tfds.window_arguments import WindowArguments, check_read_mode, divide_preprocess

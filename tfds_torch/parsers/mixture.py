@@ -26,9 +26,9 @@ from tfds_torch.parsers.mixture_members import (
     with_common_blocks,
 )
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource
-from tfds_torch.parsers.parser import ElementSpec, cameras_of
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_options import ParserOptions
+from tfds_torch.parsers.options import ParserOptions
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import ElementSpec, cameras_of
 from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixed import Member, Mixed

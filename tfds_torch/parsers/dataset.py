@@ -17,8 +17,8 @@ from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.box_rows import check_box_fields
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
+from tfds_torch.parsers.options import ParserOptions, check_preprocess
 from tfds_torch.parsers.parser_fields import ParserFields
-from tfds_torch.parsers.parser_options import ParserOptions, check_preprocess
 from tfds_torch.parsers.undecoded import works_on_pixels
 from tfds_torch.plan.deal import Assignment
 from tfds_torch.plan.epoch import EpochPlan

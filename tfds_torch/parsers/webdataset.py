@@ -21,12 +21,12 @@ from tfds_torch.engines.fields import (
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.parser import METADATA_SPECS, ElementSpec, stored_key
-from tfds_torch.parsers.parser_base import ParserBase
-from tfds_torch.parsers.parser_options import ParserOptions, check_class_names, check_preprocess
+from tfds_torch.parsers.options import ParserOptions, check_class_names, check_preprocess
+from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec, stored_key
 from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.parsers.undecoded import BytesField
-from tfds_torch.parsers.web_dataset_fields import (
+from tfds_torch.parsers.webdataset_fields import (
     DEFAULT_EXTENSIONS,
     MISSING,
     SPECS,

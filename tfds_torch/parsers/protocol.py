@@ -1,0 +1,226 @@
+"""The Parser protocol, which every source of batches offers to loaders, and the state of a loader over one."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.request import ReadContext
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.plan.cursor import Start
+from tfds_torch.plan.epoch import EpochPlan
+from tfds_torch.plan.state import LoaderState
+from tfds_torch.plan.world import World
+from tfds_torch.storage.source import FieldSpec
+
+DEFAULT_FIELDS = ("image", "label")
+METADATA_SPECS = {
+    "valid": FieldSpec((), np.bool_),
+    "index": FieldSpec((), np.int64),
+    "id": FieldSpec((), np.object_),
+}
+"""Fields that every example has, whatever its dataset."""
+METADATA_FIELDS = tuple(METADATA_SPECS)
+
+_STORED = "stored/"
+
+
+def stored_key(name: str) -> str | None:
+    """Returns the key of the stored field that a field `stored/<key>` is; None: the name is not of that form.
+
+    A dataset may store fields with names that a batch uses: `index`, `id` and `valid`, and `image` or `label` where
+    image_key or target_key name others. All parsers give them under this name. A field that is itself stored under a
+    name of that form comes first.
+    """
+    return name.removeprefix(_STORED) if name.startswith(_STORED) and name != _STORED else None
+
+
+def stored_name(key: str) -> str:
+    """Returns the name of the field that is the stored one of a key, whatever a batch has of that name."""
+    return f"{_STORED}{key}"
+
+
+def field_name(key: str) -> str:
+    """Returns the name under which a stored field is asked for, of which a batch may have another one."""
+    return stored_name(key) if key in METADATA_FIELDS else key
+
+
+def is_undecoded(parser: object, name: str) -> bool:
+    """Whether a field of a parser comes as bytes; a parser of one's own need not have such."""
+    find = getattr(parser, "is_undecoded", None)
+    return find is not None and bool(find(name))
+
+
+def images_beside(parser: object, fields: Sequence[str]) -> frozenset[str]:
+    """Returns which fields of a parser are single images [H, W, C] that are not *the* image.
+
+    A parser of one's own need not have such.
+    """
+    find = getattr(parser, "images_beside", None)
+    return frozenset() if find is None else frozenset(find(fields))
+
+
+@dataclass(frozen=True)
+class ElementSpec:
+    """The fields that can be asked for, as single examples have them."""
+
+    fields: Mapping[str, Any]
+
+
+@runtime_checkable
+class Parser(Protocol):
+    """A source of batches. It is built without tensorflow, can be pickled, and reads nothing until asked to."""
+
+    @property
+    def dataset_name(self) -> str:
+        """What the examples belong to, for messages: `name/config:version`."""
+
+    @property
+    def split(self) -> str:
+        """The split expression."""
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split."""
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the labels, by number; None when the target has no names."""
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the examples and their order: equal for equal name, version, split and shard lengths."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples of a rank's batch; None: unknown (evaluation only)."""
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """What is done to images while they are decoded, so that batches of them are one array; None: nothing."""
+
+    @property
+    def read(self) -> ReadOptions:
+        """How its files are read."""
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example, bytes."""
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Raises ConfigError when a field does not exist, or does not have the type that its use needs."""
+
+    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
+        """Returns the arithmetic of an epoch at a place in the world, or of its rest from an example on."""
+
+    def read_mode(self, world: World) -> str:
+        """Returns how examples are read at a place in the world; raises ConfigError where they cannot be."""
+
+    def batches(
+        self,
+        world: World,
+        epoch: int = 0,
+        start_batch: int = 0,
+        *,
+        fields: Sequence[str] = DEFAULT_FIELDS,
+        in_pieces: bool = False,
+        context: ReadContext = ReadContext(),
+        first_example: int = 0,
+    ) -> Iterator[Batch]:
+        """Yields the batches of one worker of one rank, from the rank's batch `start_batch` on.
+
+        With `in_pieces` a batch whose images are arrays of their own may come as several, one after the other, each as
+        soon as it is decoded. Preprocessed images, and those for which the context makes batch buffers, are written
+        into these, and `Batch.image` is what a buffer hands over.
+
+        Args:
+            world: the grid, and the place whose batches are wanted.
+            epoch: number of the epoch, >= 0.
+            start_batch: the rank's batch at which to begin.
+            fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
+            in_pieces: whether a batch may come as several.
+            context: what the run supplies: the memory of batches, metrics, the ranks of this machine.
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+                size; batches are dealt and counted from there on.
+
+        Raises:
+            ConfigError: fields that do not exist, or a world in which the plan cannot work.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
+        """
+
+    def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
+        """Returns the ids of examples given by index, int64 [n]: `<shard file>__<record>`, or a path."""
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Returns a name for every example, in the order of `index`."""
+
+
+def members_of(parser: Parser | None) -> Mapping[str, int]:
+    """Returns member -> its number of examples, where a parser reads a mixture; else nothing."""
+    sizes: Mapping[str, int] = getattr(parser, "member_sizes", {})
+    return sizes
+
+
+def has_windows(parser: Parser) -> bool:
+    """Whether a parser's examples are windows of episodes, which come in whole batches."""
+    return bool(getattr(parser, "has_windows", False))
+
+
+def varying_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
+    """Returns the fields of which a value has a side that varies, as it is declared: lists in every batch.
+
+    Images are not among them: those of one size make one array, as `image` does. Nor are fields of datasets that
+    declare nothing, of which an item would have to be read.
+    """
+    if not getattr(parser, "declares_sizes", True):
+        return frozenset()
+    sized = {"image", *METADATA_SPECS, *images_beside(parser, fields)}
+    if parser.preprocess is not None:
+        sized.update(parser.preprocess.also_kinds)
+    return frozenset(name for name in fields if name not in sized and None in _declared_shape(parser, name))
+
+
+def _declared_shape(parser: Any, name: str) -> tuple[int | None, ...]:
+    """Returns the shape of a value of a field, or of a part of one (`objects/bbox`); empty where there is no shape."""
+    found: Any = parser.element_spec.fields
+    if name == "label" and name not in found:
+        members: Mapping[str, Any] = getattr(parser, "members", {})
+        key = getattr(next(iter(members.values()), parser), "target_key", None)
+        name = key if isinstance(key, str) else name
+    if name not in found:
+        for part in name.split("/"):
+            found = found.get(part) if isinstance(found, Mapping) else None
+    else:
+        found = found[name]
+    return found.shape if isinstance(found, FieldSpec) else ()
+
+
+def cameras_of(parser: Parser) -> Mapping[str, Preprocess]:
+    """Returns field -> what is done to its images while they are decoded, of windows of episodes; else nothing."""
+    cameras: Mapping[str, Preprocess] = getattr(parser, "cameras", {})
+    return cameras
+
+
+def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:
+    """Returns the state that a loader over a parser saves at a point in an epoch; num_workers None: unknown."""
+    num_readers = None if num_workers is None else max(1, num_workers)
+    world = rank.at_worker(0, num_readers or 1)
+    return LoaderState.of(
+        parser.plan(world, first_example=now.first_example),
+        dataset=parser.dataset_name,
+        split=parser.split,
+        fingerprint=parser.fingerprint,
+        read_mode=parser.read_mode(world),
+        num_workers=num_readers,
+        epoch=now.epoch,
+        batches=now.start_batch,
+    )
