@@ -49,6 +49,8 @@ class Caller:
         return [bytes(size), lambda: 0]
 
     def die_by(self, number: int) -> None:
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)  # A shell has jobs in its background ignore SIGQUIT.
         os.kill(os.getpid(), number)
         threading.Event().wait()
 
