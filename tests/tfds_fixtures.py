@@ -526,7 +526,9 @@ def as_remote(parser: ParserTfds, bucket: str = "gs://bucket") -> ParserTfds:
     source = parser.source
     parts = [replace(part, path=f"{bucket}{part.path}") for part in source.instructions]
     remote = copy.copy(parser)
-    remote._source = type(source)(source.name, parts, source.specs, mean_example_bytes=source.mean_example_bytes)  # type: ignore[call-arg]
+    remote.dataset = copy.copy(parser.dataset)
+    size = source.mean_example_bytes
+    remote.dataset.source = type(source)(source.name, parts, source.specs, mean_example_bytes=size)  # type: ignore[call-arg]
     return remote
 
 

@@ -331,7 +331,7 @@ def test_many_epochs_of_a_good_reading_break_nothing_and_one_wrong_example_does(
     parser, _ = case
     remainders = ["wrap", "drop"] if parser.is_training else [None]
     for remainder in remainders:
-        parser.remainder = remainder
+        parser.epoch = replace(parser.epoch, remainder=remainder)
         expected = expect(parser, num_replicas, 2, 6)
         assert broken(judge(play(expected, as_is, (0, 0, 0)))) == {}
         rank, epoch, number = num_replicas - 1, 4, 0

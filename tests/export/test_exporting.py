@@ -16,7 +16,7 @@ from export.made_sources import Numbered, Sized, image_of
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.exporting import export_dataset
 from tfds_torch.parsers.beton import ParserBeton
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.beton.fields import BetonArray, BetonBytes, BetonFloat, BetonInt, BetonJson, BetonTensor
 from tfds_torch.storage.beton.image_field import BetonImage
@@ -30,7 +30,7 @@ def read_all(path: Path, target_key: str | None = "label") -> list[dict[str, Any
     return stored(parser, parser.encoded_names())
 
 
-def stored(parser: ParserBase, names: list[str], numbers: Any = None) -> list[dict[str, Any]]:
+def stored(parser: DatasetParser, names: list[str], numbers: Any = None) -> list[dict[str, Any]]:
     numbers = np.arange(parser.num_examples) if numbers is None else np.asarray(numbers)
     own = {"image": "image", "label": "label"}
     return [

@@ -29,7 +29,7 @@ from tfds_torch.export.shard_file import WriteRefusedError
 from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.export.tar_members import choose_members
 from tfds_torch.export.write_shards import write_shard
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.runtime.metrics import StageMetrics
@@ -85,7 +85,7 @@ def read_tars(folder: Path) -> list[dict[str, Any]]:
     return samples
 
 
-def stored(parser: ParserBase) -> list[Any]:
+def stored(parser: DatasetParser) -> list[Any]:
     return parser.encoded_examples(np.arange(parser.num_examples), parser.encoded_names())
 
 

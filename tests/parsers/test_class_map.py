@@ -4,7 +4,6 @@ import os
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,10 +12,12 @@ import numpy as np
 import pytest
 from tfds_fixtures import CLASSES, Datasets
 
-from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.fields import UnmappedLabelError
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.class_map import ClassMap, load_class_map
+from tfds_torch.parsers.own import ParserMapStyle
 from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.plan.world import World
 
 NEXT = {name: (label + 1) % 5 for label, name in enumerate(CLASSES)}
 
@@ -223,114 +224,81 @@ def test_classes_that_the_dataset_does_not_have_are_no_error(datasets: Datasets)
 # New labels
 
 
-def batch(label: Any = None, text: Any = None, valid: Any = None, **features: Any) -> Batch:
-    values = label if text is None else text
-    label = None if label is None else np.array(label)
-    valid = np.array([True] * len(values) if valid is None else valid)
-    features = features if text is None else features | {"label": text}
-    return Batch(None, label, valid, np.arange(len(values)), [f"f__{i}" for i in range(len(values))], features, 3, 4)
+def mapped(entries: dict[Any, int], names: list[str] | None, labels: Any) -> Any:
+    return ClassMap(entries, names, "x:1.0.0").new_labels(labels)
 
 
-def remap_one(entries: dict[Any, int], names: list[str] | None, source: Batch) -> Batch:
-    (result,) = ClassMap(entries, names, "x:1.0.0").remap(iter([source]))
-    return result
+def numbers(labels: Any) -> Any:
+    """Labels as nested lists; arrays must be int64."""
+    if isinstance(labels, np.ndarray):
+        assert labels.dtype == np.int64
+        return labels.tolist()
+    return [numbers(one) for one in labels] if isinstance(labels, list) else labels
 
 
-def test_every_label_is_mapped_once_by_its_name() -> None:
-    result = remap_one(NEXT, CLASSES, batch([0, 4, 1, 0]))
-    assert result.label is not None
-    assert (result.label.tolist(), result.label.dtype) == ([1, 0, 2, 1], np.int64)
-    assert (result.id, result.epoch, result.batch) == (["f__0", "f__1", "f__2", "f__3"], 3, 4)
-
-
-def test_integer_keys_win_over_names() -> None:
-    result = remap_one({**NEXT, 0: 7}, CLASSES, batch([0, 1]))
-    assert result.label.tolist() == [7, 2]
-
-
-def test_labels_without_names_go_by_their_digits_too() -> None:
-    assert remap_one({"7": 0, 8: 1}, None, batch([7, 8])).label.tolist() == [0, 1]
-    assert remap_one({"1": 5, "0": 6}, None, batch([True, False])).label.tolist() == [5, 6]
-    assert "no label for 0, the target of" in refusal(lambda: remap_one({"0": 5}, ["a"], batch([0])))
-
-
-def test_padding_stays_padding() -> None:
-    """Whatever the map says about -100, and whether or not -100 is in it."""
-    for entries in ({1: 5}, {1: 5, -100: 6}):
-        assert remap_one(entries, None, batch([1, -100], valid=[True, False])).label.tolist() == [5, -100]
-    assert remap_one({"b": 5}, None, batch(text=["b", "z"], valid=[True, False])).label.tolist() == [5, -100]
-
-
-def test_an_example_that_tfds_gave_no_class_keeps_none() -> None:
-    assert remap_one(NEXT, CLASSES, batch([-1, 0])).label.tolist() == [-1, 1]
-    assert remap_one({**NEXT, -1: 5}, CLASSES, batch([-1, 0])).label.tolist() == [5, 1]
-    assert "no label for -1" in refusal(lambda: remap_one({0: 1}, None, batch([-1])))
-
-
-def test_texts_become_integer_labels() -> None:
-    for texts in (["b", "a", "b"], [b"b", b"a", b"b"]):
-        result = remap_one({"a": 4, "b": 0}, None, batch(text=texts, caption=["x", "y", "z"]))
-        assert (result.label.tolist(), result.label.dtype) == ([0, 4, 0], np.int64)
-        assert result.features == {"caption": ["x", "y", "z"]}
-
-
-def test_sequences_are_mapped_element_by_element() -> None:
-    arrays = [np.array([0, 1, 0]), np.array([], np.int64), np.array([[1, 1], [0, 1]], np.int32)]
-    result = remap_one({0: 3, 1: 0}, None, batch(text=arrays))
-    assert result.label is None
-    for ours, expected in zip(result.features["label"], ([3, 0, 3], [], [[0, 0], [3, 0]]), strict=True):
-        assert (ours.tolist(), ours.dtype) == (expected, np.int64)
-    texts = [np.array([b"b", b"a"], object), np.array([], object)]
-    assert [value.tolist() for value in remap_one({"a": 3, "b": 0}, None, batch(text=texts)).features["label"]] == [
-        [0, 3],
-        [],
-    ]
-    ragged = [[np.array([0, 1]), np.array([], np.int64)], []]
-    (first, second) = remap_one({0: 3, 1: 0}, None, batch(text=ragged)).features["label"]
-    assert [inner.tolist() for inner in first] == [[3, 0], []]
-    assert second == []
-    positions = remap_one({"a": 3, "b": 0}, ["a", "b"], batch(text=[[0, 1], [], [1]])).features["label"]
-    assert positions == [[3, 0], [], [0]]
-    assert type(positions[0][0]) is int
-
-
-def test_padding_of_sequences_stays_padding() -> None:
-    texts = [np.array([b"b", b"a"], object), np.array([b"c", b"a"], object), [np.array([-100, -100]), [-100]]]
-    source = replace(batch(text=texts), valid=np.array([True, False, False]))
-    first, second, third = remap_one({"a": 3, "b": 0}, None, source).features["label"]
-    assert (first.tolist(), second.tolist(), third[0].tolist(), third[1]) == ([0, 3], [-100] * 2, [-100] * 2, [-100])
-
-
-def test_what_a_map_is_given_is_not_changed() -> None:
-    source = batch(text=[np.array([0, 1])], other=[5])
-    remap_one({0: 3, 1: 0}, None, source)
-    assert source.features["label"][0].tolist() == [0, 1]
-    source = batch([0, 1], small=[0, 1])
-    assert remap_one({0: 3, 1: 0}, None, source).features == {"small": [0, 1]}
-    assert source.label.tolist() == [0, 1]
+TEXTS = [np.array([b"b", b"a"], object), np.array([], object)]
+RAGGED = [[np.array([0, 1]), np.array([], np.int64)], []]
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("entries", "names", "labels", "expected"),
     [
-        batch([1, 2]),
-        batch(text=["1", "two"]),
-        batch(text=[b"1", b"two"]),
-        batch(text=[np.array([1]), np.array([1, 2])]),
-        batch(text=[np.array([b"1"], object), np.array([b"1", b"two"], object)]),
-        batch(text=[[np.array([1])], [np.array([1]), np.array([2])]]),
+        (NEXT, CLASSES, np.array([0, 4, 1, 0]), [1, 0, 2, 1]),
+        (dict[Any, int](NEXT) | {0: 7}, CLASSES, np.array([0, 1]), [7, 2]),  # Integer keys win over names.
+        ({"7": 0, 8: 1}, None, np.array([7, 8]), [0, 1]),  # Labels without names go by their digits, too.
+        ({"1": 5, "0": 6}, None, np.array([True, False]), [5, 6]),
+        ({1: 5}, None, np.array([1, -100]), [5, -100]),  # An optional label that is None.
+        (NEXT, CLASSES, np.array([-1, 0]), [-1, 1]),  # TFDS's label for none.
+        (NEXT | {-1: 5}, CLASSES, np.array([-1, 0]), [5, 1]),
+        ({"a": 4, "b": 0}, None, ["b", "a", "b"], [0, 4, 0]),
+        ({"a": 4, "b": 0}, None, [b"b", b"a", b"b"], [0, 4, 0]),
+        ({0: 3, 1: 0}, None, np.array([[0, 1], [1, 1]], np.int32), [[3, 0], [0, 0]]),
+        ({0: 3, 1: 0}, None, [np.array([0, 1, 0]), np.array([], np.int64), np.array([[1, 1], [0, 1]])], "as nested"),
+        ({"a": 3, "b": 0}, None, TEXTS, [[0, 3], []]),
+        ({0: 3, 1: 0}, None, RAGGED, [[[3, 0], []], []]),
+        ({"a": 3, "b": 0}, ["a", "b"], [[0, 1], [], [1]], [[3, 0], [], [0]]),
     ],
 )
-def test_a_label_that_is_not_in_the_map_is_said_with_its_example(source: Batch) -> None:
-    message = refusal(lambda: remap_one({1: 0, "1": 0}, None, source))
-    assert re.fullmatch(
-        r"x:1.0.0: the class map has no label for (2|'two'), the target of the example f__1. Add it to the map\.",
-        message,
-    )
+def test_labels_get_new_ones_in_the_form_that_they_have(
+    entries: dict[Any, int], names: list[str] | None, labels: Any, expected: Any
+) -> None:
+    expected = [[3, 0, 3], [], [[0, 0], [3, 0]]] if expected == "as nested" else expected
+    before = pickle.dumps(labels)
+    assert numbers(mapped(entries, names, labels)) == expected
+    assert pickle.dumps(labels) == before
 
 
-def test_batches_before_an_unknown_label_are_yielded() -> None:
-    batches = ClassMap({1: 0}, None, "x:1.0.0").remap(iter([batch([1]), batch([2])]))
-    assert next(batches).label.tolist() == [0]
-    with pytest.raises(ConfigError, match="no label for 2"):
-        next(batches)
+@pytest.mark.parametrize(
+    ("labels", "position"),
+    [
+        (np.array([1, 2]), 1),
+        (np.array([[1, 1], [1, 1], [1, 2]]), 2),
+        (["1", "two"], 1),
+        ([b"two", b"1"], 0),
+        ([np.array([1]), np.array([1, 2])], 1),
+        ([np.array([b"1"], object), np.array([b"1", b"two"], object)], 1),
+        ([[np.array([1])], [np.array([1]), np.array([2])]], 1),
+    ],
+)
+def test_a_label_that_is_not_in_the_map_is_said_with_its_place(labels: Any, position: int) -> None:
+    with pytest.raises(UnmappedLabelError) as caught:
+        mapped({1: 0, "1": 0}, None, labels)
+    assert caught.value.position == position
+    assert re.fullmatch(r"x:1.0.0: the class map has no label for (2|'two')", caught.value.reason)
+
+
+def test_an_unknown_label_is_said_with_its_example_and_the_batches_before_it_come() -> None:
+    rows = [{"label": number} for number in (1, 1, 2, 1)]
+    parser = ParserMapStyle(rows, image_key=None, batch_size=2, class_map={1: 0})
+    batches = parser.batches(fields=["label"])
+    assert next(batches).label.tolist() == [0, 0]
+    message = "the class map has no label for 2, the target of the example 2. Add it to the map."
+    assert refusal(lambda: next(batches)).endswith(message)
+    assert refusal(parser.targets).endswith(message)
+
+
+def test_padding_stays_padding() -> None:
+    """Whatever the map says about -100."""
+    parser = ParserMapStyle([{"label": 1}] * 3, image_key=None, batch_size=2, class_map={1: 5, -100: 6})
+    *_, last = parser.batches(World(1, 2), fields=["label"])
+    assert last.label.tolist() == [5, -100]

@@ -39,7 +39,7 @@ from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.parsers.mixture_source import EncodedParts, MemberField, MixedField, Part
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import Parser
 from tfds_torch.plan.mixed import make_table
 from tfds_torch.plan.passes import Passes
@@ -63,7 +63,7 @@ class Files:
     root: Path
     numbers: list[int]
 
-    def members(self, **arguments: Any) -> dict[str, ParserBase]:
+    def members(self, **arguments: Any) -> dict[str, DatasetParser]:
         return {
             "tars": ParserWebDataset(str(self.root / "a-{00..01}.tar"), **arguments),
             "beton": ParserBeton(self.root / "b.beton", **arguments),
@@ -431,7 +431,7 @@ def test_class_maps_of_the_members_give_common_labels(files: Files, tmp_path: Pa
         *(tmp_path, "numbered", "train"), target_key="file_name", class_map={**class_map, "4.jpg": 8}
     )
     words.class_map.entries.pop("2.jpg")
-    with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example numbered-train"):
+    with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example words/numbered-train"):
         list(ParserMixture(members, batch_size=5).batches(fields=("label",)))
 
 

@@ -23,9 +23,9 @@ from tfds_torch import (
     World,
 )
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 
-Make = Callable[..., ParserBase]
+Make = Callable[..., DatasetParser]
 EVEN = {"a": 1, "b": 1}
 TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4}
 

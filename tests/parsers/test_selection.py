@@ -27,7 +27,7 @@ from tfds_torch import (
 from tfds_torch.check import command
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, ExampleNotFoundError, StateMismatchError
-from tfds_torch.parsers import selection
+from tfds_torch.parsers import targets
 from tfds_torch.plan.passes import Passes
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 
@@ -197,7 +197,7 @@ def test_targets_are_those_of_the_examples_and_kept(root: Path, monkeypatch: pyt
     parser = classes(root)
     assert parser.targets().tolist() == [0 if i < 15 else 1 + i % 3 for i in range(NUM_EXAMPLES)]
     assert make(root).targets().tolist() == list(range(NUM_EXAMPLES))
-    monkeypatch.setattr(selection, "read_examples", None)  # From here on nothing is read.
+    monkeypatch.setattr(targets, "read_examples", None)  # From here on nothing is read.
     assert make(root).targets().dtype == np.int64
     assert make(root).subset([5, 2]).targets().tolist() == [5, 2]
     assert classes(root).subset([20, 0]).targets().tolist() == [3, 0]
@@ -207,7 +207,7 @@ def test_targets_are_those_of_the_examples_and_kept(root: Path, monkeypatch: pyt
 def test_kept_targets_that_are_damaged_are_read_again(root: Path, damage: bytes | None) -> None:
     parser = make(root)
     parser.targets()
-    file = selection.cache_file(parser.source, parser.target_key)
+    file = targets.cache_file(parser.dataset_name, parser.source.identity, parser.source.stamps, parser.target_key)
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if damage is None else damage)
     assert make(root).targets().tolist() == list(range(NUM_EXAMPLES))

@@ -19,7 +19,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.statistics import FieldStatistics, compute_statistics
 from tfds_torch.parsers.tfds import window_columns
-from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds, TfdsDataset
 from tfds_torch.plan.windows import Windows
 
 NAMES = ("mean", "std", "min", "max", "q01", "q99")
@@ -232,15 +232,15 @@ def test_members_of_a_mixture_have_statistics_of_their_own(robots: Robots) -> No
 
 def test_values_that_are_not_finite_are_named(robots: Robots, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = open_parser(robots, "libero_like")
-    really_read = ParserTfds.columns_at
+    really_read = TfdsDataset.columns_at
 
-    def with_nan(self: ParserTfds, names: Any, index: Any) -> dict[str, np.ndarray]:
+    def with_nan(self: TfdsDataset, names: Any, index: Any) -> dict[str, np.ndarray]:
         columns = really_read(self, names, index)
         if "action" in columns:
             columns["action"][np.isin(index, [3, 9]), 2] = math.nan
         return columns
 
-    monkeypatch.setattr(ParserTfds, "columns_at", with_nan)
+    monkeypatch.setattr(TfdsDataset, "columns_at", with_nan)
     (id_,) = parser.ids(np.array([3]))
     with pytest.raises(
         ConfigError, match=rf"2 of 55 values of 'action' are not finite, the first one at {id_}\. Leave"

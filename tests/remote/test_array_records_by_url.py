@@ -20,7 +20,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.plan.world import World
@@ -53,13 +53,13 @@ def of_batch(batch: Batch) -> list[Any]:
     return [np.asarray(batch.image).tolist(), np.asarray(batch.label).tolist(), batch.index.tolist(), list(batch.id)]
 
 
-def read_epochs(parser: ParserBase, world: World = World(), start_batch: int = 0) -> list[Any]:
+def read_epochs(parser: DatasetParser, world: World = World(), start_batch: int = 0) -> list[Any]:
     fields = ("image", "label", "id")
     epochs = [parser.batches(world, epoch, 0 if epoch else start_batch, fields=fields) for epoch in range(2)]
     return [[of_batch(batch) for batch in batches] for batches in epochs]
 
 
-def labels(parser: ParserBase) -> list[int]:
+def labels(parser: DatasetParser) -> list[int]:
     return [label for batch in parser.batches(fields=("label",)) for label in np.asarray(batch.label).tolist()]
 
 

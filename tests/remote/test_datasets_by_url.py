@@ -26,7 +26,7 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.object_files import ObjectFiles
@@ -54,7 +54,7 @@ def of_batch(batch: Batch) -> list[Any]:
     return [np.asarray(batch.image).tolist(), np.asarray(batch.label).tolist(), batch.index.tolist(), list(batch.id)]
 
 
-def read_epochs(parser: ParserBase, world: World = World(), start_batch: int = 0) -> list[Any]:
+def read_epochs(parser: DatasetParser, world: World = World(), start_batch: int = 0) -> list[Any]:
     """Returns two epochs of a parser's batches, the first one from a batch on."""
     fields = ("image", "label", "id")
     epochs = [parser.batches(world, epoch, 0 if epoch else start_batch, fields=fields) for epoch in range(2)]

@@ -20,7 +20,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 from tfds_torch.images.preprocess import TrainPreprocess
 from tfds_torch.parsers.beton import ParserBeton
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.plan.windows import Windows
@@ -52,7 +52,7 @@ def plain(value: Any) -> Any:
     return [plain(one) for one in value] if isinstance(value, list) else value
 
 
-def read_epoch(parser: ParserBase, fields: tuple[str, ...], world: World = World()) -> list[Any]:
+def read_epoch(parser: DatasetParser, fields: tuple[str, ...], world: World = World()) -> list[Any]:
     batches = parser.batches(world, 1, fields=(*fields, "id"))
     return [
         [plain(one) for one in (batch.image, batch.label, batch.features, batch.index, list(batch.id))]
@@ -60,7 +60,7 @@ def read_epoch(parser: ParserBase, fields: tuple[str, ...], world: World = World
     ]
 
 
-def blocks_of(parser: ParserBase) -> list[Path]:
+def blocks_of(parser: DatasetParser) -> list[Path]:
     """Returns the blocks in the cache, when all that are on their way have come."""
     objects = parser.source.files.store.options.folder / "objects"
     while list(objects.glob("*/*.part")):
@@ -106,7 +106,7 @@ def test_a_url_with_a_secret_is_refused_without_it() -> None:
 
 @pytest.mark.parametrize("make", [lambda url: ParserWebDataset(["https://host/b.tar", url]), ParserBeton])
 def test_a_url_with_a_wrong_port_is_refused_before_a_fetcher_starts(
-    make: Callable[[str], ParserBase], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[str], DatasetParser], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[ObjectStore] = []
     monkeypatch.setattr(ObjectStore, "begin", begun.append)

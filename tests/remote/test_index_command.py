@@ -14,7 +14,7 @@ from servers.s3_server import S3Server
 from storage.webdataset.made_tars import write_samples
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.remote.command import run
@@ -24,11 +24,11 @@ Serve = Callable[[Path | str], str]
 BLOCKS = ReadOptions(block_records=2, shuffle_buffer=2)
 
 
-def labels(parser: ParserBase) -> list[int]:
+def labels(parser: DatasetParser) -> list[int]:
     return [label for batch in parser.batches(fields=("label",)) for label in np.asarray(batch.label).tolist()]
 
 
-def fetched(parser: ParserBase) -> int:
+def fetched(parser: DatasetParser) -> int:
     return int(parser.source.files.store.stats()["bytes_fetched"])
 
 

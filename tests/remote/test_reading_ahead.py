@@ -10,7 +10,7 @@ from servers.faulty_server import Fault, FaultyFolder
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.mixture import ParserMixture
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 from tfds_torch.storage.network import waited_s
@@ -29,15 +29,15 @@ def open_far(url: str, cache: Path, split: str = "train", read: ReadOptions = BL
     return ParserTfds(url, "numbered:1.0.0", split, is_training=True, batch_size=3, read=read, remote=remote)
 
 
-def open_single(url: str, cache: Path) -> ParserBase:
+def open_single(url: str, cache: Path) -> DatasetParser:
     return open_far(url, cache)
 
 
-def open_global(url: str, cache: Path) -> ParserBase:
+def open_global(url: str, cache: Path) -> DatasetParser:
     return open_far(url, cache, read=NOWHERE)
 
 
-def open_mixture(url: str, cache: Path) -> ParserBase:
+def open_mixture(url: str, cache: Path) -> DatasetParser:
     members = {name: open_far(url, cache, split) for name, split in PARTS.items()}
     return ParserMixture(members, {"a": 0.5, "b": 0.5}, batch_size=3, is_training=True)
 
@@ -65,7 +65,7 @@ def test_all_blocks_are_fetched_once_and_before_they_are_read(
     faulty_server: FaultyFolder,
     numbered_root: str,
     tmp_path: Path,
-    open_parser: Callable[[str, Path], ParserBase],
+    open_parser: Callable[[str, Path], DatasetParser],
 ) -> None:
     url = serve(numbered_root)
     list(open_parser(url, tmp_path / "first").batches(fields=("label",)))  # Its shards are indexed.

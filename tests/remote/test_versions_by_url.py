@@ -19,7 +19,7 @@ from tfds_fixtures import change_format, record_offsets
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.beton import ParserBeton
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.remote.command import run
@@ -32,19 +32,19 @@ REFUSED = r"sends neither an ETag nor a Last-Modified.*remote=RemoteOptions\(tru
 OF_TARS = range(12)
 
 
-def open_tfds(url: str, **options: Any) -> ParserBase:
+def open_tfds(url: str, **options: Any) -> DatasetParser:
     return ParserTfds(url, "numbered:1.0.0", **READING, **options)
 
 
-def open_tars(url: str, **options: Any) -> ParserBase:
+def open_tars(url: str, **options: Any) -> DatasetParser:
     return ParserWebDataset(f"{url}/a-0.tar", **READING, **options)
 
 
-def open_beton(url: str, **options: Any) -> ParserBase:
+def open_beton(url: str, **options: Any) -> DatasetParser:
     return ParserBeton(f"{url}/a.beton", **READING, **options)
 
 
-def labels(parser: ParserBase) -> list[int]:
+def labels(parser: DatasetParser) -> list[int]:
     return [label for batch in parser.batches(fields=("label",)) for label in np.asarray(batch.label).tolist()]
 
 

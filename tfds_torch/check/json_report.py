@@ -64,7 +64,7 @@ from tfds_torch.check.ledger import EpochCounts
 from tfds_torch.check.reference import CheckedParser, num_skipped_files, place_of
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.mixture import ParserMixture
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import METADATA_FIELDS
 from tfds_torch.runtime.limits import num_cores
 from tfds_torch.storage.source import FieldSpec
@@ -145,7 +145,7 @@ def _show_place(parser: CheckedParser) -> str | None:
     return None if place is None else str(place)
 
 
-def _member(name: str, dataset: ParserBase) -> dict[str, Any]:
+def _member(name: str, dataset: DatasetParser) -> dict[str, Any]:
     names = ("dataset_name", "split", "num_examples", "num_shards", "fingerprint")
     return {"name": name, **{key: getattr(dataset, key) for key in names}}
 

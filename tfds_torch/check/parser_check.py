@@ -20,7 +20,7 @@ from tfds_torch.check.sample import find_why_no_pixels, judge_compared, read_com
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.check.verdict import NotJudged, Promise
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.printable import quoted
@@ -55,7 +55,7 @@ class ParserReport:
 
 
 def check_parser(
-    parser: ParserBase,
+    parser: DatasetParser,
     *,
     num_replicas: int = 1,
     num_workers: int = 2,
@@ -81,7 +81,7 @@ def check_parser(
         ConfigError: an argument that cannot work, or a parser that cannot be read in such a world.
         ShardError, CorruptRecordError, WorkerError: as reading raises them.
     """
-    if not isinstance(parser, ParserBase):
+    if not isinstance(parser, DatasetParser):
         raise ConfigError(
             f"check_parser: {quoted(parser)} is not a parser. Of a dataset of your own make one: "
             f"check_parser(ParserMapStyle(dataset, batch_size=32, is_training=True))."
@@ -139,7 +139,7 @@ def _choose_compared(parser: CheckedParser) -> list[int]:
     return sorted(set(subset.numbers[places].tolist()))
 
 
-def _render(findings: Findings, parser: ParserBase) -> str:
+def _render(findings: Findings, parser: DatasetParser) -> str:
     """Returns the report as text."""
     console = Console(file=io.StringIO(), width=_REPORT_WIDTH, emoji=False, highlight=False)
     console.print(report.plain(f"{parser.dataset_name}, split {parser.split}"), soft_wrap=True)

@@ -19,6 +19,7 @@ from tfds_torch.engines.fields import (
     ImageField,
     ImagesBeside,
     Samples,
+    UnmappedLabelError,
     describe,
 )
 from tfds_torch.engines.request import ReadContext
@@ -299,6 +300,9 @@ class ChunkDecoder:
         except PreprocessError as error:
             (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
             raise ConfigError(f"The preprocess cannot be applied to {name}. {error.reason}") from error.__cause__
+        except UnmappedLabelError as error:
+            (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
+            raise ConfigError(f"{error.reason}, the target of the example {name}. Add it to the map.") from None
         except BadImageError as error:
             raise self._undecodable(chunk, error.position, error.reason) from None
         finally:

@@ -14,7 +14,7 @@ from tfds_torch.images.decoding import BadImageError, ImageDecodeError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.transform import BufferRows, ImageTransform
 from tfds_torch.plan.order import Int64Array
-from tfds_torch.storage.source import Columns
+from tfds_torch.storage.source import Columns, FieldSpec
 
 Decoded = dict[str, Any]
 """Field -> n values."""
@@ -57,6 +57,10 @@ class CameraField(FieldDecoder, Protocol):
             OtherSizeError: an image is not of the size of its row; `decode` takes it.
             BadImageError, PreprocessError: as `decode`.
         """
+
+
+class UnmappedLabelError(BadImageError):
+    """The label of the example at `position` is not in a class map; `reason` is a sentence without its full stop."""
 
 
 SAMPLES = "samples of the chunk"
@@ -106,6 +110,31 @@ class StoredField(OneKeyField):
         if isinstance(values, np.ndarray) and values.dtype != object:
             return values
         return list(values)
+
+
+BYTES_SPEC = FieldSpec((), object)
+"""The spec of one value that comes as bytes."""
+
+
+@dataclass(frozen=True)
+class BytesField(OneKeyField):
+    """A field that is not decoded: its values are the stored bytes, for example the files of images.
+
+    Attributes:
+        is_optional: whether some may be None.
+    """
+
+    is_optional: bool = False
+
+    def decode(self, columns: Columns) -> list[bytes | None]:
+        """Return n values; raise ValueError where one is not stored as bytes."""
+        values, allowed = list(columns[self.key]), (bytes, type(None)) if self.is_optional else (bytes,)
+        if not all(isinstance(value, allowed) for value in values):
+            other = next(value for value in values if not isinstance(value, allowed))
+            shape, dtype = getattr(other, "shape", None), getattr(other, "dtype", None)
+            kind = f"an object of type {type(other).__name__}" if shape is None else f"{dtype} {list(shape)}"
+            raise ValueError(f"It is stored as {kind}, not as the bytes of a file.")
+        return values
 
 
 @dataclass(frozen=True)

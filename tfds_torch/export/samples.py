@@ -13,7 +13,7 @@ import numpy as np
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
@@ -105,7 +105,7 @@ def count_samples(source: SampleSource) -> int:
 class ParserSamples(SampleSource):
     """The examples of a parser over a Source, as they are stored."""
 
-    def __init__(self, parser: ParserBase) -> None:
+    def __init__(self, parser: DatasetParser) -> None:
         self.parser = parser
         self.name, self.fingerprint = parser.dataset_name, parser.fingerprint
         self.class_names = parser.class_names
@@ -243,7 +243,7 @@ class IteratedSamples(SampleSource):
 
 def samples_of(source: Any) -> SampleSource:
     """Returns the samples of a dataset; a ConfigError explains why it cannot be exported."""
-    if isinstance(source, ParserBase):
+    if isinstance(source, DatasetParser):
         return ParserSamples(source)
     if isinstance(source, str | bytes | os.PathLike):
         raise ConfigError(
@@ -267,7 +267,7 @@ def _is_iterable_only(source: Any) -> bool:
     return "torch.utils.data.dataset.IterableDataset" in kinds
 
 
-def _field_or_why_not(parser: ParserBase, name: str) -> EncodedField | ConfigError:
+def _field_or_why_not(parser: DatasetParser, name: str) -> EncodedField | ConfigError:
     try:
         return parser.encoded_field(name)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from tfds_torch.images.decoders import jpeg
 from tfds_torch.loaders.pool import GRACE_S, WorkerPool
 from tfds_torch.loaders.receiver import ItemReceiver, LoaderIteration, RepeatedItems
 from tfds_torch.loaders.worker import WorkerBatch
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import Parser
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.runtime.metrics import LoaderMetrics, LoaderStats, StageMetrics
@@ -134,7 +134,7 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         """Notes whose examples are read, for `stats`."""
         if "image" in fields:
             self._jpeg_decoder = parser.read.jpeg_decoder
-        self._networks = parser.source.networks if isinstance(parser, ParserBase) else ()
+        self._networks = parser.source.networks if isinstance(parser, DatasetParser) else ()
         self._network_before = total_stats(self._networks)
 
     def _begin(self) -> tuple[Position, int | None]:

@@ -3,8 +3,8 @@
 import io
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from operator import index
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.batch import Batch
+from tfds_torch.engines.fields import FieldDecoder, UnmappedLabelError
 from tfds_torch.errors import ConfigError
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import Columns
 
 Entries: TypeAlias = dict[str | int, int]
 """Source label or class name -> new label, >= 0."""
@@ -64,64 +65,53 @@ class ClassMap:
                 f"behind the others, and read parser.subset(parser.targets() < n)."
             )
 
-    def remap(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yields batches, or pieces of them, with new labels.
+    def new_labels(self, labels: Any) -> Any:
+        """Return new labels.
 
-        A text becomes an integer, and so `Batch.label`. Sequences of labels are mapped element by element.
+        Args:
+            labels: n labels, integers or texts: an array [n, ...], or a list of n labels, of arrays or nested lists.
 
-        Raises:
-            ConfigError: an example has a label that is not in the map.
-        """
-        for batch in batches:
-            yield self._remap_batch(batch)
-
-    def _remap_batch(self, batch: Batch) -> Batch:
-        is_text = batch.label is None and isinstance(batch.features["label"][0], str | bytes)
-        if batch.label is None and not is_text:
-            values = zip(batch.features["label"], batch.id, batch.valid.tolist(), strict=True)
-            labels = [self._new_value(value, id) if valid else _padded(value) for value, id, valid in values]
-            return replace(batch, features=batch.features | {"label": labels})
-        features = {name: values for name, values in batch.features.items() if name != "label"}
-        sources = batch.features["label"] if batch.label is None else batch.label.tolist()
-        examples = zip(sources, batch.id, batch.valid.tolist(), strict=True)
-        label = [self._new_label(source, id) if valid else PAD_LABEL for source, id, valid in examples]
-        return replace(batch, label=np.array(label, np.int64), features=features if is_text else batch.features)
-
-    def remap_values(self, values: Any, ids: Sequence[str]) -> Any:
-        """Returns the labels of n examples, an array or a list, as new labels: int64 [n] where each has one.
+        Returns:
+            int64 [n, ...] for an array and for n single labels, else a list of n arrays int64 or nested lists of them.
 
         Raises:
-            ConfigError: an example has a label that is not in the map.
+            UnmappedLabelError: a label is not in the map; `position` says which of the n has it.
         """
-        each = zip(values.tolist() if isinstance(values, np.ndarray) else values, ids, strict=True)
-        if (np.ndim(values) == 1 and isinstance(values, np.ndarray)) or isinstance(values[0], str | bytes):
-            return np.array([self._new_label(value, id) for value, id in each], np.int64)
-        return [self._new_value(value, id) for value, id in zip(values, ids, strict=True)]
+        if isinstance(labels, np.ndarray) and labels.dtype != object:
+            return self._of_array(labels)
+        found = [self._of_one(label, position) for position, label in enumerate(labels)]
+        return np.array(found, np.int64) if all(isinstance(one, int) for one in found) else found
 
-    def _new_value(self, value: Any, example: str) -> Any:
-        """Returns a label, an array of labels, or nested lists of them, with new labels."""
-        if isinstance(value, list):
-            return [self._new_value(inner, example) for inner in value]
-        if isinstance(value, np.ndarray):
-            return self._new_array(value, example)
-        return self._new_label(value, example)
+    def _of_one(self, label: Any, position: int) -> Any:
+        if isinstance(label, list):
+            return [self._of_one(inner, position) for inner in label]
+        if isinstance(label, np.ndarray):
+            return self._of_array(label, position)
+        new = self._new_label(label)
+        if new is None:
+            raise self._unmapped(label, position)
+        return new
 
-    def _new_array(self, sources: NDArray[Any], example: str) -> NDArray[np.int64]:
-        different, positions = np.unique(sources, return_inverse=True)
-        labels = np.array([self._new_label(source, example) for source in different.tolist()], np.int64)
-        return labels[positions].reshape(sources.shape)
+    def _of_array(self, labels: NDArray[Any], position: int | None = None) -> NDArray[np.int64]:
+        """Return an array of labels, those of the example at a position, or of the first axis those of n examples."""
+        different, places = np.unique(labels, return_inverse=True)
+        new = [self._new_label(label) for label in different.tolist()]
+        if None in new:
+            wrong = new.index(None)
+            if position is None:
+                position = int(np.argwhere(places.reshape(labels.shape) == wrong)[0, 0])
+            raise self._unmapped(different[wrong], position)
+        return np.array(new, np.int64)[places].reshape(labels.shape)
 
-    def _new_label(self, source: Any, example: str) -> int:
-        source = source.decode(errors="replace") if isinstance(source, bytes) else source
-        label = self._find(source)
-        if label is None and source == PAD_LABEL:
-            return PAD_LABEL  # An optional label that is None.
-        if label is None:
-            raise ConfigError(
-                f"{self.dataset}: the class map has no label for {quoted(source)}, the target of the example "
-                f"{example}. Add it to the map."
-            )
-        return label
+    def _new_label(self, label: Any) -> int | None:
+        source = label.decode(errors="replace") if isinstance(label, bytes) else label
+        found = self._find(source)
+        return PAD_LABEL if found is None and source == PAD_LABEL else found  # An optional label that is None.
+
+    def _unmapped(self, label: Any, position: int) -> UnmappedLabelError:
+        text = label.decode(errors="replace") if isinstance(label, bytes) else label
+        text = text.item() if isinstance(text, np.generic) else text
+        return UnmappedLabelError(position, f"{self.dataset}: the class map has no label for {quoted(text)}")
 
     def _find(self, source: str | int) -> int | None:
         label = self.entries.get(source)
@@ -134,11 +124,25 @@ class ClassMap:
         return NO_LABEL if source == NO_LABEL else None
 
 
-def _padded(value: Any) -> Any:
-    """Returns the new label of padding: of a sequence as many of them."""
-    if isinstance(value, list):
-        return [_padded(inner) for inner in value]
-    return np.full(value.shape, PAD_LABEL, np.int64) if isinstance(value, np.ndarray) else PAD_LABEL
+@dataclass(frozen=True)
+class MappedField:
+    """A field of labels that a class map replaces.
+
+    Attributes:
+        labels: decodes the labels that are stored.
+        class_map: replaces them.
+    """
+
+    labels: FieldDecoder
+    class_map: ClassMap
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return self.labels.keys
+
+    def decode(self, columns: Columns) -> Any:
+        """Return n new labels; raise UnmappedLabelError, and ValueError as `labels` does."""
+        return self.class_map.new_labels(self.labels.decode(columns))
 
 
 def load_class_map(class_map: object) -> Entries:

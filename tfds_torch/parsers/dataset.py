@@ -1,150 +1,515 @@
-"""SplitDescription: what a parser knows of its split before it reads an example."""
+"""Dataset: the examples of a split, how their fields are decoded, and all that needs no epoch."""
 
 import copy
 import os
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.engines.batch import Example
+from tfds_torch.engines.direct import read_examples
+from tfds_torch.engines.fields import (
+    BYTES_SPEC,
+    BytesField,
+    Content,
+    EncodedField,
+    FieldDecoder,
+    ImageField,
+    ImagesBeside,
+    ListField,
+    StoredField,
+)
 from tfds_torch.engines.options import BLOCKS_OF_SOURCE, ReadOptions
-from tfds_torch.engines.read_mode import assign, find_read_mode
+from tfds_torch.engines.request import ReadContext, ReadRequest
+from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.box_rows import check_box_fields
-from tfds_torch.parsers.class_map import ClassMap, load_class_map
-from tfds_torch.parsers.options import ParserOptions, check_preprocess
-from tfds_torch.parsers.parser_fields import ParserFields
-from tfds_torch.parsers.undecoded import works_on_pixels
-from tfds_torch.plan.deal import Assignment
-from tfds_torch.plan.epoch import EpochPlan
-from tfds_torch.plan.mixed import refuse_groups
-from tfds_torch.plan.order import Order
-from tfds_torch.plan.passes import Passes
-from tfds_torch.plan.subset import Subset
-from tfds_torch.plan.world import World
-from tfds_torch.runtime.arguments import check_integer
+from tfds_torch.parsers.box_rows import check_box_fields, named_boxes
+from tfds_torch.parsers.class_map import ClassMap, MappedField, load_class_map
+from tfds_torch.parsers.examples import check_are_in, examples_at_once, find_examples, find_place
+from tfds_torch.parsers.options import DecodeOptions, check_has_image
+from tfds_torch.parsers.protocol import (
+    DEFAULT_FIELDS,
+    METADATA_FIELDS,
+    METADATA_SPECS,
+    ElementSpec,
+    field_name,
+    stored_key,
+    stored_name,
+    varying_fields,
+)
+from tfds_torch.parsers.statistics import MemberStatistics, Statistics, read_statistics
+from tfds_torch.parsers.targets import read_all_targets
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.plan.subset import Subset, make_subset
+from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.episodes.source import WindowSource
-from tfds_torch.storage.source import FileInstruction, Source
+from tfds_torch.storage.source import FieldSpec, Source
 
-_Self = TypeVar("_Self", bound="SplitDescription")
+_Self = TypeVar("_Self", bound="Dataset")
 
 
-class SplitDescription(ParserFields):
-    """A split, its fields, its classes and its plan; nothing of its examples is read.
+class Dataset(ABC):
+    """The examples of a split, or of a subset of it: fields, classes, single examples, targets, columns.
 
-    A subclass sets what its own methods need before it calls this constructor, which checks all arguments.
+    It has no order, no epoch and no batches: those are a parser's. Nothing of an example is read until it is asked for.
+    It can be pickled, and used from several processes. A format's own class says what it stores; it sets what its
+    methods need before it calls this constructor, which checks all arguments.
 
     Args:
-        source: the examples of the split; its files are opened where the first example is read.
+        source: the encoded examples of the split; its files are opened where the first example is read.
         split: the split expression.
-        options: the arguments that every parser takes.
-        image_key: the stored field behind `image`; None: there is none.
-        target_key: the stored field behind `label`, or a tuple of several; None: there is none.
-        subset: the examples of a pass; None: all of the split.
-        order: of the examples; None: passes over them, as the options say.
+        decoding: how examples are read and decoded.
+        image_key: the stored field behind `image`; None where there is none.
+        target_key: the stored field behind `label`, or a tuple of several; None where there is none.
+        selected: which examples of the split there are; None for all of them.
+
+    Attributes:
+        class_map: how the target gets new labels; None where it keeps its labels.
+
+    Raises:
+        ConfigError: an argument that cannot work with what is stored.
     """
+
+    source: Source
+    target_key: str | tuple[str, ...] | None
+
+    is_by_number = False
+    """Whether no stream can read the examples, so that a parser refuses those modes at once."""
+
+    declares_sizes = True
+    """Whether shapes are known before an example is read."""
 
     def __init__(
         self,
         source: Source,
         split: str,
-        options: ParserOptions,
+        decoding: DecodeOptions,
         image_key: str | None,
         target_key: str | tuple[str, ...] | None,
-        *,
-        subset: Subset | None = None,
-        order: Order | None = None,
+        selected: Subset | None = None,
     ) -> None:
-        self.split = split
-        self.is_training = options.is_training
-        self.batch_size = options.batch_size
-        self.repeats = options.repeats
-        self.remainder = options.remainder
-        self.preprocess = options.preprocess
-        self.image_mode = options.image_mode
-        self._set_read(options.read, source)
-        if order is None:
-            shuffle = options.is_training if options.shuffle is None else options.shuffle
-            order = Passes(len(source), options.seed, shuffle, self.read.blocks, subset, options.epoch_size)
-        self._order = order
+        self.split, self.selected = split, selected
         self.image_key, self.target_key = image_key, target_key
+        self._open(source, decoding)
         self._check_keys()
-        self._decode = dict(options.decode or {})
         self._undecoded = self._find_undecoded()
         if self.read.jpeg_decoder == "auto" and image_key is not None and not self.is_undecoded("image"):
             jpeg.warn_of_problems()
         self._check_preprocess()
-        self._class_map = self._make_class_map(options.class_map)
-        self.plan(World())  # What cannot work in any world is reported now.
+        self.class_map = self._make_class_map(decoding.class_map)
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.dataset_name}, split={quoted(self.split)}, num_examples={self.num_examples})"
         )
 
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
-        return self._stored_class_names if self._class_map is None else self._class_map.class_names
+    def _open(self, source: Source, decoding: DecodeOptions) -> None:
+        """Set the source, read in blocks where it is best read in some and the options leave the choice."""
+        read = decoding.read
+        is_by_index = read.mode in ("auto", "index")
+        if is_by_index and read.block_records == BLOCKS_OF_SOURCE and source.block_records is not None:
+            read = replace(read, block_records=source.block_records)
+        self.decoding = replace(decoding, read=read)
+        self.source = source.in_blocks(None if read.blocks is None else read.blocks.block_records)
+
+    # What a format says of its files.
 
     @property
-    def class_to_idx(self) -> dict[Any, int]:
-        """Class name -> label, or the class map; empty when the target has no classes, or they are unknown."""
-        if self._class_map is not None:
-            return dict(self._class_map.entries)
-        return {name: label for label, name in enumerate(self.class_names or [])}
+    @abstractmethod
+    def specs(self) -> Mapping[str, Any]:
+        """Stored field -> shape and dtype of one value, or dictionaries of them, decoded."""
+
+    @abstractmethod
+    def _field(self, name: str) -> FieldDecoder:
+        """Return how a field is decoded that is no metadata field; `stored/<key>` is the stored one of that key.
+
+        Raises:
+            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+
+    @abstractmethod
+    def _encoded_field(self, name: str) -> EncodedField:
+        """Return how a field is handed over as it is stored, before the class map."""
+
+    @abstractmethod
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        """Return what is stored of a field, for messages, and whether that is an image; raise as `_field`."""
 
     @property
-    def class_map(self) -> ClassMap | None:
-        """How the target gets new labels; None: it keeps its own."""
-        return self._class_map
+    @abstractmethod
+    def _has_integer_target(self) -> bool:
+        """Whether the stored target is one integer."""
 
-    # What a format's parser knows of its files.
+    @property
+    @abstractmethod
+    def _stored_class_names(self) -> list[str] | None:
+        """Names of the classes by the label that is stored; None where they are unknown."""
 
     @property
     @abstractmethod
     def _folder(self) -> str:
         """The folder that absolute file names begin with."""
 
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        """The stored fields, by name."""
+        return list(self.specs)
+
     def _file_names(self) -> list[str]:
-        """Returns a name for every example, in the order of `index`."""
-        return list(self.ids(np.arange(len(self._source))))
+        """Return a name for every example of the split, in the order of `index`."""
+        return list(self.ids(np.arange(len(self.source))))
 
     def _source_for(self, read: ReadOptions) -> Source:
-        """Returns the source as other options read it."""
-        return self._source
+        """Return the source as other options read it."""
+        return self.source
 
-    def _set_read(self, read: ReadOptions, source: Source) -> None:
-        """Sets how examples are read: in blocks, where the source is best read in some and the options leave it so."""
-        is_by_index = read.mode in ("auto", "index")
-        if is_by_index and read.block_records == BLOCKS_OF_SOURCE and source.block_records is not None:
-            read = replace(read, block_records=source.block_records)
-        self.read = read
-        self._source = source.in_blocks(None if read.blocks is None else read.blocks.block_records)
+    # The split
 
-    # What is checked of the arguments.
+    @property
+    def _where(self) -> str:
+        return f"{self.dataset_name}, split {quoted(self.split)}"
+
+    @property
+    def dataset_name(self) -> str:
+        """`name/config:version`, with what was found on disk."""
+        return self.source.name
+
+    @property
+    def read(self) -> ReadOptions:
+        """How its files are read."""
+        return self.decoding.read
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """How images are cut and resized while they are decoded; None where they come as stored."""
+        return self.decoding.preprocess
+
+    @property
+    def image_mode(self) -> str | None:
+        """The mode of images: RGB, L, RGBA; None for the channels as stored."""
+        return self.decoding.image_mode
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split, or of the subset."""
+        return len(self.source) if self.selected is None else len(self.selected)
+
+    def __len__(self) -> int:
+        """Examples of the split, or of the subset: with `dataset[i]`, a random-access source."""
+        return self.num_examples
+
+    @property
+    def indices(self) -> Int64Array:
+        """The numbers of the examples in the split, int64 [n], in the order of the dataset, or of the subset."""
+        return np.arange(len(self.source), dtype=np.int64) if self.selected is None else self.selected.numbers
+
+    @property
+    def num_shards(self) -> int:
+        """Files of the split that hold examples of it; every image of an image folder is one."""
+        if not self.source.has_shards:
+            return len(self.source)
+        return len({instruction.path for instruction in self.source.instructions})
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether examples are windows of episodes: of a mixture, whether those of all members are."""
+        return False
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """Field -> how its images are cut and resized while they are decoded, of windows."""
+        return {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of name, version, split, shard lengths and subset: equal where `index` means the same examples."""
+        return self.digest({} if self.selected is None else {"subset": self.selected.digest})
+
+    def digest(self, chosen: Mapping[str, Any]) -> str:
+        """Return the hex digest of these examples with what was chosen of them, plain JSON values."""
+        return digest_of(self.dataset_name, self.split, self.source.identity, dict(chosen))
+
+    def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
+        """Return TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]; computed when looked at.
+
+        The ids of an image folder are the paths below its root, `<split>/<label>/<image>`.
+        """
+        return self.source.ids(index)
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Return a name for every example of the split, in the order of `index`: its id.
+
+        ParserTfds takes the values of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, where
+        the dataset has one of them: that takes one pass over the shards.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the folder of the files: the version directory, or the root of an image folder.
+
+        Raises:
+            ConfigError: names are among the features, and the shards are remote.
+            ShardError: a shard is missing or damaged.
+        """
+        names = self._file_names()
+        if basename:
+            names = [os.path.basename(name) for name in names]
+        return [os.path.join(self._folder, name) for name in names] if absolute else names
+
+    def subset(self: _Self, indices: Any) -> _Self:
+        """Return this dataset with some of its examples only; `index` and ids stay those of the split.
+
+        Args:
+            indices: numbers of examples in the split, in any order, each once, all of them this dataset's; or a mask,
+                bool [n], of its examples in the order of `indices`.
+
+        Raises:
+            ConfigError: indices are neither.
+        """
+        there = len(self.source) if self.selected is None else self.selected.numbers
+        return self._with(selected=make_subset(indices, there))
+
+    def with_read(self: _Self, read: ReadOptions) -> _Self:
+        """Return this dataset, whose examples are read in another way."""
+        dataset = self._with()
+        dataset._open(self._source_for(read), replace(self.decoding, read=read))
+        return dataset
+
+    def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
+        """Return this dataset with another preprocess; raise ConfigError where it does not fit."""
+        dataset = self._with(decoding=replace(self.decoding, preprocess=preprocess))
+        dataset._check_preprocess()
+        return dataset
+
+    def _with(self: _Self, **values: Any) -> _Self:
+        """Return this dataset with other values of some attributes, unchecked."""
+        dataset = copy.copy(self)
+        vars(dataset).update(values)
+        return dataset
+
+    # Fields
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as it is declared."""
+        specs = {field_name(name): spec for name, spec in self.specs.items()}
+        return ElementSpec(
+            {name: BYTES_SPEC if self.is_undecoded(name) else spec for name, spec in specs.items()} | METADATA_SPECS
+        )
+
+    def field(self, name: str) -> FieldDecoder:
+        """Return how a field is decoded: `image`, `label` (after the class map), or any feature of the dataset.
+
+        Raises:
+            ConfigError: it does not exist, or `image` or `label` names nothing suitable.
+        """
+        found = self._bytes_field(name)
+        if found is not None:
+            return found
+        decoder = self._field(name)
+        return decoder if self.class_map is None or name != "label" else MappedField(decoder, self.class_map)
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Return how a field is handed over as it is stored, a label after the class map; also one of a metadata name.
+
+        Raises:
+            ConfigError: it does not exist, or only tensorflow could decode it.
+        """
+        found = self._encoded_field(name)
+        if self.class_map is None or name != "label":
+            return found
+        decoder = MappedField(self._field(name), self.class_map)
+        return EncodedField(
+            decoder, "value", FieldSpec((), np.int64) if self._has_one_target else None, found.is_optional
+        )
+
+    def is_undecoded(self, name: str) -> bool:
+        """Whether a field comes as the bytes that are stored, as `decode` asks for."""
+        return name in self.decoding.undecoded or self._bytes_field(name) is not None
+
+    def _bytes_field(self, name: str) -> BytesField | None:
+        """Return a field that comes as bytes; None where it is decoded."""
+        if not self._undecoded:
+            return None
+        try:
+            key = self._bytes_key(name)
+        except ConfigError:  # Not a field, or none that could come as bytes.
+            return None
+        return BytesField(key) if key in self._undecoded else None
+
+    def _bytes_key(self, name: str) -> str:
+        """Return the stored field that holds the bytes of a field.
+
+        Raises:
+            ConfigError: it does not exist, or is not stored as bytes.
+        """
+        found = self._encoded_field(name)
+        if isinstance(found.decoder, StoredField) and found.kind in ("image", "text"):
+            return found.decoder.key
+        raise self._no_bytes(name, quoted(self._find_stored(name)[0]), "Leave it out of decode.")
+
+    def _no_bytes(self, name: str, what: object, advice: str) -> ConfigError:
+        return ConfigError(
+            f"{self.dataset_name}: decode names {quoted(name)}, which is {what}, not stored as bytes: only "
+            f"single images and texts can come undecoded. {advice}"
+        )
+
+    def _find_undecoded(self) -> frozenset[str]:
+        """Return the stored fields that come as bytes.
+
+        Raises:
+            ConfigError: a field does not exist, or is not stored as bytes; or two names of one stored field contradict
+                each other.
+        """
+        keys: dict[bool, dict[str, str]] = {True: {}, False: {}}
+        for name, is_decoded in (self.decoding.decode or {}).items():
+            keys[is_decoded][self._bytes_key(name)] = name
+        undecoded, decoded = keys[False], keys[True]
+        for key in undecoded.keys() & decoded.keys():
+            raise ConfigError(
+                f"{self.dataset_name}: decode={quoted(self.decoding.decode)}: {quoted(undecoded[key])} and "
+                f"{quoted(decoded[key])} are one stored field, which comes either as bytes or decoded. Name it once."
+            )
+        return frozenset(undecoded)
+
+    @property
+    def _has_one_target(self) -> bool:
+        """Whether the target is one integer, after the class map."""
+        return self._has_integer_target
+
+    @property
+    def has_one_label(self) -> bool:
+        """Whether the field `label` is one integer, which becomes `Batch.label`."""
+        return self._has_one_target and not self.is_undecoded("label")
+
+    @property
+    def has_optional_label(self) -> bool:
+        """Whether examples may have no label: then it is -100, or NaN among floats."""
+        return False
+
+    def images_beside(self, fields: Sequence[str]) -> frozenset[str]:
+        """Return which of some fields are single images [H, W, C] that are not *the* image, such as masks."""
+        return frozenset(
+            name
+            for name in fields
+            if name not in ("image", *METADATA_FIELDS) and isinstance(self.field(name), ImagesBeside)
+        )
+
+    @property
+    def has_image_numbers(self) -> bool:
+        """Whether `image` is numbers that no picture has: 13 channels, 16 bits, floats."""
+        decoder = self.field("image")
+        return isinstance(decoder, ImageField) and decoder.is_deep
+
+    def has_field(self, name: str) -> bool:
+        """Whether a field exists: `image` and `label` by image_key and target_key."""
+        try:
+            self.check_fields([name])
+        except ConfigError:
+            return False
+        return True
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Raise ConfigError where a field does not exist, or `image` or `label` names no suitable feature."""
+        if isinstance(fields, str):
+            raise ConfigError(f"fields={quoted(fields)} must be a sequence of field names, such as ('image', 'label').")
+        for name in fields:
+            if not isinstance(name, str):
+                raise ConfigError(f"fields={quoted(fields)}: {quoted(name)} is not a field name.")
+            if name not in METADATA_FIELDS:
+                self.field(name)
+
+    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
+        """Return which boxes among some fields move with the image as a preprocess changes it."""
+        return named_boxes(preprocess.box_fields or {}, fields, self.target_key)
+
+    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
+        """Return the fields that are known to be boxes of the whole image, and stay so without being asked to."""
+        return []
+
+    def encoded_names(self) -> list[str]:
+        """Return the fields of an example as it is stored: image and label first, then the dataset's other ones."""
+        names = [name for name in DEFAULT_FIELDS if self.has_field(name)]
+        behind = {self._encoded_field(name).decoder.keys for name in names}
+        return names + [name for name in self._all_fields if name not in names and self._keys_of(name) not in behind]
+
+    def _keys_of(self, name: str) -> tuple[str, ...] | None:
+        try:
+            return self._encoded_field(name).decoder.keys
+        except ConfigError:  # Only tensorflow could decode it: asking for it raises this error.
+            return None
+
+    def content(
+        self,
+        fields: Sequence[str],
+        *,
+        in_buffers: bool = False,
+        has_cameras: bool = False,
+        is_preprocessed: bool = True,
+        in_batches: bool = True,
+    ) -> Content:
+        """Return the content to decode for some fields.
+
+        Args:
+            fields: the fields that are asked for.
+            in_buffers: whether `image` goes into batch buffers also without a preprocess.
+            has_cameras: whether images of windows do.
+            is_preprocessed: whether images are cut and resized.
+            in_batches: whether whole batches are made, in which values whose size varies are lists.
+        """
+        decoders = {name: self.field(name) for name in fields if name not in METADATA_FIELDS}
+        for name, decoder in decoders.items():
+            if isinstance(decoder, ImageField | WindowImageField):
+                decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
+            elif isinstance(decoder, ImagesBeside):
+                kinds = {} if self.preprocess is None else self.preprocess.also_kinds
+                decoders[name] = decoder.of_kind(kinds.get(name), self.read.jpeg_decoder)
+        for name in varying_fields(self, list(decoders)) if in_batches else ():
+            if not isinstance(decoders[name], ImageField | WindowImageField):
+                decoders[name] = ListField(decoders[name])
+        cameras = {name: one for name, one in decoders.items() if has_cameras and isinstance(one, WindowImageField)}
+        decoders = {name: one for name, one in decoders.items() if name not in cameras}
+        has_label = "label" in decoders and self.has_one_label
+        image = decoders.get("image")
+        preprocess = self.preprocess if is_preprocessed else None
+        if preprocess is not None:
+            check_has_image(fields, preprocess)
+        if isinstance(image, ImageField) and ((in_buffers and not image.is_deep) or preprocess is not None):
+            del decoders["image"]
+            boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
+            return Content(decoders, has_label, image, preprocess, boxes, cameras=cameras)
+        return Content(decoders, has_label, are_whole=not is_preprocessed, cameras=cameras)
+
+    def request(self, request: ReadRequest) -> ReadRequest:
+        """Return a request as examples of this kind are best read."""
+        return request
+
+    # Checks of the arguments
 
     def _check_keys(self) -> None:
-        """A key that was set by hand must exist; the defaults may be absent until they are asked for."""
+        """Check keys that were set by hand; the defaults may be absent until they are asked for."""
         for name, key in (("image", self.image_key), ("label", self.target_key)):
             if key not in (None, name):
                 self._find_stored(name)
 
     def _check_preprocess(self) -> None:
-        check_preprocess(self.preprocess, self.batch_size, self.image_mode)
         if self.preprocess is None:
             return
         self._find_stored("image")
         for name in ("image", *self.preprocess.also_kinds):
             if self.is_undecoded(name):
-                raise works_on_pixels(self.dataset_name, name, self.preprocess)
+                raise ConfigError(
+                    f"{self.dataset_name}: decode gives {quoted(name)} as bytes, and {quoted(self.preprocess)} works "
+                    f"on its pixels. Leave out the preprocess, and decode the bytes where you need pixels "
+                    f"(ImageDataset's transform gets them); or leave {quoted(name)} out of decode."
+                )
         for name in self.preprocess.also_kinds:
             stored, is_image = self._find_stored(name)
             if not is_image:
@@ -178,230 +543,256 @@ class SplitDescription(ParserFields):
                 f"integers. Name such a field, or leave out class_map."
             )
 
-    # What is read.
+    def _key_among(self, stored: Mapping[str, Any], name: str) -> str | None:
+        """Return which of some stored fields is behind a field; None where image_key or target_key is None."""
+        key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
+        return own if key not in stored and own in stored else key  # type: ignore[return-value] # One target.
+
+    def _missing(self, name: str, key: str | None, stored: Mapping[str, object], there: str, advice: str = "") -> str:
+        """Return the message for a field that is not one of those that are stored, which `there` shows."""
+        if key is None:
+            argument = "image_key" if name == "image" else "target_key"
+            return f"{self.dataset_name}: there is no field {quoted(name)}: {argument}=None."
+        argument = {"image": " (image_key)", "label": " (target_key)"}.get(name, "")
+        return f"{self.dataset_name} has no field {quoted(key)}{argument}: {there}.{advice}{did_you_mean(key, stored)}"
+
+    # Classes
 
     @property
-    def dataset_name(self) -> str:
-        """`name/config:version`, with what was found on disk."""
-        return self._source.name
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
+        return self._stored_class_names if self.class_map is None else self.class_map.class_names
 
     @property
-    def files(self) -> Sequence[FileInstruction]:
-        """The split as TFDS's file instructions, none of them empty, in the order that `index` counts."""
-        return self._source.instructions
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label, or the class map; empty when the target has no classes, or they are unknown."""
+        if self.class_map is not None:
+            return dict(self.class_map.entries)
+        return {name: label for label, name in enumerate(self.class_names or [])}
 
-    @property
-    def num_shards(self) -> int:
-        """Files of the split that hold examples of it; every image of an image folder is one."""
-        if not self._source.has_shards:
-            return len(self._source)
-        return len({instruction.path for instruction in self.files})
+    # Single examples
 
-    @property
-    def num_examples(self) -> int:
-        """Examples of the split, or of the subset."""
-        return len(self._source) if self.selected is None else len(self.selected)
+    @overload
+    def __getitem__(self, key: slice) -> list[Example]: ...
+    @overload
+    def __getitem__(self, key: int | str) -> Example: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return the example of an index or an id, or a list of those of a slice.
 
-    def __len__(self) -> int:
-        """Examples of the split, or of the subset: with `parser[i]`, a random-access source."""
-        return self.num_examples
+        It has image and label, as far as the dataset has them. Without both, as where image_key and target_key are
+        None, it has all features, those named `image` and `label` too; a window of an episode has all of its fields.
+        A feature `image` that is no image comes as the feature `stored/image`.
 
-    @property
-    def epoch_size(self) -> int:
-        """Examples of an epoch, without repeats and without what fills its last batch."""
-        return self._order.num_slots
+        The image is whole, uint8 [H, W, C], whatever the preprocess: crops belong to a pass. A negative index counts
+        from the end; iterating ends with the split. For more than a few use `examples_by_index`.
 
-    @property
-    def seed(self) -> int:
-        """The seed of the order, and of the random numbers of examples."""
-        return self._order.seed
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether every epoch has an order of its own."""
-        return self._order.shuffle
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
-        return not isinstance(self._order, Passes)
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether examples are windows of episodes: of a mixture, whether those of all members are."""
-        return isinstance(self._source, WindowSource)
-
-    @property
-    def has_optional_label(self) -> bool:
-        """Whether examples may have no label, which is -100, or NaN among floats: an optional feature of TFDS."""
-        return False
-
-    @property
-    def indices(self) -> NDArray[np.int64]:
-        """The numbers of the examples in the split, int64 [n], in the order of the dataset, or of the subset."""
-        return np.arange(len(self._source), dtype=np.int64) if self.selected is None else self.selected.numbers
-
-    @property
-    def order(self) -> Order:
-        """Which example comes in which place."""
-        return self._order
-
-    @property
-    def selected(self) -> Subset | None:
-        """The examples of a subset; None: all of the split."""
-        return self._order.subset
-
-    @property
-    def mean_example_bytes(self) -> int:
-        """Mean size of an encoded example over all splits of the dataset."""
-        return self._source.mean_example_bytes
-
-    @property
-    def source(self) -> Source:
-        """The encoded examples, by number."""
-        return self._source
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
-
-        An image folder has file names and sizes instead of shard lengths; a decoded cache with smaller images adds
-        their size, a subset its numbers, and weights their values.
+        Raises:
+            ConfigError: key is not an index, id or slice, or the files are remote.
+            ExampleNotFoundError: there is no such example.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
         """
-        order = self._order.identity()
-        chosen = {name: order[name] for name in ("subset", "weights", "members") if name in order}
-        return digest_of(self.dataset_name, self.split, self._source.identity, chosen)
+        if isinstance(key, slice):
+            places = range(*key.indices(self.num_examples))
+            return self._examples(places if self.selected is None else self.selected.numbers[list(places)].tolist())
+        return self._examples(self.numbers_at([key]))[0]
 
-    def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
-        """Returns TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]; computed when looked at.
-
-        The ids of an image folder are the paths below its root, `<split>/<label>/<image>`.
-        """
-        return self._source.ids(index)
-
-    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example of the split, in the order of `index`: its id.
-
-        ParserTfds takes the values of the feature `file_name`, `filename`, `image/filename`, `id` or `image_id`, where
-        the dataset has one of them: that takes one pass over the shards.
+    def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
+        """Return the numbers of examples by their places among those of the dataset; of a whole split they are equal.
 
         Args:
-            basename: whether to leave out folders.
-            absolute: whether to prefix the folder of the files: the version directory, or the root of an image folder.
+            places: integers, -num_examples <= i < num_examples; ids are left as they are.
 
         Raises:
-            ConfigError: names are among the features, and the shards are remote.
-            ShardError: a shard is missing or damaged.
+            ExampleNotFoundError: there is no such place.
         """
-        names = self._file_names()
-        if basename:
-            names = [os.path.basename(name) for name in names]
-        return [os.path.join(self._folder, name) for name in names] if absolute else names
+        if self.selected is None:
+            return list(places)
+        return [
+            one if isinstance(one, str) else int(self.selected.numbers[find_place(self.selected, self._where, one)])
+            for one in places
+        ]
 
-    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
-        """Returns the arithmetic of an epoch for one place in the world.
+    def _examples(self, indices_or_ids: Iterable[int | str]) -> list[Example]:
+        """Return examples with image and label, as far as they have them; windows and those without both with all."""
+        if self.has_windows:
+            return self.examples_by_index(indices_or_ids, [field_name(key) for key in self._all_fields])
+        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
+        if fields:
+            if "image" not in fields and self.has_field(stored_name("image")):  # It is no image, and is not left out.
+                fields.append(stored_name("image"))
+            return self.examples_by_index(indices_or_ids, fields)
+        own = {stored_name(key): key for key in DEFAULT_FIELDS if key in self._all_fields}
+        fields = [*own, *(field_name(key) for key in self._all_fields if key not in DEFAULT_FIELDS)]
+        examples = self.examples_by_index(indices_or_ids, fields)
+        return [
+            replace(example, features={own.get(name, name): value for name, value in example.features.items()})
+            for example in examples
+        ]
+
+    def examples_by_index(
+        self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS
+    ) -> list[Example]:
+        """Return examples in the order asked for, images whole, fetched together and decoded in this process.
 
         Args:
-            world: the grid, and the place in it.
-            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
-                size; the plan is that of the rest.
+            indices_or_ids: indices in the split, as the field `index` has them (negative ones count from the end), and
+                TFDS ids, `<shard file>__<record>` (of an image folder: the path below its root), in any mix and order;
+                also several times the same.
+            fields: the fields to decode: `image`, `label`, and any feature of the dataset.
 
         Raises:
-            ConfigError: the number of examples, the batch size and the remainder cannot work together there.
+            ConfigError: a field that does not exist, a key that is neither index nor id, or remote files.
+            ExampleNotFoundError: there is no such example.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: a record or an image is damaged.
         """
-        default = EpochPlan.default_remainder(self.is_training, world)
-        if self.has_weights and self.read.block_groups > 1:
-            refuse_groups(self.dataset_name, self.read.block_groups)
-        try:
-            return EpochPlan(
-                order=self._order,
-                world=world,
-                batch_size=1 if self.batch_size is None else self.batch_size,
-                remainder=default if self.remainder is None else self.remainder,  # type: ignore[arg-type] # A name, too.
-                is_training=self.is_training,
-                repeats=self.repeats,
-                first_example=first_example,
-            )
-        except ConfigError as error:
-            raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None
+        index = self.find(indices_or_ids, fields)
+        return self.decode(index, self.content(fields, is_preprocessed=False, in_batches=False))
 
-    def read_mode(self, world: World) -> str:
-        """Returns the read mode in a world: `index`, `files` or `examples`.
+    def find(self, indices_or_ids: Iterable[int | str], fields: Sequence[str]) -> Int64Array:
+        """Return the numbers in the split of examples to decode, int64 [n]; see `examples_by_index`."""
+        self.check_fields(fields)
+        self._check_can_fetch()
+        index = find_examples(self.source, self.split, indices_or_ids)
+        if self.selected is not None:
+            check_are_in(self.selected, self._where, index)
+        return index
 
-        Raises:
-            ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
-        """
-        return find_read_mode(self._source, self.split, self.plan(world), self.read)
-
-    def assignment(self, world: World, epoch: int = 0) -> Assignment:
-        """Returns which ranges of `files` the pipeline at this place of the world reads in an epoch.
-
-        Raises:
-            ConfigError: the read mode is `index`: there, `plan(world).batch` says what is in every batch.
-        """
-        return assign(self._source, self.plan(world), epoch, self.read_mode(world))
-
-    def with_order(self: _Self, order: Order) -> _Self:
-        """Return this parser with another order of its examples.
+    def encoded_examples(self, index: NDArray[np.int64], fields: Sequence[str]) -> list[Example]:
+        """Return examples as they are stored, in the order asked for: see `EncodedField`.
 
         Args:
-            order: `num_examples` is that of the split. Of a subset, its `subset` is `selected` of this parser.
+            index: int64 [n].
+            fields: which of `encoded_names`. `label` has its new value where there is a class map.
 
         Raises:
-            ConfigError: the order is of other examples; it cannot work with the parser's other arguments; or the files
-                are read as streams.
+            ConfigError: a field that does not exist, or remote files.
+            ShardError: a shard is missing, or does not hold the promised number of examples.
+            CorruptRecordError: an example is damaged.
         """
-        if order.subset != self.selected:
-            others = "all of them" if order.subset is None else f"{len(order.subset):,} of them"
+        self._check_can_fetch()
+        decoders = {name: self.encoded_field(name).decoder for name in fields}
+        return self.decode(index, Content(decoders, has_label="label" in fields and self._has_one_target))
+
+    def decode(
+        self, keys: Int64Array, content: Content, seed: int = 0, context: ReadContext = ReadContext()
+    ) -> list[Example]:
+        """Return examples by their sample keys, int64 [n], in this order; of the first pass, keys are indices."""
+        if not len(keys):
+            return []
+        chunk_size = examples_at_once(self.source)
+        num_threads = 1 if len(keys) <= chunk_size else self.read.threads_of_worker(1)
+        found = read_examples(self.source, content, keys, num_threads, chunk_size, seed=seed, context=context)
+        return [one for index, columns in found for one in self._examples_of(index, dict(columns), content.has_label)]
+
+    def _examples_of(self, index: Int64Array, columns: dict[str, Any], has_label: bool) -> Iterator[Example]:
+        image = columns.pop("image", None)
+        labels = np.asarray(columns.pop("label"), np.int64).tolist() if has_label else [None] * len(index)
+        for i, (label, number, name) in enumerate(zip(labels, index.tolist(), self.ids(index), strict=True)):
+            features = {key: values[i] for key, values in columns.items()}
+            yield Example(None if image is None else image[i], label, number, name, features)
+
+    def _check_can_fetch(self) -> None:
+        if self.source.obstacle is not None:
             raise ConfigError(
-                f"{self.dataset_name} is read for {self.num_examples:,} of {len(self._source):,} examples, and the "
-                f"order {type(order).__name__} has {others}. Give it the same subset, parser.selected."
+                f"{self.dataset_name}: single examples cannot be fetched: {self.source.obstacle}. Copy the dataset to "
+                f"this machine, or read it in order with batches()."
             )
-        parser = self._ordered(order)
-        parser.read_mode(World())
-        return parser
 
-    def _ordered(self: _Self, order: Order) -> _Self:
-        """Return this parser with another order, which may select other examples."""
-        if order.num_examples != len(self._source):
-            raise ConfigError(
-                f"{self.dataset_name} has {len(self._source):,} examples, and the order {type(order).__name__} numbers "
-                f"{order.num_examples:,}."
-            )
-        parser = self._with(_order=order)
-        parser.plan(World())
-        return parser
+    # All examples
 
-    def with_batch_size(self: _Self, batch_size: int) -> _Self:
-        """Return this parser with another batch size.
+    def targets(self) -> Any:
+        """Return the targets of the examples, in the order of `indices`; no image is decoded.
+
+        Those of a whole split are read once and kept in the user's cache folder, as long as the files are the same.
+
+        Returns:
+            int64 [n] where each is one integer, else a list. Of an optional feature of TFDS, None is -100, and among
+            floats NaN.
 
         Raises:
-            ConfigError: batch_size is not an integer >= 1, or leaves no batch.
+            ConfigError: there is no field `label`, the files are read as streams, or a label is not in the class map.
+            ShardError, CorruptRecordError: as reading raises them.
         """
-        parser = self._with(batch_size=check_integer("batch_size", batch_size, 1))
-        parser.plan(World())
-        return parser
+        self.check_fields(["label"])
+        return read_all_targets(self, self._field("label"), self._stored_target)
 
-    def with_read(self: _Self, read: ReadOptions) -> _Self:
-        """Return this parser, reading the same examples in another way."""
-        parser = self._with()
-        parser._set_read(read, self._source_for(read))
-        if isinstance(self._order, Passes):
-            parser._order = replace(self._order, blocks=parser.read.blocks)
-        return parser
+    @property
+    def _stored_target(self) -> object:
+        """What is stored behind `label`, by which targets are kept from run to run; None where they cannot be kept."""
+        return self.target_key
 
-    def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
-        """Return this parser with another preprocess.
+    def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
+        """Return fields of windows of episodes as arrays over all of them, in the order of `indices`.
+
+        A row is what a window's own step has, whatever the offsets of the field; with `Windows(stride=1)` that is every
+        step of every episode. A condition over columns is so a mask for `subset`. Only the bytes of these fields are
+        read, each compared with its checksum, and no image is.
+
+        A field that a WindowTransform makes is what batches hold: its function is called for every window, with all
+        that it reads. Where the value has the steps of the field's offsets (those of the fields that it is made of,
+        where the dataset has none of its name), a row is the one of the window's own step.
+
+        Args:
+            fields: numbers and texts of steps, or of episodes, whose value is repeated; `episode`, `step`, and
+                `<name>_pad`, bool [n, T]. Names as in `batches`.
+            stored: whether fields are those that the dataset stores, also where a WindowTransform makes others.
+
+        Returns:
+            Name -> array [n, ...] of the declared dtype, or of what a function returns. Texts, as the dataset declares
+            them or `Windows(texts=...)` names them, are objects [n] of str, equal ones the same object; other bytes are
+            objects [n] of bytes.
 
         Raises:
-            ConfigError: it does not fit the dataset, or needs a batch_size or an image_mode that the parser lacks.
+            ConfigError: there are no windows; a field does not exist, is an image, or has no fixed size; a function
+                failed, or returns other steps than the window's own.
+            ShardError, CorruptRecordError: as reading raises them.
         """
-        parser = self._with(preprocess=preprocess)
-        parser._check_preprocess()
-        return parser
+        if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
+            raise ConfigError(f"columns: fields={quoted(fields)} must be a list of the names of fields.")
+        names = list(dict.fromkeys(fields))
+        return (self.as_stored(names) if stored else self).columns_at(names, self.indices)
 
-    def _with(self: _Self, **values: Any) -> _Self:
-        """Return this parser with other values of some attributes, unchecked."""
-        parser = copy.copy(self)
-        vars(parser).update(values)
-        return parser
+    def as_stored(self: _Self, fields: Sequence[str]) -> _Self:
+        """Return this dataset without functions of the user's that make fields of windows.
+
+        Raises:
+            ConfigError: one of these fields is only made by such a function.
+        """
+        return self
+
+    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return fields of windows by their numbers, int64 [n], in the order asked."""
+        raise ConfigError(
+            f"{self.dataset_name}: columns are fields of the steps of episodes, and the examples of this parser are "
+            f"whole records. Give ParserTfds windows=Windows('steps'). Labels of whole records are parser.targets()."
+        )
+
+    def number_of_none(self, field: str) -> float | None:
+        """Return the number that stands for None in a column; None where the field is not optional, or unknown."""
+        return None
+
+    def column_keys(self, field: str) -> tuple[str, ...] | None:
+        """Return the stored fields that a column is made of: its name is the user's, and says nothing.
+
+        None where a function of the user's makes it, of which nobody knows whether it is the same one next time.
+        """
+        return self._encoded_field(field).decoder.keys
+
+    def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics | MemberStatistics:
+        """Return mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
+
+        They describe what batches hold. They are computed in float64 once, and kept in the user's cache folder as long
+        as the files are the same; those of a field that a WindowTransform makes are computed each time. A subset has
+        statistics of its own, and a mixture those of each member: member -> statistics.
+
+        Args:
+            fields: numbers, as `columns` reads them.
+            stored: whether they are of what the dataset stores, also where a WindowTransform makes a field.
+
+        Raises:
+            ConfigError: there are no windows; a field does not exist, or is not numbers; or a value is not finite.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
+        return read_statistics(self, fields, stored=stored)

@@ -1,18 +1,12 @@
-"""Single examples: found by an index or an id, and decoded in this process, as `parser[i]` returns them."""
+"""Single examples, found by an index or an id."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.batch import Batch, Example
-from tfds_torch.engines.direct import read_examples
-from tfds_torch.engines.fields import Content
-from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.plan.order import MOST_SLOTS, Int64Array
 from tfds_torch.plan.subset import Subset
 from tfds_torch.runtime.arguments import check_integer
@@ -22,50 +16,13 @@ from tfds_torch.storage.source import Source
 _CHUNK_BYTES = 3 * 2**19  # Encoded bytes that are decoded at a time; any of their examples keeps all in memory.
 
 
-def decode_examples(
-    source: Source,
-    content: Content,
-    class_map: ClassMap | None,
-    read: ReadOptions,
-    keys: Int64Array,
-    *,
-    seed: int = 0,
-    context: ReadContext = ReadContext(),
-) -> list[Example]:
-    """Returns examples by their sample keys, int64 [n], in this order, with the class map applied."""
-    if not len(keys):
-        return []
-    chunk_size = examples_at_once(source)
-    num_threads = 1 if len(keys) <= chunk_size else read.threads_of_worker(1)
-    return [
-        example
-        for part, decoded in read_examples(source, content, keys, num_threads, chunk_size, seed=seed, context=context)
-        for example in _examples(source, content, class_map, part, dict(decoded))
-    ]
-
-
-def _examples(
-    source: Source, content: Content, class_map: ClassMap | None, index: Int64Array, columns: dict[str, Any]
-) -> Iterator[Example]:
-    has_label = "label" in columns
-    label = np.asarray(columns.pop("label"), np.int64) if content.has_label else None
-    image = columns.pop("image", None)
-    batch = Batch(image, label, np.ones(len(index), np.bool_), index, source.ids(index), columns)
-    if has_label and class_map is not None:
-        (batch,) = class_map.remap(iter([batch]))
-    labels = [None] * len(index) if batch.label is None else batch.label.tolist()
-    for i, (one, number, name) in enumerate(zip(labels, index.tolist(), batch.id, strict=True)):
-        features = {key: values[i] for key, values in batch.features.items()}
-        yield Example(None if image is None else image[i], one, number, name, features)
-
-
 def examples_at_once(source: Source) -> int:
-    """Returns how many examples are read and decoded at a time, so that little memory is taken."""
+    """Return how many examples are read and decoded at a time, so that little memory is taken."""
     return max(1, _CHUNK_BYTES // max(1, source.mean_example_bytes))
 
 
 def find_examples(source: Source, split: str, keys: Iterable[Any]) -> Int64Array:
-    """Returns the global indices, int64 [n], of examples given by index or by id, in any mix. Reads no example.
+    """Return the global indices, int64 [n], of examples given by index or by id, in any mix. Read no example.
 
     Args:
         source: the examples of a split.
@@ -108,7 +65,7 @@ def _find_index(source: Source, where: str, key: Any) -> int:
 
 
 def find_place(subset: Subset, where: str, place: Any) -> int:
-    """Returns a place in a subset, counted from its beginning.
+    """Return a place in a subset, counted from its beginning.
 
     Raises:
         ConfigError: it is not an integer.
@@ -122,7 +79,7 @@ def find_place(subset: Subset, where: str, place: Any) -> int:
 
 
 def check_are_in(subset: Subset, where: str, numbers: Int64Array) -> None:
-    """Raises ExampleNotFoundError where an example of the split is not one of the subset."""
+    """Raise ExampleNotFoundError where an example of the split is not one of the subset."""
     is_other = subset.places_of(numbers) < 0
     if is_other.any():
         raise ExampleNotFoundError(

@@ -1,11 +1,10 @@
 """ParserMixture: several datasets as one, in exact proportions, or one after the other."""
 
-import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from tfds_torch.engines.request import ReadRequest, ReplacementRange
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.mixture_fields import LABEL_NAME, MixtureFields, common_boxes, common_class_names
 from tfds_torch.parsers.mixture_members import (
     OF_BLOCKS,
@@ -26,9 +26,9 @@ from tfds_torch.parsers.mixture_members import (
     with_common_blocks,
 )
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource
-from tfds_torch.parsers.options import ParserOptions
-from tfds_torch.parsers.parser import ParserBase
-from tfds_torch.parsers.protocol import ElementSpec, cameras_of
+from tfds_torch.parsers.options import DecodeOptions, EpochOptions
+from tfds_torch.parsers.parser import DatasetParser
+from tfds_torch.parsers.protocol import ElementSpec
 from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixed import Member, Mixed
@@ -50,9 +50,172 @@ Weights = Mapping[str, float] | str
 """Member -> weight; or "sizes"."""
 
 
+class MixedDataset(Dataset):
+    """The examples of several datasets, one dataset after the other.
+
+    Args:
+        members: name -> dataset; each one's subset counts.
+        decoding: how examples are read and decoded; image_mode is that of the members.
+        mean_example_bytes: mean size of an encoded example, as an order mixes them.
+        selected: which examples there are; None: all, or those that the order names.
+
+    Attributes:
+        members: see above.
+
+    Raises:
+        ConfigError: members without a common field, or whose labels mean different things.
+    """
+
+    source: MixtureSource
+    is_by_number = True
+
+    def __init__(
+        self,
+        members: Mapping[str, Dataset],
+        decoding: DecodeOptions,
+        mean_example_bytes: int,
+        selected: Subset | None = None,
+    ) -> None:
+        self.members = dict(members)
+        source = MixtureSource(self.members, mean_example_bytes)
+        self._fields = MixtureFields(self.members, source.name)
+        self._fields.check()
+        image_key, target_key = (name if self._fields.has(name) else None for name in (IMAGE, LABEL_NAME))
+        self._class_names = None if target_key is None else common_class_names(self.members)
+        super().__init__(source, SPLIT, decoding, image_key, target_key, selected)
+
+    @property
+    def specs(self) -> Mapping[str, Any]:
+        """Field -> shape and dtype of one value as the first member declares it."""
+        return self.element_spec.fields
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
+        return self._fields.element_spec
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether the examples of all members are windows of episodes."""
+        return all(one.has_windows for one in self.members.values())
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """`<member>/<field>` -> how its images are cut and resized while they are decoded, of windows."""
+        every = {member: one.cameras for member, one in self.members.items()}
+        return {f"{member}/{name}": one for member, cameras in every.items() for name, one in cameras.items()}
+
+    @property
+    def has_optional_label(self) -> bool:
+        """Whether examples of a member may have no label."""
+        return any(one.has_optional_label for one in self.members.values())
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label, where all members have the same; else None."""
+        return None if self._class_names is None else list(self._class_names)
+
+    def is_undecoded(self, name: str) -> bool:
+        """Whether a field comes as the bytes that are stored in all members, as their `decode` asks for."""
+        return name != MEMBER and self._fields.is_undecoded(name)
+
+    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
+        """Return which boxes move with the image.
+
+        Raises:
+            ConfigError: some members declare boxes that others do not.
+        """
+        return common_boxes(self.members, [name for name in fields if name != MEMBER], preprocess)
+
+    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
+        """Return the fields whose boxes stay those of the whole image in any member."""
+        own = [name for name in fields if name != MEMBER]
+        found = {name for one in self.members.values() for name in one.unmoved_boxes(own, preprocess)}
+        return [name for name in own if name in found]
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Return a name for every example, in the order of `index`: `<member>/<its name in the member>`.
+
+        Args:
+            basename: whether to leave out folders, and so the member.
+            absolute: whether to prefix the folder of each member's files, in the place of its name.
+        """
+        names = {name: one.filenames(basename, absolute) for name, one in self.members.items()}
+        if basename or absolute:
+            return [one for some in names.values() for one in some]
+        return [f"{name}/{one}" for name, some in names.items() for one in some]
+
+    def with_read(self, read: ReadOptions) -> "MixedDataset":
+        """Return this dataset, read with another number of threads or of batches ahead.
+
+        Raises:
+            ConfigError: another option is given: it belongs to the members.
+        """
+        check_read_options(read)
+        return super().with_read(replace(read, **{name: getattr(self.read, name) for name in OF_BLOCKS}))
+
+    def statistics(self, fields: Sequence[str], *, stored: bool = False) -> MemberStatistics:
+        """Return member -> statistics of fields of numbers; members are windows. See `Dataset`."""
+        members = self.members.items()
+        return MemberStatistics({name: read_statistics(one, fields, stored=stored) for name, one in members})
+
+    def as_stored(self, fields: Sequence[str]) -> "MixedDataset":
+        """Return this dataset of members without functions of the user's; see `Dataset`."""
+        own = [name for name in fields if name != MEMBER]
+        return self._with(members={name: one.as_stored(own) for name, one in self.members.items()})
+
+    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return fields of the members' windows by their numbers in the mixture; `member` is that of each."""
+        return read_member_columns(self.members, fields, index)
+
+    def request(self, request: ReadRequest) -> ReadRequest:
+        """Return a request whose damaged examples are replaced by those of the same member, as each allows it."""
+        ranges, start = [], 0
+        for one in self.members.values():
+            stop = start + len(one.source)
+            ranges.append(ReplacementRange(start, stop, one.read.most_replaced, one.selected))
+            start = stop
+        return replace(
+            request,
+            source=self.source.reporting_to(request.context.metrics),
+            replacing=tuple(ranges),
+            read_at_once=_OF_EACH_MEMBER * len(self.members),
+        )
+
+    @property
+    def _stored_target(self) -> None:
+        return None  # Members have class maps of their own.
+
+    @property
+    def _folder(self) -> str:
+        raise NotImplementedError  # Members have folders of their own: see `filenames`.
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        return self.class_names
+
+    @property
+    def _has_integer_target(self) -> bool:
+        return self._fields.has_integer_label
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return [*sorted(self._fields.names), MEMBER]
+
+    def _field(self, name: str) -> FieldDecoder:
+        return self._fields.field(name)
+
+    def _encoded_field(self, name: str) -> EncodedField:
+        return self._fields.encoded_field(name)
+
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        description = self._fields.describe(name)
+        return str(description), description.kind == "image" or (name == IMAGE and description.kind == "bytes")
+
+
 @explain_keywords
-class ParserMixture(ParserBase):
-    """Reads several datasets as one: by weights, with exact proportions, or without weights, one after the other.
+class ParserMixture(DatasetParser):
+    """Read several datasets as one: by weights, with exact proportions, or without weights, one after the other.
 
     With weights, the first n examples (of each part of a schedule) have within 1 of n x weight of each member, whatever
     n, over epochs; so any global batch has within 2 of its share. Every member goes through its own passes, each in an
@@ -95,9 +258,11 @@ class ParserMixture(ParserBase):
             common field, or whose labels mean different things.
     """
 
+    dataset: MixedDataset
+
     def __init__(
         self,
-        members: Mapping[str, ParserBase] | Sequence[tuple[str, ParserBase]],
+        members: Mapping[str, DatasetParser] | Sequence[tuple[str, DatasetParser]],
         weights: Weights | Sequence[tuple[int, Weights]] | None = None,
         shuffle: bool | None = None,
         is_training: bool = False,
@@ -112,21 +277,27 @@ class ParserMixture(ParserBase):
         stop: str = "first_exhausted",
         read: ReadOptions = ReadOptions(),
     ) -> None:
-        self._members = parsers = check_members(members)
+        self._members = check_members(members)
+        epoch = EpochOptions(
+            shuffle=shuffle,
+            is_training=is_training,
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            remainder=remainder,
+            epoch_size=epoch_size,
+        )
+        datasets = {name: parser.dataset for name, parser in self._members.items()}
+        check_read_options(read)
+        decoding = DecodeOptions(preprocess=preprocess, image_mode=next(iter(datasets.values())).image_mode, read=read)
+        check_agreement(self._members, epoch, decoding)
         subset: Subset | None = None
         order: Mixed | None = None
-        image_mode = next(iter(parsers.values())).image_mode
-        options = ParserOptions(
-            shuffle, is_training, batch_size, repeats, seed, remainder, preprocess, image_mode, None, read
-        )
-        check_read_options(read)
-        check_agreement(parsers, options)
-        is_shuffled = is_training if shuffle is None else shuffle
         if weights is None:
             _refuse_idle(temperature, stop)
-            read = with_common_blocks(read, parsers) if is_shuffled else read
-            options = replace(options, read=read, epoch_size=epoch_size)
-            subset = _subset_of(parsers)
+            if epoch.is_shuffled:
+                decoding = replace(decoding, read=with_common_blocks(read, datasets))
+            subset = _subset_of(datasets)
         else:
             if not is_training:
                 raise ConfigError(
@@ -134,51 +305,12 @@ class ParserMixture(ParserBase):
                     f"twice. Leave out weights=: evaluation then has every example of every member exactly once. In "
                     f"training, give is_training=True."
                 )
-            seed = check_integer("seed", seed, 0)
-            order = self._mix(weights, temperature, seed, is_shuffled, epoch_size, stop)
-        source = MixtureSource(parsers, _mean_example_bytes(parsers, order))
-        self._fields = MixtureFields(parsers, source.name)
-        self._fields.check()
-        image_key, target_key = (name if self._fields.has(name) else None for name in (IMAGE, LABEL_NAME))
-        self._class_names = None if target_key is None else common_class_names(parsers)
-        super().__init__(source, SPLIT, options, image_key, target_key, subset=subset, order=order)
-
-    def _mix(
-        self, weights: object, temperature: object, seed: int, is_shuffled: bool, epoch_size: int | None, stop: str
-    ) -> Mixed:
-        sizes = self.member_sizes
-        segments, rounded = make_segments(sizes, weights, temperature)
-        if rounded:
-            some = ", ".join(
-                f"{quoted(one.name)}{f' from example {one.start:,} on' if one.start else ''}: {one.asked:.6g} became "
-                f"{one.found:.6g}"
-                for one in rounded[:_MOST_WARNED]
-            )
-            more = f", and {len(rounded) - _MOST_WARNED} more" if len(rounded) > _MOST_WARNED else ""
-            warnings.warn(
-                f"ParserMixture: weights are rounded to 1/65,536, which moves some by more than 1 %: {some}{more}.",
-                UserWarning,
-                stacklevel=5,
-            )
-        members = tuple(
-            Member(name, len(parser.source), parser.read.blocks if is_shuffled else None, parser.selected)
-            for name, parser in self._members.items()
-        )
-        if epoch_size is not None:
-            if stop != "first_exhausted":
-                raise ConfigError(
-                    f"ParserMixture: epoch_size={quoted(epoch_size)} and stop={quoted(stop)} both say where an epoch "
-                    f"ends: give one of them."
-                )
-            return Mixed(members, segments, epoch_size, seed, is_shuffled)
-        order = Mixed(members, segments, 1, seed, is_shuffled)
-        return replace(order, epoch_size=order.slots_until(stop))
-
-    # The members
+            order = _mix(datasets, epoch, weights, temperature, stop)
+        super().__init__(MixedDataset(datasets, decoding, _mean_example_bytes(datasets, order), subset), epoch, order)
 
     @property
-    def members(self) -> Mapping[str, ParserBase]:
-        """Name -> parser."""
+    def members(self) -> Mapping[str, DatasetParser]:
+        """Name -> parser, as they were given."""
         return MappingProxyType(self._members)
 
     @property
@@ -189,20 +321,20 @@ class ParserMixture(ParserBase):
     @property
     def member_sizes(self) -> dict[str, int]:
         """Name -> number of examples of one pass."""
-        return {name: parser.num_examples for name, parser in self._members.items()}
+        return {name: one.num_examples for name, one in self.dataset.members.items()}
 
     @property
     def weights(self) -> list[tuple[int, dict[str, float]]] | None:
         """The schedule of weights as it is kept: (first example, name -> share), rounded; None: a concatenation."""
-        if not isinstance(self._order, Mixed):
+        if not isinstance(self.order, Mixed):
             return None
         return [
-            (one.start, {name: n / one.period for name, n in zip(self._members, one.counts, strict=True)})
-            for one in self._order.segments
+            (one.start, {name: n / one.period for name, n in zip(self.members, one.counts, strict=True)})
+            for one in self.order.segments
         ]
 
     def counts(self, n: int) -> dict[str, int]:
-        """Returns how many of the first n examples of the mixture, over epochs, each member has.
+        """Return how many of the first n examples of the mixture, over epochs, each member has.
 
         With weights that takes no longer for a larger n. A shuffled concatenation is counted.
 
@@ -210,10 +342,10 @@ class ParserMixture(ParserBase):
             ConfigError: n is not an integer in 0..2**62.
         """
         n = check_integer("counts: n", n, 0, MOST_SLOTS)
-        if isinstance(self._order, Mixed):
-            return dict(zip(self._members, self._order.counts(n).tolist(), strict=True))
+        if isinstance(self.order, Mixed):
+            return dict(zip(self.members, self.order.counts(n).tolist(), strict=True))
         sizes = np.array(list(self.member_sizes.values()), np.int64)
-        ends = np.cumsum([len(parser.source) for parser in self._members.values()])
+        ends = np.cumsum([len(parser.source) for parser in self.members.values()])
         passes, rest = divmod(n, self.num_examples)
         counts = passes * sizes
         if not self.shuffle and self.selected is None:
@@ -221,12 +353,12 @@ class ParserMixture(ParserBase):
         else:
             for start in range(0, rest, _COUNTED_AT_ONCE):
                 slots = np.arange(n - rest + start, n - rest + min(start + _COUNTED_AT_ONCE, rest), dtype=np.int64)
-                _, index = self._order.at(slots)
+                _, index = self.order.at(slots)
                 counts += np.bincount(np.searchsorted(ends, index, side="right"), minlength=len(sizes))
-        return dict(zip(self._members, counts.tolist(), strict=True))
+        return dict(zip(self.members, counts.tolist(), strict=True))
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> MemberStatistics:
-        """Returns member -> statistics of fields of numbers, as `ParserTfds.statistics`; members are windows.
+        """Return member -> statistics of fields of numbers, as `ParserTfds.statistics`; members are windows.
 
         Args:
             fields: as of `ParserTfds.statistics`.
@@ -236,147 +368,57 @@ class ParserMixture(ParserBase):
             ConfigError: a member has no windows, or as ParserTfds raises it.
             ShardError, CorruptRecordError: as reading raises them.
         """
-        members = self._members.items()
-        return MemberStatistics({name: read_statistics(parser, fields, stored=stored) for name, parser in members})
+        return self.dataset.statistics(fields, stored=stored)
 
-    def as_stored(self, fields: Sequence[str]) -> "ParserMixture":
-        """Returns this mixture of members without functions of the user's; see `Selection`."""
-        parser, own = copy.copy(self), [name for name in fields if name != MEMBER]
-        parser._members = {name: member.as_stored(own) for name, member in self._members.items()}
-        return parser
-
-    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Returns fields of the members' windows by their numbers in the mixture; `member` is that of each."""
+    def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
+        """Return fields of the members' windows as arrays over all of them, and `member`; see `Dataset`."""
         if self.has_weights:
             raise ConfigError(
                 f"columns: {self.dataset_name} has weights, and so no row for each window. Ask its members, as in "
                 f"mixture.members[{quoted(self.member_names[0])}].columns({quoted(list(fields))})."
             )
-        return read_member_columns(self._members, fields, index)
+        return super().columns(fields, stored=stored)
 
-    @property
-    def _has_stored_targets(self) -> bool:
-        return False  # Members have class maps of their own.
 
-    # Fields
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether the examples of all members are windows of episodes."""
-        return all(parser.has_windows for parser in self._members.values())
-
-    @property
-    def cameras(self) -> Mapping[str, Preprocess]:
-        """`<member>/<field>` -> what is done to its images while they are decoded, of windows."""
-        every = {member: cameras_of(parser) for member, parser in self._members.items()}
-        return {f"{member}/{name}": one for member, cameras in every.items() for name, one in cameras.items()}
-
-    @property
-    def has_optional_label(self) -> bool:
-        """Whether examples of a member may have no label; see `SplitDescription`."""
-        return any(parser.has_optional_label for parser in self._members.values())
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, by label, where all members have the same; else None."""
-        return None if self._class_names is None else list(self._class_names)
-
-    @property
-    def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
-        return self._fields.element_spec
-
-    def _field(self, name: str) -> FieldDecoder:
-        return self._fields.field(name)
-
-    def is_undecoded(self, name: str) -> bool:
-        """Whether a field comes as the bytes that are stored in all members, as their `decode` asks for."""
-        return name != MEMBER and self._fields.is_undecoded(name)
-
-    def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored; see ParserBase."""
-        return self._fields.encoded_field(name)
-
-    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
-        """Returns which boxes move with the image.
-
-        Raises:
-            ConfigError: some members declare boxes that others do not.
-        """
-        return common_boxes(self._members, [name for name in fields if name != MEMBER], preprocess)
-
-    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Returns the fields whose boxes stay those of the whole image in any member; see ParserTfds."""
-        own = [name for name in fields if name != MEMBER]
-        found = {name for parser in self._members.values() for name in parser.unmoved_boxes(own, preprocess)}
-        return [name for name in own if name in found]
-
-    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example, in the order of `index`: `<member>/<its name in the member>`.
-
-        Args:
-            basename: whether to leave out folders, and so the member.
-            absolute: whether to prefix the folder of each member's files, in the place of its name.
-        """
-        names = {name: parser.filenames(basename, absolute) for name, parser in self._members.items()}
-        if basename or absolute:
-            return [one for some in names.values() for one in some]
-        return [f"{name}/{one}" for name, some in names.items() for one in some]
-
-    def with_read(self, read: ReadOptions) -> "ParserMixture":
-        """Returns this parser, reading the same examples with another number of threads or of batches ahead.
-
-        Raises:
-            ConfigError: another option is given: it belongs to the members.
-        """
-        check_read_options(read)
-        kept = {name: getattr(self.read, name) for name in OF_BLOCKS}
-        return super().with_read(replace(read, **kept))
-
-    @property
-    def _folder(self) -> str:
-        raise NotImplementedError  # Members have folders of their own: see `filenames`.
-
-    @property
-    def _stored_class_names(self) -> list[str] | None:
-        return self.class_names
-
-    def _find_stored(self, name: str) -> tuple[object, bool]:
-        description = self._fields.describe(name)
-        return str(description), description.kind == "image" or (name == IMAGE and description.kind == "bytes")
-
-    @property
-    def _has_integer_target(self) -> bool:
-        return self._fields.has_integer_label
-
-    @property
-    def _all_fields(self) -> Sequence[str]:
-        return [*sorted(self._fields.names), MEMBER]
-
-    # Reading
-
-    def _as_read(self, request: ReadRequest) -> ReadRequest:
-        ranges, start = [], 0
-        for parser in self._members.values():
-            stop = start + len(parser.source)
-            ranges.append(ReplacementRange(start, stop, parser.read.most_replaced, parser.selected))
-            start = stop
-        return replace(
-            request,
-            source=cast(MixtureSource, self._source).reporting_to(request.context.metrics),
-            replacing=tuple(ranges),
-            read_at_once=_OF_EACH_MEMBER * len(self._members),
+def _mix(members: Mapping[str, Dataset], epoch: EpochOptions, weights: object, temperature: object, stop: str) -> Mixed:
+    """Return the order in which members are mixed; warn where rounding moves a weight."""
+    sizes = {name: one.num_examples for name, one in members.items()}
+    segments, rounded = make_segments(sizes, weights, temperature)
+    if rounded:
+        some = ", ".join(
+            f"{quoted(one.name)}{f' from example {one.start:,} on' if one.start else ''}: {one.asked:.6g} became "
+            f"{one.found:.6g}"
+            for one in rounded[:_MOST_WARNED]
         )
+        more = f", and {len(rounded) - _MOST_WARNED} more" if len(rounded) > _MOST_WARNED else ""
+        warnings.warn(
+            f"ParserMixture: weights are rounded to 1/65,536, which moves some by more than 1 %: {some}{more}.",
+            UserWarning,
+            stacklevel=5,
+        )
+    order_of = tuple(
+        Member(name, len(one.source), one.read.blocks if epoch.is_shuffled else None, one.selected)
+        for name, one in members.items()
+    )
+    if epoch.epoch_size is not None:
+        if stop != "first_exhausted":
+            raise ConfigError(
+                f"ParserMixture: epoch_size={quoted(epoch.epoch_size)} and stop={quoted(stop)} both say where an epoch "
+                f"ends: give one of them."
+            )
+        return Mixed(order_of, segments, epoch.epoch_size, epoch.seed, epoch.is_shuffled)
+    order = Mixed(order_of, segments, 1, epoch.seed, epoch.is_shuffled)
+    return replace(order, epoch_size=order.slots_until(stop))
 
 
-def _mean_example_bytes(members: Mapping[str, ParserBase], order: Mixed | None) -> int:
-    sizes = [parser.mean_example_bytes for parser in members.values()]
+def _mean_example_bytes(members: Mapping[str, Dataset], order: Mixed | None) -> int:
+    sizes = [parser.source.mean_example_bytes for parser in members.values()]
     counts = [parser.num_examples for parser in members.values()] if order is None else order.segments[0].counts
     return sum(size * count for size, count in zip(sizes, counts, strict=True)) // sum(counts)
 
 
-def _subset_of(members: Mapping[str, ParserBase]) -> Subset | None:
-    """Returns the examples of a concatenation of subsets, in the mixture's numbers; None: all of all splits."""
+def _subset_of(members: Mapping[str, Dataset]) -> Subset | None:
+    """Return the examples of a concatenation of subsets, in the mixture's numbers; None: all of all splits."""
     if all(parser.selected is None for parser in members.values()):
         return None
     starts = np.cumsum([0, *(len(parser.source) for parser in members.values())], dtype=np.int64).tolist()
@@ -385,7 +427,7 @@ def _subset_of(members: Mapping[str, ParserBase]) -> Subset | None:
 
 
 def _refuse_idle(temperature: object, stop: object) -> None:
-    """Raises ConfigError for arguments that have no effect without weights."""
+    """Raise ConfigError for arguments that have no effect without weights."""
     given = {"temperature": (temperature, 1.0), "stop": (stop, "first_exhausted")}
     for name, (value, default) in given.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool) or value != default:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.engines.fields import (
+    BYTES_SPEC,
     EncodedField,
     FieldDecoder,
     ImageField,
@@ -19,7 +20,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.mixture_members import Members
 from tfds_torch.parsers.mixture_source import (
     IMAGE,
@@ -29,13 +30,10 @@ from tfds_torch.parsers.mixture_source import (
     MixedImagesField,
     encoded_key,
 )
-from tfds_torch.parsers.parser import ParserBase
 from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec
-from tfds_torch.parsers.undecoded import BYTES_SPEC
-from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
-from tfds_torch.storage.source import FieldSpec, Source
+from tfds_torch.storage.source import FieldSpec
 
 LABEL_NAME = "label"
 _ARGUMENTS_OF_RECORDS = "keys, image_mode, class_map and decode"
@@ -84,7 +82,7 @@ class MixtureFields:
     """The fields of a mixture. It can be pickled; what was found out once is kept.
 
     Args:
-        members: name -> parser.
+        members: name -> dataset.
         name: of the mixture, for messages.
     """
 
@@ -94,7 +92,7 @@ class MixtureFields:
         self._decoders: dict[str, FieldDecoder] = {}
 
     def describe(self, name: str) -> FieldDescription:
-        """Returns what a field is in all members.
+        """Return what a field is in all members.
 
         Raises:
             ConfigError: a member has no such field, or another kind of it; the message names the member.
@@ -135,14 +133,14 @@ class MixtureFields:
         return ElementSpec(dict(sorted(specs.items())) | {MEMBER: FieldSpec((), np.int64)} | METADATA_SPECS)
 
     def check(self) -> None:
-        """Raises ConfigError where the members have no field in common."""
+        """Raise ConfigError where the members have no field in common."""
         if self.has(IMAGE) or self.has(LABEL_NAME) or self.names:
             return
         members = ", ".join(map(quoted, self._members))
         raise ConfigError(f"ParserMixture: the members {members} have no field in common. {self._look_at(IMAGE)}")
 
     def field(self, name: str) -> FieldDecoder:
-        """Returns how a field is decoded.
+        """Return how a field is decoded.
 
         Raises:
             ConfigError: not all members have it.
@@ -152,17 +150,17 @@ class MixtureFields:
         return self._decoders[name]
 
     def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored; see ParserBase."""
+        """Return how a field is handed over as it is stored; see `Dataset`."""
         if name == MEMBER:
             return EncodedField(StoredField(MEMBER), "value", FieldSpec((), np.int64))
         description = self.describe(name)
         fields = [parser.encoded_field(name) for parser in self._members.values()]
         array = description.array if fields[0].kind == "value" else None
-        decoder = MixedField(encoded_key(name), self._of_members(name, [one.decoder for one in fields]), array)
+        decoder = MixedField(encoded_key(name), tuple(MemberField(one.decoder) for one in fields), array)
         return EncodedField(decoder, fields[0].kind, fields[0].spec, any(one.is_optional for one in fields))
 
     @property
-    def _first(self) -> ParserBase:
+    def _first(self) -> Dataset:
         return next(iter(self._members.values()))
 
     def _look_at(self, name: str) -> "FieldDescription | str":
@@ -181,29 +179,12 @@ class MixtureFields:
             return ImageField(IMAGE, self._first.image_mode)
         decoders = [parser.field(name) for parser in self._members.values()]
         if all(isinstance(decoder, ImagesBeside) for decoder in decoders):
-            return MixedImagesField(name, self._of_members(name, decoders))
-        return MixedField(name, self._of_members(name, decoders), description.array)
-
-    def _of_members(self, name: str, decoders: Sequence[FieldDecoder]) -> tuple[MemberField, ...]:
-        fields = []
-        for parser, decoder in zip(self._members.values(), decoders, strict=True):
-            class_map = parser.class_map if name == LABEL_NAME else None
-            fields.append(MemberField(decoder, None if class_map is None else _Remap(class_map, parser.source)))
-        return tuple(fields)
+            return MixedImagesField(name, tuple(map(MemberField, decoders)))
+        return MixedField(name, tuple(map(MemberField, decoders)), description.array)
 
 
-class _Remap:
-    """Gives the labels of one member new ones."""
-
-    def __init__(self, class_map: ClassMap, source: Source) -> None:
-        self._class_map, self._source = class_map, source
-
-    def __call__(self, values: Any, index: Int64Array) -> Any:
-        return self._class_map.remap_values(values, self._source.ids(index))
-
-
-def describe_field(parser: ParserBase, name: str) -> FieldDescription:
-    """Returns what a field of a member is, after its class map.
+def describe_field(parser: Dataset, name: str) -> FieldDescription:
+    """Return what a field of a member is, after its class map.
 
     Raises:
         ConfigError: the member has no such field, or only tensorflow could decode it.
@@ -218,11 +199,9 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
         )
     if name == IMAGE:
         return FieldDescription("image", f"image_mode={parser.image_mode!r}")
-    if name == LABEL_NAME and parser.has_integer_label:
+    if name == LABEL_NAME and parser.has_one_label:
         return LABEL
     found = parser.encoded_field(name)
-    if name == LABEL_NAME and parser.class_map is not None and found.kind == "text":
-        return LABEL
     if found.kind == "text":
         return FieldDescription("text", None)
     if isinstance(decoder, WindowImageField):
@@ -236,7 +215,7 @@ def describe_field(parser: ParserBase, name: str) -> FieldDescription:
 
 
 def _plain(spec: Any) -> Any:
-    """Returns a spec as plain values that can be compared."""
+    """Return a spec as plain values that can be compared."""
     if isinstance(spec, FieldSpec):
         return tuple(spec.shape), str(np.dtype(spec.dtype))
     if isinstance(spec, Mapping):
@@ -245,7 +224,7 @@ def _plain(spec: Any) -> Any:
 
 
 def describe_common(members: Members, name: str) -> FieldDescription:
-    """Returns what a field is in all members.
+    """Return what a field is in all members.
 
     Raises:
         ConfigError: a member has no such field, or another kind of it; the message names the member.
@@ -271,7 +250,7 @@ def describe_common(members: Members, name: str) -> FieldDescription:
 
 
 def common_boxes(members: Members, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
-    """Returns which boxes move with the image in all members.
+    """Return which boxes move with the image in all members.
 
     Raises:
         ConfigError: some members declare boxes, or rows beside them, that others do not; the message names two.
@@ -289,7 +268,7 @@ def common_boxes(members: Members, fields: Sequence[str], preprocess: Preprocess
 
 
 def _shown_boxes(groups: Sequence[BoxRows]) -> str:
-    """Returns boxes, and what has a row for each, in words."""
+    """Return boxes, and what has a row for each, in words."""
     shown = []
     for group in groups:
         rows = f" with {', '.join(map(str, group.rows))}" if group.rows else ""
@@ -298,7 +277,7 @@ def _shown_boxes(groups: Sequence[BoxRows]) -> str:
 
 
 def common_class_names(members: Members) -> list[str] | None:
-    """Returns the names of the labels, where all members have the same; else None.
+    """Return the names of the labels, where all members have the same; else None.
 
     Raises:
         ConfigError: labels mean different things in two members, and neither has a class_map.

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.mixture_source import MEMBER
-from tfds_torch.parsers.options import ParserOptions
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.options import DecodeOptions, EpochOptions
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 
-Members = Mapping[str, ParserBase]
+Members = Mapping[str, Dataset]
 
 _OF_EPOCHS = {
     "batch_size": None,
@@ -37,8 +38,8 @@ OF_BLOCKS = ("block_records", "shuffle_buffer", "block_groups")
 _MOST_NAMED = 5
 
 
-def check_members(members: object) -> dict[str, ParserBase]:
-    """Returns name -> parser of the members of a mixture, checked one by one.
+def check_members(members: object) -> dict[str, DatasetParser]:
+    """Return name -> parser of the members of a mixture, checked one by one.
 
     Raises:
         ConfigError: there is none; a name is not a text, is empty, has a "/", or stands there twice; something is not a
@@ -50,7 +51,7 @@ def check_members(members: object) -> dict[str, ParserBase]:
             f"ParserMixture: members={quoted(members)} must be a mapping from name to parser, for example "
             f"{{'bridge': parser_a, 'droid': parser_b}}, with at least one."
         )
-    found: dict[str, ParserBase] = {}
+    found: dict[str, DatasetParser] = {}
     for pair in pairs:
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise ConfigError(
@@ -69,8 +70,8 @@ def check_members(members: object) -> dict[str, ParserBase]:
     return found
 
 
-def _check_parser(name: str, parser: object) -> ParserBase:
-    if not isinstance(parser, ParserBase):
+def _check_parser(name: str, parser: object) -> DatasetParser:
+    if not isinstance(parser, DatasetParser):
         raise ConfigError(
             f"ParserMixture: the member {quoted(name)} is {quoted(parser)}, and must be a ParserTfds, a ParserBeton, a "
             f"ParserWebDataset or a ParserMapStyle."
@@ -100,10 +101,10 @@ def _check_parser(name: str, parser: object) -> ParserBase:
     return parser
 
 
-def check_agreement(members: Members, options: ParserOptions) -> None:
-    """Raises ConfigError where a member says otherwise than its mixture of what belongs to an epoch."""
-    of_mixture: dict[str, Any] = {name: getattr(options, name) for name in _OF_EPOCHS}
-    of_mixture["shuffle"] = options.is_training if options.shuffle is None else options.shuffle
+def check_agreement(members: Mapping[str, DatasetParser], epoch: EpochOptions, decoding: DecodeOptions) -> None:
+    """Raise ConfigError for what a member's parser says in vain: what belongs to an epoch is the mixture's."""
+    of_mixture: dict[str, Any] = {name: getattr(epoch, name) for name in _OF_EPOCHS if name != "preprocess"}
+    of_mixture |= {"shuffle": epoch.is_shuffled, "preprocess": decoding.preprocess}
     for member, parser in members.items():
         if parser.epoch_size != parser.num_examples:
             _refuse(member, f"epoch_size={parser.epoch_size}", "ends its epochs itself")
@@ -115,8 +116,9 @@ def check_agreement(members: Members, options: ParserOptions) -> None:
                 _refuse(member, f"{name}={quoted(value)}", f"{name}={quoted(of_mixture[name])}")
         for name in _OF_MIXTURE[1:]:
             value, default = getattr(parser.read, name), getattr(ReadOptions(), name)
-            if value not in (default, getattr(options.read, name)):
-                _refuse(member, f"ReadOptions({name}={value})", f"ReadOptions({name}={getattr(options.read, name)})")
+            ours = getattr(decoding.read, name)
+            if value not in (default, ours):
+                _refuse(member, f"ReadOptions({name}={value})", f"ReadOptions({name}={ours})")
 
 
 def _refuse(member: str, theirs: str, ours: str) -> None:
@@ -127,7 +129,7 @@ def _refuse(member: str, theirs: str, ours: str) -> None:
 
 
 def check_read_options(read: ReadOptions) -> None:
-    """Raises ConfigError where a mixture is given read options that belong to its members, or a stream mode."""
+    """Raise ConfigError where a mixture is given read options that belong to its members, or a stream mode."""
     if read.mode not in ("auto", "index"):
         raise ConfigError(
             f"ParserMixture: ReadOptions(mode={read.mode!r}) streams whole shards, and a mixture needs every example "
@@ -143,7 +145,7 @@ def check_read_options(read: ReadOptions) -> None:
 
 
 def with_common_blocks(read: ReadOptions, members: Members) -> ReadOptions:
-    """Returns the read options of a shuffled concatenation, in blocks where its members have them.
+    """Return the read options of a shuffled concatenation, in blocks where its members have them.
 
     Raises:
         ConfigError: the members' blocks differ.
@@ -165,7 +167,7 @@ def with_common_blocks(read: ReadOptions, members: Members) -> ReadOptions:
 
 
 def read_member_columns(members: Members, names: Sequence[str], index: Int64Array) -> dict[str, NDArray[Any]]:
-    """Returns fields of windows by their numbers in a mixture, int64 [n], in the order asked.
+    """Return fields of windows by their numbers in a mixture, int64 [n], in the order asked.
 
     Args:
         members: name -> parser.

@@ -15,7 +15,7 @@ from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.images.beside import Kind
 from tfds_torch.images.decoding import BadImageError
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.plan.order import ExampleRanges, Int64Array
 from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.metrics import StageMetrics
@@ -109,17 +109,14 @@ class MemberField:
     """How one member decodes a field."""
 
     decoder: FieldDecoder
-    remap: Callable[[Any, Int64Array], Any] | None = None
-    """Gives labels, and the numbers of their examples in the member, new labels; None: they keep their own."""
 
     def decode(self, part: Part, samples: Samples | None) -> Any:
         """Returns the values of a part of examples."""
         try:
             own = {} if samples is None else {SAMPLES: samples.at(part.places)}
-            values = self.decoder.decode({**part.columns, **own})
+            return self.decoder.decode({**part.columns, **own})
         except BadImageError as error:  # Its position is that in the part.
             raise type(error)(int(part.places[error.position]), error.reason) from None
-        return values if self.remap is None else self.remap(values, part.index)
 
 
 @dataclass(frozen=True)
@@ -214,13 +211,13 @@ def encoded_key(name: str) -> str:
 
 
 class MixtureSource(ReadByNumber):
-    """The examples of several parsers: those of the first one, then those of the next one.
+    """The examples of several datasets: those of the first one, then those of the next one.
 
     Stored fields are the members' fields by name; how they are stored is each member's own. It can be pickled, and
     used by several threads, as far as the members' sources can.
 
     Args:
-        parsers: member -> its parser.
+        members: name -> dataset.
         mean_example_bytes: mean size of an encoded example, as the mixture mixes them.
         metrics: what the examples and the seconds of reading by member are reported to; None: nothing.
     """
@@ -229,19 +226,19 @@ class MixtureSource(ReadByNumber):
     """That of the member's number: all else is stored in each member's own way."""
 
     def __init__(
-        self, parsers: Mapping[str, ParserBase], mean_example_bytes: int, metrics: StageMetrics | None = None
+        self, members: Mapping[str, Dataset], mean_example_bytes: int, metrics: StageMetrics | None = None
     ) -> None:
-        self.parsers, self.mean_example_bytes = dict(parsers), mean_example_bytes
+        self.members, self.mean_example_bytes = dict(members), mean_example_bytes
         self._metrics = metrics
-        self._names = list(parsers)
-        self._sources = [parser.source for parser in parsers.values()]
+        self._names = list(members)
+        self._sources = [one.source for one in members.values()]
         self.is_one_threaded = any(source.is_one_threaded for source in self._sources)
         self._offsets = np.cumsum([0, *map(len, self._sources)]).astype(np.int64)
         self._stored: dict[str, _StoredFields] = {}
 
     def reporting_to(self, metrics: StageMetrics | None) -> "MixtureSource":
         """Returns this source, which reports to metrics."""
-        source = MixtureSource(self.parsers, self.mean_example_bytes, metrics)
+        source = MixtureSource(self.members, self.mean_example_bytes, metrics)
         source._stored = self._stored
         return source
 
@@ -254,7 +251,7 @@ class MixtureSource(ReadByNumber):
 
     @property
     def identity(self) -> object:  # noqa: D102
-        return [(name, parser.fingerprint) for name, parser in self.parsers.items()]
+        return [(name, one.fingerprint) for name, one in self.members.items()]
 
     @property
     def stamps(self) -> object:  # noqa: D102
@@ -363,11 +360,10 @@ class MixtureSource(ReadByNumber):
 
     def _find_stored_fields(self, name: str) -> "_StoredFields":
         is_encoded, own = name.startswith(_ENCODED), name.removeprefix(_ENCODED)
-        parsers = self.parsers.values()
-        decoders = [parser.encoded_field(own).decoder if is_encoded else parser.field(own) for parser in parsers]
-        has_class_map = own == "label" and any(parser.class_map is not None for parser in parsers)
+        members = self.members.values()
+        decoders = [one.encoded_field(own).decoder if is_encoded else one.field(own) for one in members]
         first = decoders[0]
-        is_alike = not has_class_map and len(first.keys) == 1 and all(decoder == first for decoder in decoders)
+        is_alike = len(first.keys) == 1 and all(decoder == first for decoder in decoders)
         return _StoredFields(decoders, is_alike)
 
     def _members_of(self, index: Int64Array) -> Int64Array:
@@ -403,7 +399,7 @@ class MixtureSource(ReadByNumber):
 
     def find(self, id: str) -> int:  # noqa: D102
         name, _, rest = id.partition("/")
-        if name not in self.parsers:
+        if name not in self.members:
             known = ", ".join(self._names[:_MOST_NAMED]) + (", ..." if len(self._names) > _MOST_NAMED else "")
             hint = did_you_mean(name, self._names)
             raise not_found(self, id, f"ids are <member>/<id in the member>, and the members are {known}.{hint}")

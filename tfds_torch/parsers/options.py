@@ -1,8 +1,9 @@
-"""ParserOptions: the arguments that every parser takes, and what can be wrong with them."""
+"""The options that every parser takes, as two values: what an epoch is, and how examples are read and decoded."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from functools import partial
 from typing import Any
 
 from tfds_torch.engines.options import ReadOptions
@@ -10,61 +11,158 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.undecoded import check_decode
-from tfds_torch.plan.epoch import Remainder
+from tfds_torch.plan.epoch import MOST_BATCH, Remainder
 from tfds_torch.plan.order import MOST_SLOTS
-from tfds_torch.runtime.arguments import check_flag, check_integer
+from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer
 from tfds_torch.runtime.printable import quoted
 
+Check = Callable[[str, Any], Any]
+"""Takes the name and the value of an argument, and returns the value as it is kept; raises ConfigError."""
 
-@dataclass(frozen=True)
-class ParserOptions:
-    """The arguments that every parser takes, checked as far as no dataset is needed; ParserTfds documents them."""
 
-    shuffle: bool | None
-    is_training: bool
-    batch_size: int | None
-    repeats: int
-    seed: int
-    remainder: Remainder | str | None
-    preprocess: Preprocess | None
-    image_mode: str | None
-    class_map: Mapping[Any, int] | str | os.PathLike[str] | None
-    read: ReadOptions
+def _or_none(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _flag(name: str, value: object) -> object:
+    check_flag(name, value)
+    return value
+
+
+def _shuffle(name: str, value: object) -> object:
+    if not isinstance(value, bool | None):
+        raise ConfigError(f"{name}={quoted(value)} must be True, False or None (as is_training).")
+    return value
+
+
+def _batch_size(name: str, value: object) -> int:
+    return check_integer(name, check_integer(name, value, 1), 1, MOST_BATCH)
+
+
+def _remainder(name: str, value: object) -> object:
+    check_choice(name, value, [one.value for one in Remainder])
+    return value
+
+
+def _image_mode(name: str, value: Any) -> Any:
+    if not isinstance(value, str | None) or value not in CHANNELS:
+        raise ConfigError(f"Unknown {name} {quoted(value)}: choose 'RGB', 'L', 'RGBA' or None (as stored).")
+    return value
+
+
+def _read(name: str, value: object) -> object:
+    if not isinstance(value, ReadOptions):
+        raise ConfigError(f"{name}={quoted(value)} must be ReadOptions, for example ReadOptions(mode='examples').")
+    return value
+
+
+def _decode(name: str, value: object) -> dict[str, bool]:
+    if value is None:
+        return {}
+    if (
+        not isinstance(value, Mapping)
+        or not all(isinstance(key, str) for key in value)
+        or not all(isinstance(one, bool) for one in value.values())
+    ):
+        raise ConfigError(
+            f"{name}={quoted(value)} must map fields to whether they are decoded, such as {{'image': False}}, with "
+            f"which images come as the bytes of their files."
+        )
+    return dict(value)
+
+
+def _preprocess(name: str, value: object) -> object:
+    # Ranks compare the fields of a preprocess, so that it must be a dataclass.
+    if value is not None and (not isinstance(value, Preprocess) or not is_dataclass(type(value))):
+        raise ConfigError(
+            f"{name}={quoted(value)} must be a TrainPreprocess or an EvalPreprocess, for example "
+            f"TrainPreprocess(size=224), or a dataclass of your own that is derived from one of them or from "
+            f"tfds_torch.images.preprocess.Preprocess. Several crops of an image are Views((TrainPreprocess(224), 2))."
+        )
+    return value
+
+
+EPOCH_BOUNDS: Mapping[str, Check] = {
+    "is_training": _flag,
+    "batch_size": _or_none(_batch_size),
+    "epoch_size": _or_none(partial(check_integer, least=1, most=MOST_SLOTS)),
+    "shuffle": _shuffle,
+    "repeats": partial(check_integer, least=0),
+    "seed": partial(check_integer, least=0),
+    "remainder": _or_none(_remainder),
+}
+"""Argument of an epoch -> how it is checked."""
+
+DECODE_BOUNDS: Mapping[str, Check] = {
+    "read": _read,
+    "decode": _decode,
+    "image_mode": _image_mode,
+    "preprocess": _preprocess,
+}
+"""Argument of reading and decoding -> how it is checked; a class map is checked where its classes are known."""
+
+
+def _check(options: object, bounds: Mapping[str, Check]) -> None:
+    for name, check in bounds.items():
+        object.__setattr__(options, name, check(name, getattr(options, name)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochOptions:
+    """What an epoch is, as every parser takes it; ParserTfds documents the arguments.
+
+    Raises:
+        ConfigError: a value out of its bounds, or training without batch_size.
+    """
+
+    shuffle: bool | None = None
+    is_training: bool = False
+    batch_size: int | None = None
+    repeats: int = 0
+    seed: int = 42
+    remainder: Remainder | str | None = None
     epoch_size: int | None = None
-    decode: Mapping[str, bool] | None = None
 
     def __post_init__(self) -> None:
         check_flag("is_training", self.is_training)
         if self.is_training and self.batch_size is None:
             raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
-        if self.epoch_size is not None:
-            object.__setattr__(self, "epoch_size", check_integer("epoch_size", self.epoch_size, 1, MOST_SLOTS))
-        if not isinstance(self.shuffle, bool | None):
-            raise ConfigError(f"shuffle={quoted(self.shuffle)} must be True, False or None (as is_training).")
-        if not isinstance(self.read, ReadOptions):
-            raise ConfigError(
-                f"read={quoted(self.read)} must be ReadOptions, for example ReadOptions(mode='examples')."
-            )
-        check_decode(self.decode)
-        if self.image_mode not in CHANNELS:
-            raise ConfigError(
-                f"Unknown image_mode {quoted(self.image_mode)}: choose 'RGB', 'L', 'RGBA' or None (as stored)."
-            )
+        _check(self, EPOCH_BOUNDS)
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether each pass has another order."""
+        return self.is_training if self.shuffle is None else self.shuffle
 
 
-def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str | None) -> None:
-    """Raises ConfigError for a preprocess that cannot work with a parser's other arguments."""
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """How examples are read and decoded, as every parser takes it; ParserTfds documents the arguments.
+
+    Raises:
+        ConfigError: a value out of its bounds, or a preprocess that cannot work with image_mode.
+    """
+
+    preprocess: Preprocess | None = None
+    image_mode: str | None = "RGB"
+    class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None
+    read: ReadOptions = ReadOptions()
+    decode: Mapping[str, bool] | None = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check(self, DECODE_BOUNDS)
+        check_channels(self.preprocess, self.image_mode)
+
+    @property
+    def undecoded(self) -> frozenset[str]:
+        """The names of fields that come as bytes, as they were given."""
+        return frozenset(name for name, is_decoded in (self.decode or {}).items() if not is_decoded)
+
+
+def check_channels(preprocess: Preprocess | None, image_mode: str | None) -> None:
+    """Raise ConfigError where images of a mode cannot go through a preprocess."""
     if preprocess is None:
         return
-    if not isinstance(preprocess, Preprocess) or not is_dataclass(type(preprocess)):  # Ranks compare its fields.
-        raise ConfigError(
-            f"preprocess={quoted(preprocess)} must be a TrainPreprocess or an EvalPreprocess, for example "
-            f"TrainPreprocess(size=224), or a dataclass of your own that is derived from one of them or from "
-            f"tfds_torch.images.preprocess.Preprocess. Several crops of an image are Views((TrainPreprocess(224), 2))."
-        )
-    if batch_size is None:
-        raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")
     if image_mode is None:
         raise ConfigError(
             "A preprocess needs image_mode 'RGB', 'L' or 'RGBA': with None, images may differ in their channels."
@@ -79,8 +177,22 @@ def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str
         )
 
 
+def check_has_batch_size(preprocess: Preprocess | None, batch_size: int | None) -> None:
+    """Raise ConfigError for a preprocess without a batch size."""
+    if preprocess is not None and batch_size is None:
+        raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")
+
+
+def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str | None) -> None:
+    """Raise ConfigError for a preprocess that cannot work with a parser's other arguments."""
+    _preprocess("preprocess", preprocess)
+    if isinstance(preprocess, Preprocess):
+        check_has_batch_size(preprocess, batch_size)
+        check_channels(preprocess, image_mode)
+
+
 def check_has_image(fields: Sequence[str], preprocess: Preprocess) -> None:
-    """Raises ConfigError where fields are asked for that move with the image, without the image."""
+    """Raise ConfigError where fields are asked for that move with the image, without the image."""
     moved = sorted(set(preprocess.moved_fields) & set(fields))
     if moved and "image" not in fields:
         raise ConfigError(
@@ -89,7 +201,7 @@ def check_has_image(fields: Sequence[str], preprocess: Preprocess) -> None:
 
 
 def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> None:
-    """Raises ConfigError for a preprocess that single examples cannot go through."""
+    """Raise ConfigError for a preprocess that single examples cannot go through."""
     if isinstance(preprocess, Views):
         raise ConfigError(
             f"{dataset_name}: single examples cannot go through {quoted(preprocess)}: views come in whole batches. "
@@ -97,13 +209,11 @@ def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> N
         )
 
 
-def check_class_names(class_names: object) -> tuple[str, ...] | None:
-    """Returns the names of labels that a user gives; ConfigError where they are not different texts."""
-    if class_names is None:
+def check_names(argument: str, names: object, example: str) -> tuple[str, ...] | None:
+    """Return names that a user gives, as a tuple; ConfigError where they are not different texts."""
+    if names is None:
         return None
-    names = () if isinstance(class_names, str) or not isinstance(class_names, Sequence) else tuple(class_names)
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ConfigError(
-            f"class_names={quoted(class_names)} must be a sequence of different texts, one for each label."
-        )
-    return names
+    found = () if isinstance(names, str) or not isinstance(names, Sequence) else tuple(names)
+    if not found or not all(isinstance(name, str) and name for name in found) or len(set(found)) < len(found):
+        raise ConfigError(f"{argument}={quoted(names)} must be a sequence of different texts, {example}.")
+    return found

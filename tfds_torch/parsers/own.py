@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +21,11 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.options import ParserOptions, check_class_names, check_preprocess
-from tfds_torch.parsers.parser import ParserBase
-from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec, field_name, stored_key, stored_name
-from tfds_torch.parsers.undecoded import no_bytes
+from tfds_torch.parsers.dataset import Dataset
+from tfds_torch.parsers.options import DecodeOptions, EpochOptions, check_names
+from tfds_torch.parsers.parser import DatasetParser
+from tfds_torch.parsers.protocol import field_name, stored_name
 from tfds_torch.plan.epoch import Remainder
-from tfds_torch.plan.world import World
-from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.map_style.items import ITEM, ValueKind
@@ -41,9 +39,185 @@ _IMAGE_SPEC = FieldSpec((None, None, 3), np.uint8)
 _BESIDE_SPEC = FieldSpec((None, None, None), object)
 
 
+class OwnDataset(Dataset):
+    """The items of a dataset of the user's own; arguments and errors are those of ParserMapStyle."""
+
+    source: MapStyleSource
+    target_key: str | None
+    is_by_number = True
+    declares_sizes = False
+
+    def __init__(
+        self,
+        given: Any,
+        decoding: DecodeOptions,
+        image_key: str | None = "image",
+        target_key: str | None = "label",
+        names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        version: str | None = None,
+    ) -> None:
+        if version is not None and (not isinstance(version, str) or not version):
+            raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")
+        self._names = check_names("class_names", class_names, "one for each label")
+        example = "one for each value of an item, such as ('image', 'label')"
+        of_items = check_names("ParserMapStyle: names", names, example)
+        super().__init__(source_type("map_style")(given, of_items, version), SPLIT, decoding, image_key, target_key)
+
+    @property
+    def given(self) -> Any:
+        """The dataset that was given."""
+        return self.source.dataset
+
+    @property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """Field -> shape and dtype of one value, as the first item has them."""
+        return {name: self._spec(name, kind) for name, kind in sorted(self._kinds.items())}
+
+    def _spec(self, name: str, kind: ValueKind) -> FieldSpec:
+        if name == self.image_key and kind.is_image:
+            return _IMAGE_SPEC
+        return _BESIDE_SPEC if kind.is_pil else kind.spec
+
+    @property
+    def _folder(self) -> str:
+        raise ConfigError(f"{self.dataset_name}: absolute=True needs files, and this dataset need not have any.")
+
+    @property
+    def _kinds(self) -> Mapping[str, ValueKind]:
+        return self.source.layout.kinds if len(self.source) else {}
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        return list(self._names) if self._names is not None else _class_names_of(self.given, self.target_key)
+
+    def _field(self, name: str) -> FieldDecoder:
+        if name in (ITEM, WHOLE_ITEM) and (name == WHOLE_ITEM or name not in self._kinds):
+            return StoredField(WHOLE_ITEM)
+        key = self._key(name)
+        if name == "image":
+            if not self._kinds[key].is_image and _can_be_image(self._kinds[key]):
+                return TensorImageField(image_beside_key(key), self.image_mode, are_numbers=True)
+            if not self._kinds[key].is_image:
+                raise ConfigError(self._not_an_image(name, key))
+            return ImageField(encoded_image_key(key), self.image_mode)
+        if self._is_beside(name, key):
+            is_picture = self.preprocess is not None and self.preprocess.also_kinds.get(name) == "picture"
+            return ImageBesideField(encoded_image_key(key) if is_picture else image_beside_key(key))
+        if name != "label":
+            return StoredField(key)
+        self._check_labels(key)
+        is_named = self._names is not None and key == self.target_key
+        return ClassLabelField(_LabelField(key), len(self._names or ())) if is_named else _LabelField(key)
+
+    def _check_labels(self, key: str) -> None:
+        """Refuse a column in which some of the examples have no label."""
+        empty = self.source.empty(key)
+        if len(empty) and len(empty := empty[np.isin(empty, self.indices)]):
+            raise ConfigError(
+                f"{self.dataset_name}: the label {quoted(key)} is None in {len(empty)} of {len(self.indices)} rows, "
+                f"such as {', '.join(map(str, empty[:5].tolist()))}. Leave these rows out of the dataset, or of the "
+                f"parser (parser.subset), or fill them; or read {quoted(key)} as another field, with target_key=None."
+            )
+
+    def _is_beside(self, name: str, key: str) -> bool:
+        """Whether a field is an image that is not `image`: one of Pillow's, or what goes through the same crop."""
+        kind = self._kinds[key]
+        return kind.is_pil or (self._goes_along(name) and _can_be_image(kind))
+
+    def _key(self, name: str) -> str:
+        """Return the field of an item that is behind a field; raise ConfigError where there is none."""
+        key = self._key_among(self._kinds, name)
+        if key is not None and not len(self.source):
+            raise ConfigError(f"{self.dataset_name} has no items, and so no field {quoted(key)}.")
+        if key is None or key not in self._kinds:
+            there = ", ".join(f"{field_name(one)} ({kind})" for one, kind in self._kinds.items())
+            advice = " Give names= to the values of a tuple." if self.source.layout.form == "sequence" else ""
+            raise ConfigError(self._missing(name, key, self._kinds, f"the fields of its items are {there}", advice))
+        return key
+
+    def _bytes_key(self, name: str) -> str:
+        key = self._key(name)
+        if not self._kinds[key].is_image and self._kinds[key].kind != "bytes":
+            raise self._no_bytes(name, self._kinds[key], "All but images come as they are.")
+        return encoded_image_key(key)
+
+    def _find_undecoded(self) -> frozenset[str]:
+        if not self.decoding.decode or not len(self.source):
+            return frozenset()
+        keys = super()._find_undecoded()
+        number = self.source.layout.number
+        for key, (image,) in self.source.read(np.array([number]), list(keys)).items():
+            if not isinstance(image, bytes):
+                raise ConfigError(
+                    f"{self.dataset_name}: decode names {quoted(key.partition(':')[2])}, and item {number} holds its "
+                    f"pixels, not the bytes of a file. Let the dataset give the bytes, or leave it out of decode."
+                )
+        return keys
+
+    def _encoded_field(self, name: str) -> EncodedField:
+        """Return how a field is handed over as it is stored: images encoded or as pixels, texts as bytes."""
+        decoder = self._field(name)
+        if isinstance(decoder, ImageField | ImageBesideField) and not isinstance(decoder, TensorImageField):
+            spec = _IMAGE_SPEC if isinstance(decoder, ImageField) else _BESIDE_SPEC
+            return EncodedField(StoredField(decoder.key), "image", spec)
+        if decoder.keys == (WHOLE_ITEM,):
+            return EncodedField(decoder, "value", None)
+        key = self._key(name)
+        if isinstance(decoder, TensorImageField):
+            decoder = StoredField(key)
+        kind = self._kinds[key]
+        if kind.kind == "object" or kind.is_nullable:
+            return EncodedField(decoder, "value", None)
+        if kind.kind == "text":
+            return EncodedField(_TextField(decoder.keys[0]), "text", FieldSpec((), object))
+        return EncodedField(decoder, "value", kind.spec)
+
+    def request(self, request: ReadRequest) -> ReadRequest:
+        """Return a request that reads a batch when it is asked for, where no image has to be decoded."""
+        return replace(request, is_lazy=request.content.image is None)
+
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        if not len(self.source):
+            return "no example", name == "image"
+        key = self._key(name)
+        kind = self._kinds[key]
+        return str(kind), _can_be_image(kind) if self._goes_along(name) else kind.is_image
+
+    def _check_preprocess(self) -> None:
+        if not len(self.source):
+            return
+        super()._check_preprocess()
+        if self.preprocess is not None:
+            self._field("image")
+
+    @property
+    def _stored_target(self) -> None:
+        return None  # Another dataset of this type and length may have others.
+
+    @property
+    def _has_integer_target(self) -> bool:
+        kind = self._kinds.get(self.target_key or "")
+        return kind is not None and kind.kind == "array" and not kind.shape and kind.dtype.kind in "iu"
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return list(self._kinds)
+
+    def _not_an_image(self, name: str, key: str) -> str:
+        images = [other for other, kind in self._kinds.items() if kind.is_image]
+        use = f"Use image_key= with one of {images}, or None" if images else "Use image_key=None"
+        return (
+            f"{self.dataset_name}: the field {quoted(key)} is {self._kinds[key]}, and {quoted(name)} must be a PIL "
+            f"image, the bytes of an image file, or numbers [h, w], [h, w, C] or [C, h, w]. {use}, or give the field "
+            f"another name: all other fields come as they are. This one comes as "
+            f"{quoted(stored_name(key) if key == name else key)}, too."
+        )
+
+
 @explain_keywords
-class ParserMapStyle(ParserBase):
-    """Reads a dataset of your own by number: whatever has a length and gives any item by its number.
+class ParserMapStyle(DatasetParser):
+    """Read a dataset of your own by number: whatever has a length and gives any item by its number.
 
     That is a map-style dataset of torch, a `datasets.Dataset` of Hugging Face, a `tfds.data_source`, a list, a
     dictionary of columns of one length, or a DataFrame of pandas (by position, whatever its index). Order, ranks,
@@ -95,8 +269,7 @@ class ParserMapStyle(ParserBase):
         CorruptRecordError: none of the first items can be read, where they are looked at.
     """
 
-    target_key: str | None
-    declares_sizes = False
+    dataset: OwnDataset
 
     def __init__(
         self,
@@ -120,205 +293,25 @@ class ParserMapStyle(ParserBase):
         epoch_size: int | None = None,
         decode: Mapping[str, bool] | None = None,
     ) -> None:
-        options = ParserOptions(
+        epoch = EpochOptions(
             shuffle=shuffle,
             is_training=is_training,
             batch_size=batch_size,
             repeats=repeats,
             seed=seed,
             remainder=remainder,
-            preprocess=preprocess,
-            image_mode=image_mode,
-            class_map=class_map,
-            read=read,
             epoch_size=epoch_size,
-            decode=decode,
         )
-        if version is not None and (not isinstance(version, str) or not version):
-            raise ConfigError(f"version={quoted(version)} must be a text that names the dataset's content, or None.")
-        self._names = check_class_names(class_names)
-        rows: MapStyleSource = source_type("map_style")(dataset, _check_names(names), version)
-        super().__init__(rows, SPLIT, options, image_key, target_key)
-        self.read_mode(World())
-
-    @property
-    def _rows(self) -> MapStyleSource:
-        return cast(MapStyleSource, self._source)
-
-    @property
-    def dataset(self) -> Any:
-        """The dataset that was given."""
-        return self._rows.dataset
+        decoding = DecodeOptions(
+            preprocess=preprocess, image_mode=image_mode, class_map=class_map, read=read, decode=decode
+        )
+        super().__init__(OwnDataset(dataset, decoding, image_key, target_key, names, class_names, version), epoch)
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """The names of the columns of a dictionary or a DataFrame; none of any other dataset."""
-        return tuple(self.dataset) if self._rows.has_columns and len(self._rows) else ()
-
-    @property
-    def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value, as the first item has them."""
-        fields = {
-            field_name(name): _IMAGE_SPEC
-            if name == self.image_key and kind.is_image
-            else _BESIDE_SPEC
-            if kind.is_pil
-            else kind.spec
-            for name, kind in sorted(self._kinds.items())
-        }
-        return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
-
-    def with_read(self, read: ReadOptions) -> "ParserMapStyle":
-        """Returns this parser, reading the same examples in another way."""
-        parser = super().with_read(read)
-        parser.read_mode(World())
-        return parser
-
-    @property
-    def _folder(self) -> str:
-        raise ConfigError(f"{self.dataset_name}: absolute=True needs files, and this dataset need not have any.")
-
-    @property
-    def _kinds(self) -> Mapping[str, ValueKind]:
-        return self._rows.layout.kinds if len(self._rows) else {}
-
-    @property
-    def _stored_class_names(self) -> list[str] | None:
-        return list(self._names) if self._names is not None else _class_names_of(self.dataset, self.target_key)
-
-    def _field(self, name: str) -> FieldDecoder:
-        if name in (ITEM, WHOLE_ITEM) and (name == WHOLE_ITEM or name not in self._kinds):
-            return StoredField(WHOLE_ITEM)
-        key = self._key(name)
-        if key is None or key not in self._kinds:
-            raise ConfigError(self._missing(name, key))
-        if name == "image":
-            if not self._kinds[key].is_image and _can_be_image(self._kinds[key]):
-                return TensorImageField(image_beside_key(key), self.image_mode, are_numbers=True)
-            if not self._kinds[key].is_image:
-                raise ConfigError(self._not_an_image(name, key))
-            return ImageField(encoded_image_key(key), self.image_mode)
-        if self._is_beside(name, key):
-            is_picture = self.preprocess is not None and self.preprocess.also_kinds.get(name) == "picture"
-            return ImageBesideField(encoded_image_key(key) if is_picture else image_beside_key(key))
-        if name != "label":
-            return StoredField(key)
-        self._check_labels(key)
-        is_named = self._names is not None and key == self.target_key
-        return ClassLabelField(_LabelField(key), len(self._names or ())) if is_named else _LabelField(key)
-
-    def _check_labels(self, key: str) -> None:
-        """Refuses a column in which some of the examples have no label."""
-        empty = self._rows.empty(key)
-        if len(empty) and len(empty := empty[np.isin(empty, self.indices)]):
-            raise ConfigError(
-                f"{self.dataset_name}: the label {quoted(key)} is None in {len(empty)} of {len(self.indices)} rows, "
-                f"such as {', '.join(map(str, empty[:5].tolist()))}. Leave these rows out of the dataset, or of the "
-                f"parser (parser.subset), or fill them; or read {quoted(key)} as another field, with target_key=None."
-            )
-
-    def _is_beside(self, name: str, key: str) -> bool:
-        """Whether a field is an image that is not `image`: one of Pillow's, or what goes through the same crop."""
-        kind = self._kinds[key]
-        return kind.is_pil or (self._goes_along(name) and _can_be_image(kind))
-
-    def _key(self, name: str) -> str | None:
-        """Returns the field of an item that is behind a field; None: image_key or target_key is None."""
-        key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
-        return own if key not in self._kinds and own in self._kinds else key
-
-    def _bytes_key(self, name: str) -> str:
-        key = self._key(name)
-        if key is None or key not in self._kinds:
-            raise ConfigError(self._missing(name, key))
-        if not self._kinds[key].is_image and self._kinds[key].kind != "bytes":
-            raise no_bytes(self.dataset_name, name, self._kinds[key], "All but images come as they are.")
-        return encoded_image_key(key)
-
-    def _find_undecoded(self) -> frozenset[str]:
-        if not self._decode or not len(self._rows):
-            return frozenset()
-        keys = super()._find_undecoded()
-        number = self._rows.layout.number
-        for key, (image,) in self._rows.read(np.array([number]), list(keys)).items():
-            if not isinstance(image, bytes):
-                raise ConfigError(
-                    f"{self.dataset_name}: decode names {quoted(key.partition(':')[2])}, and item {number} holds its "
-                    f"pixels, not the bytes of a file. Let the dataset give the bytes, or leave it out of decode."
-                )
-        return keys
-
-    def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored: images encoded or as pixels, texts as bytes."""
-        decoder = self._field(name)
-        if isinstance(decoder, ImageField | ImageBesideField) and not isinstance(decoder, TensorImageField):
-            spec = _IMAGE_SPEC if isinstance(decoder, ImageField) else _BESIDE_SPEC
-            return EncodedField(StoredField(decoder.key), "image", spec)
-        if isinstance(decoder, TensorImageField):
-            decoder = StoredField(self._key(name) or name)
-        kind = self._kinds.get(self._key(name) or "")
-        if kind is None or kind.kind == "object" or kind.is_nullable:
-            return EncodedField(decoder, "value", None)
-        if kind.kind == "text":
-            return EncodedField(_TextField(decoder.keys[0]), "text", FieldSpec((), object))
-        return EncodedField(decoder, "value", kind.spec)
-
-    def _as_read(self, request: ReadRequest) -> ReadRequest:
-        return replace(super()._as_read(request), is_lazy=request.content.image is None)
-
-    def _find_stored(self, name: str) -> tuple[object, bool]:
-        if not len(self._rows):
-            return "no example", name == "image"
-        key = self._key(name)
-        if key is None or key not in self._kinds:
-            raise ConfigError(self._missing(name, key))
-        kind = self._kinds[key]
-        return str(kind), _can_be_image(kind) if self._goes_along(name) else kind.is_image
-
-    def _check_preprocess(self) -> None:
-        if not len(self._rows):
-            check_preprocess(self.preprocess, self.batch_size, self.image_mode)
-            return
-        super()._check_preprocess()
-        if self.preprocess is not None:
-            self._field("image")
-
-    @property
-    def _has_stored_targets(self) -> bool:
-        return False  # Another dataset of this type and length may have others.
-
-    @property
-    def _has_integer_target(self) -> bool:
-        kind = self._kinds.get(self.target_key or "")
-        return kind is not None and kind.kind == "array" and not kind.shape and kind.dtype.kind in "iu"
-
-    @property
-    def _all_fields(self) -> Sequence[str]:
-        return list(self._kinds)
-
-    def _missing(self, name: str, key: str | None) -> str:
-        if key is None:
-            argument = "image_key" if name == "image" else "target_key"
-            return f"{self.dataset_name}: there is no field {quoted(name)}: {argument}=None."
-        if not len(self._rows):
-            return f"{self.dataset_name} has no items, and so no field {quoted(key)}."
-        argument = {"image": " (image_key)", "label": " (target_key)"}.get(name, "")
-        there = ", ".join(f"{field_name(one)} ({kind})" for one, kind in self._kinds.items())
-        names = " Give names= to the values of a tuple." if self._rows.layout.form == "sequence" else ""
-        return (
-            f"{self.dataset_name} has no field {quoted(key)}{argument}: the fields of its items are {there}."
-            f"{names}{did_you_mean(key, self._kinds)}"
-        )
-
-    def _not_an_image(self, name: str, key: str) -> str:
-        images = [other for other, kind in self._kinds.items() if kind.is_image]
-        use = f"Use image_key= with one of {images}, or None" if images else "Use image_key=None"
-        return (
-            f"{self.dataset_name}: the field {quoted(key)} is {self._kinds[key]}, and {quoted(name)} must be a PIL "
-            f"image, the bytes of an image file, or numbers [h, w], [h, w, C] or [C, h, w]. {use}, or give the field "
-            f"another name: all other fields come as they are. This one comes as "
-            f"{quoted(stored_name(key) if key == name else key)}, too."
-        )
+        source = self.dataset.source
+        return tuple(source.dataset) if source.has_columns and len(source) else ()
 
 
 @dataclass(frozen=True)
@@ -346,18 +339,6 @@ class _TextField(OneKeyField):
     def decode(self, columns: Columns) -> list[bytes]:
         """Returns n values."""
         return [text.encode("utf-8", "surrogatepass") for text in columns[self.key]]
-
-
-def _check_names(names: object) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    found = () if isinstance(names, str) or not isinstance(names, Sequence) else tuple(names)
-    if not found or not all(isinstance(name, str) and name for name in found) or len(set(found)) < len(found):
-        raise ConfigError(
-            f"ParserMapStyle: names={quoted(names)} must be a sequence of different texts, one for each value of an "
-            f"item, such as ('image', 'label')."
-        )
-    return found
 
 
 def _class_names_of(dataset: Any, target_key: str | None) -> list[str] | None:

@@ -1,31 +1,179 @@
-"""ParserBase: batches and single examples of a split. A format's own parser opens the source and names its fields."""
+"""DatasetParser: a dataset and an order, in batches. A format's own parser is a constructor of these."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import Content, ImageField, ImagesBeside, ListField
-from tfds_torch.engines.read_mode import find_read_mode
+from tfds_torch.engines.fields import EncodedField, FieldDecoder
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.engines.tf_data import read_in_stream_mode
-from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.columns import Selection
-from tfds_torch.parsers.examples import check_are_in, decode_examples, find_examples, find_place
-from tfds_torch.parsers.options import check_has_image, check_single_examples
-from tfds_torch.parsers.protocol import DEFAULT_FIELDS, METADATA_FIELDS, field_name, stored_name, varying_fields
+from tfds_torch.images.preprocess import Preprocess
+from tfds_torch.parsers.class_map import ClassMap
+from tfds_torch.parsers.dataset import Dataset
+from tfds_torch.parsers.options import EpochOptions, check_has_batch_size, check_single_examples
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, ElementSpec
+from tfds_torch.plan.deal import Assignment
+from tfds_torch.plan.drawn import Drawn, make_draw_weights
+from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
+from tfds_torch.plan.mixed import Member, Mixed, refuse_groups
+from tfds_torch.plan.order import Int64Array, Order
+from tfds_torch.plan.passes import Passes
+from tfds_torch.plan.subset import Subset
+from tfds_torch.plan.weights import SIZES, make_segments
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import FileInstruction, Source
+
+_Self = TypeVar("_Self", bound="DatasetParser")
 
 
-class ParserBase(Selection):
-    """Reads a split by its Source: batches and single examples. It can be pickled, and used from several processes."""
+class DatasetParser:
+    """A dataset, an order of its examples, and how they are divided into batches.
+
+    It can be pickled, and used from several processes. What needs no epoch is the dataset's: `parser[i]`, `targets`,
+    `columns`, fields, classes; a parser passes such questions on.
+
+    Args:
+        dataset: the examples.
+        epoch: what an epoch is.
+        order: of the examples; None for passes over them, as `epoch` says.
+
+    Attributes:
+        dataset: the examples.
+        epoch: what an epoch is.
+        order: which example comes in which place.
+
+    Raises:
+        ConfigError: dataset, order and epoch cannot work together in any world.
+    """
+
+    dataset: Dataset
+
+    def __init__(self, dataset: Dataset, epoch: EpochOptions, order: Order | None = None) -> None:
+        self.dataset, self.epoch = dataset, epoch
+        if order is None:
+            shuffle, blocks = epoch.is_shuffled, dataset.read.blocks
+            order = Passes(len(dataset.source), epoch.seed, shuffle, blocks, dataset.selected, epoch.epoch_size)
+        self.order = order
+        self._check()
+
+    def _check(self) -> None:
+        """Raise ConfigError for what cannot work in any world."""
+        for preprocess in (self.dataset.preprocess, *self.dataset.cameras.values()):
+            check_has_batch_size(preprocess, self.batch_size)
+        self.plan(World())
+        if self.dataset.is_by_number:
+            self.read_mode(World())
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.dataset_name}, split={quoted(self.split)}, num_examples={self.num_examples})"
+        )
+
+    # The epoch
+
+    @property
+    def is_training(self) -> bool:
+        """Whether an epoch is one of training; in evaluation every example comes exactly once."""
+        return self.epoch.is_training
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples of a rank's batch; None: unknown (evaluation only)."""
+        return self.epoch.batch_size
+
+    @property
+    def repeats(self) -> int:
+        """An epoch is so many times as long as that of the order; 0 and 1 mean once."""
+        return self.epoch.repeats
+
+    @property
+    def remainder(self) -> Remainder | str | None:
+        """What becomes of an incomplete last batch; None: as is usual."""
+        return self.epoch.remainder
+
+    @property
+    def epoch_size(self) -> int:
+        """Examples of an epoch, without repeats and without what fills its last batch."""
+        return self.order.num_slots
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order, and of the random numbers of examples."""
+        return self.order.seed
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether each epoch has another order."""
+        return self.order.shuffle
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
+        return not isinstance(self.order, Passes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of name, version, split and shard lengths: equal where `index` means the same examples.
+
+        An image folder has file names and sizes instead of shard lengths; a decoded cache with smaller images adds
+        their size, a subset its numbers, and weights their values.
+        """
+        order = self.order.identity()
+        return self.dataset.digest({name: order[name] for name in ("subset", "weights", "members") if name in order})
+
+    def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
+        """Return the arithmetic of an epoch for one place in the world.
+
+        Args:
+            world: the grid, and the place in it.
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+                size; the plan is that of the rest.
+
+        Raises:
+            ConfigError: the number of examples, the batch size and the remainder cannot work together there.
+        """
+        default = EpochPlan.default_remainder(self.is_training, world)
+        if self.has_weights and self.read.block_groups > 1:
+            refuse_groups(self.dataset_name, self.read.block_groups)
+        try:
+            return EpochPlan(
+                order=self.order,
+                world=world,
+                batch_size=1 if self.batch_size is None else self.batch_size,
+                remainder=default if self.remainder is None else self.remainder,  # type: ignore[arg-type] # A name, too.
+                is_training=self.is_training,
+                repeats=self.repeats,
+                first_example=first_example,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.dataset_name}, split {quoted(self.split)}: {error}") from None
+
+    def read_mode(self, world: World) -> str:
+        """Return the read mode in a world: `index`, `files` or `examples`.
+
+        Raises:
+            ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
+        """
+        return find_read_mode(self.source, self.split, self.plan(world), self.read)
+
+    def assignment(self, world: World, epoch: int = 0) -> Assignment:
+        """Return which ranges of `files` the pipeline at this place of the world reads in an epoch.
+
+        Raises:
+            ConfigError: the read mode is `index`: there, `plan(world).batch` says what is in every batch.
+        """
+        return assign(self.source, self.plan(world), epoch, self.read_mode(world))
 
     def batches(
         self,
@@ -38,17 +186,17 @@ class ParserBase(Selection):
         context: ReadContext = ReadContext(),
         first_example: int = 0,
     ) -> Iterator[Batch]:
-        """Yields the batches of one worker of one rank, to one thread.
+        """Yield the batches of one worker of one rank, to one thread.
 
         Args:
             world: the grid, and the place whose batches are wanted.
             epoch: number of the epoch, >= 0.
             start_batch: the rank's batch at which to begin. In mode `index` nothing of earlier ones is read; a stream
                 passes over their encoded examples.
-            fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
+            fields: the fields to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
             in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded;
                 preprocessed images come in whole batches.
-            context: what the run supplies: the memory of batches, metrics, the ranks of this machine.
+            context: the memory of batches, metrics, the ranks of this machine.
             first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
                 size; batches are dealt and counted from there on. In mode `index` only.
 
@@ -66,127 +214,193 @@ class ParserBase(Selection):
         plan = self.plan(world, first_example=first_example)
         epoch = plan.check_epoch(epoch)
         plan.worker_batches(start_batch)
-        mode = find_read_mode(self._source, self.split, plan, self.read)
+        mode = find_read_mode(self.source, self.split, plan, self.read)
         in_pieces = in_pieces and self.preprocess is None
         in_buffers = context.make_buffer is not None and context.has_one_size and not in_pieces
-        content = self._content(fields, in_buffers=in_buffers, has_cameras=not in_pieces)
-        request = ReadRequest(
-            self._source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context
+        content = self.dataset.content(fields, in_buffers=in_buffers, has_cameras=not in_pieces)
+        request = self.dataset.request(
+            ReadRequest(self.source, plan, epoch, start_batch, content, self.read, in_pieces=in_pieces, context=context)
         )
-        request = self._as_read(request)
         batches = read_in_index_mode(request) if mode == "index" else read_in_stream_mode(request, mode)
-        if "label" in content.fields and self._class_map is not None:
-            batches = self._class_map.remap(batches)
-        return self._guarded(batches, context)
-
-    def _as_read(self, request: ReadRequest) -> ReadRequest:
-        """Returns a request as this kind of parser reads it."""
-        return request
-
-    def _guarded(self, batches: Iterator[Batch], context: ReadContext) -> Iterator[Batch]:
-        """Returns batches for one thread; a loader's worker, which reads ahead, has no other thread."""
+        # A loader's worker, which reads ahead, has no other thread.
         return batches if context.is_read_ahead else OneThreadIterator(batches, repr(self))
 
-    def _content(
-        self,
-        fields: Sequence[str],
-        *,
-        in_buffers: bool,
-        has_cameras: bool = False,
-        is_preprocessed: bool = True,
-        in_batches: bool = True,
-    ) -> Content:
-        """Returns the content to decode for some fields.
+    # Other parsers of the same examples
+
+    def with_order(self: _Self, order: Order) -> _Self:
+        """Return this parser with another order of its examples.
 
         Args:
-            fields: what is asked for.
-            in_buffers: whether `image` goes into batch buffers also without a preprocess.
-            has_cameras: whether images of windows do.
-            is_preprocessed: whether images are cut and resized.
-            in_batches: whether whole batches are made, in which values whose size varies are lists.
-        """
-        decoders = {name: self.field(name) for name in fields if name not in METADATA_FIELDS}
-        for name, decoder in decoders.items():
-            if isinstance(decoder, ImageField | WindowImageField):
-                decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
-            elif isinstance(decoder, ImagesBeside):
-                kinds = {} if self.preprocess is None else self.preprocess.also_kinds
-                decoders[name] = decoder.of_kind(kinds.get(name), self.read.jpeg_decoder)
-        for name in varying_fields(self, list(decoders)) if in_batches else ():
-            if not isinstance(decoders[name], ImageField | WindowImageField):
-                decoders[name] = ListField(decoders[name])
-        cameras = {name: one for name, one in decoders.items() if has_cameras and isinstance(one, WindowImageField)}
-        decoders = {name: one for name, one in decoders.items() if name not in cameras}
-        has_label = "label" in decoders and self._has_integer_target and not self.is_undecoded("label")
-        image = decoders.get("image")
-        preprocess = self.preprocess if is_preprocessed else None
-        if preprocess is not None:
-            check_has_image(fields, preprocess)
-        if isinstance(image, ImageField) and ((in_buffers and not image.is_deep) or preprocess is not None):
-            del decoders["image"]
-            boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
-            return Content(decoders, has_label, image, preprocess, boxes, cameras=cameras)
-        return Content(decoders, has_label, are_whole=not is_preprocessed, cameras=cameras)
+            order: `num_examples` is that of the split. Of a subset, its `subset` is `selected` of this parser.
 
-    # Single examples.
+        Raises:
+            ConfigError: the order is of other examples; it cannot work with the parser's other arguments; or the files
+                are read as streams.
+        """
+        if order.subset != self.selected:
+            others = "all of them" if order.subset is None else f"{len(order.subset):,} of them"
+            raise ConfigError(
+                f"{self.dataset_name} is read for {self.num_examples:,} of {len(self.source):,} examples, and the "
+                f"order {type(order).__name__} has {others}. Give it the same subset, parser.selected."
+            )
+        if order.num_examples != len(self.source):
+            raise ConfigError(
+                f"{self.dataset_name} has {len(self.source):,} examples, and the order {type(order).__name__} numbers "
+                f"{order.num_examples:,}."
+            )
+        parser = self._with(order=order)
+        parser.read_mode(World())
+        return parser
+
+    def with_batch_size(self: _Self, batch_size: int) -> _Self:
+        """Return this parser with another batch size.
+
+        Raises:
+            ConfigError: batch_size is not an integer >= 1, or leaves no batch.
+        """
+        return self._with(epoch=replace(self.epoch, batch_size=batch_size))
+
+    def with_read(self: _Self, read: ReadOptions) -> _Self:
+        """Return this parser, reading the same examples in another way.
+
+        Raises:
+            ConfigError: these examples cannot be read so.
+        """
+        dataset, order = self.dataset.with_read(read), self.order
+        return self._with(
+            dataset=dataset, order=replace(order, blocks=dataset.read.blocks) if isinstance(order, Passes) else order
+        )
+
+    def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
+        """Return this parser with another preprocess.
+
+        Raises:
+            ConfigError: it does not fit the dataset, or needs a batch_size or an image_mode that the parser lacks.
+        """
+        return self._with(dataset=self.dataset.with_preprocess(preprocess))
+
+    def subset(self: _Self, indices: Any) -> _Self:
+        """Return this parser with some of its examples only: a pass has each of them once.
+
+        `index` stays the number in the split, and ids stay. `parser[i]` and `len(parser)` count within the subset. It
+        can be pickled, cut again, mixed, and resumed by parsers of the same subset only.
+
+        Args:
+            indices: numbers of examples in the split, in any order, each once, all of them this parser's; or a mask,
+                bool [n], of this parser's examples in the order of `indices`.
+
+        Raises:
+            ConfigError: indices are neither; the files are read as streams; a mixture with weights, whose members can
+                be subsets instead; or nothing is left to train on.
+        """
+        passes, dataset = self._passes("subset"), self.dataset.subset(indices)
+        parser = self._with(dataset=dataset, order=replace(passes, subset=dataset.selected))
+        parser.read_mode(World())
+        return parser
+
+    def balanced(
+        self: _Self, by: str = "label", temperature: float | None = None, *, epoch_size: int | None = None
+    ) -> _Self:
+        """Return this parser with its classes mixed: every example comes once in each pass of its class.
+
+        Any global batch has within 2 of the share of each class; see docs/mixtures.md. It resumes exactly.
+
+        Args:
+            by: the field that holds the class: `label`, integers.
+            temperature: None for all classes alike. T > 0: classes by their sizes, to the power 1/T; 1 leaves them as
+                they are, a larger T makes small classes more frequent.
+            epoch_size: examples of an epoch; None: as many as the parser has.
+
+        Raises:
+            ConfigError: evaluation; the field is not of integers; the parser is a mixture, or balanced already; or an
+                argument out of range.
+        """
+        passes = self._passes("balanced")
+        if self.read.block_groups > 1:
+            refuse_groups(f"balanced: {self.dataset_name}", self.read.block_groups)
+        if not isinstance(by, str) or by != "label":
+            raise ConfigError(f"balanced: by={quoted(by)} must be 'label', the field of the classes.")
+        targets = self.targets()
+        if not isinstance(targets, np.ndarray) or targets.ndim != 1 or targets.dtype.kind not in "iu":
+            raise ConfigError(
+                f"{self.dataset_name}: balanced() needs one integer as the label of an example. Mix subsets by hand: "
+                f"ParserMixture({{name: parser.subset(...)}}, weights)."
+            )
+        num_none = int(np.count_nonzero(targets == PAD_LABEL))
+        if num_none:
+            raise ConfigError(
+                f"{self.dataset_name}: balanced() mixes classes, and {num_none:,} of {len(targets):,} labels are "
+                f"{PAD_LABEL}: no label, as of an optional feature that is None. Leave them out: "
+                f"parser.subset(parser.targets() != {PAD_LABEL}).balanced()."
+            )
+        return self.with_order(self._mix_classes(passes, targets, temperature, epoch_size))
+
+    def weighted(self: _Self, weights: Any, *, epoch_size: int | None = None) -> _Self:
+        """Return this parser with examples that are drawn by weights, with replacement.
+
+        Shares are right in expectation only; `balanced` and ParserMixture keep them exactly. Draws depend on the seed
+        and the position alone, so that it resumes exactly, in any world.
+
+        Args:
+            weights: a weight >= 0 for each of this parser's examples, [n], in the order of `indices`.
+            epoch_size: examples of an epoch; None: as many as the parser has.
+
+        Raises:
+            ConfigError: evaluation, or no shuffle; weights that are negative, not finite, all 0, or not one for each.
+        """
+        passes = self._passes("weighted")
+        numbers = make_draw_weights(weights, self.num_examples)
+        if not passes.shuffle and self.is_training:
+            raise ConfigError(
+                "shuffle=False beside weights of examples, which are drawn at random. Leave shuffle out, or choose "
+                "examples with subset()."
+            )
+        size = self.epoch_size if epoch_size is None else epoch_size
+        return self.with_order(Drawn(passes.n, numbers, size, passes.seed, passes.subset))
+
+    def _passes(self, name: str) -> Passes:
+        """Return the order that a method makes another one of."""
+        if not isinstance(self.order, Passes):
+            raise ConfigError(
+                f"{name}: {self.dataset_name} has weights already. Choose from the parser without them; a mixture "
+                f"takes subsets as members."
+            )
+        return self.order
+
+    def _mix_classes(self, passes: Passes, targets: Any, temperature: float | None, epoch_size: int | None) -> Mixed:
+        """Return the order in which the classes are mixed, each a subset of the split."""
+        labels, places = np.unique(targets, return_inverse=True)
+        order, counts = np.argsort(places, kind="stable"), np.bincount(places, minlength=len(labels))
+        parts = np.split(self.indices[order], np.cumsum(counts)[:-1])
+        names = [str(label) for label in labels.tolist()]
+        blocks = passes.blocks if passes.shuffle else None
+        members = tuple(Member(name, passes.n, blocks, Subset(part)) for name, part in zip(names, parts, strict=True))
+        sizes = dict(zip(names, counts.tolist(), strict=True))
+        weights = dict.fromkeys(names, 1) if temperature is None else SIZES
+        segments, _ = make_segments(sizes, weights, 1.0 if temperature is None else temperature)
+        size = self.epoch_size if epoch_size is None else epoch_size
+        return Mixed(members, segments, size, passes.seed, passes.shuffle, passes.n, passes.subset)
+
+    def _with(self: _Self, **values: Any) -> _Self:
+        """Return this parser with other values of some attributes, checked together."""
+        parser = copy.copy(self)
+        vars(parser).update(values)
+        parser._check()
+        return parser
+
+    # Single examples
 
     @overload
     def __getitem__(self, key: slice) -> list[Example]: ...
     @overload
     def __getitem__(self, key: int | str) -> Example: ...
     def __getitem__(self, key: Any) -> Any:
-        """Returns the example of an index or an id, or a list of those of a slice.
-
-        It has image and label, as far as the dataset has them. Without both, as where image_key and target_key are
-        None, it has all features, those named `image` and `label` too; a window of an episode has all of its fields.
-        A feature `image` that is no image comes as the feature `stored/image`.
-
-        The image is whole, uint8 [H, W, C], whatever the preprocess: crops belong to a pass. A negative index counts
-        from the end; iterating ends with the split. For more than a few use `examples_by_index`.
-
-        Raises:
-            ConfigError: key is not an index, id or slice, or the files are remote.
-            ExampleNotFoundError: there is no such example.
-            ShardError: a shard is missing, or does not hold the promised number of examples.
-            CorruptRecordError: a record or an image is damaged.
-        """
-        if isinstance(key, slice):
-            places = range(*key.indices(self.num_examples))
-            return self._examples(places if self.selected is None else self.selected.numbers[list(places)].tolist())
-        return self._examples(self.numbers_at([key]))[0]
+        """Return the example of an index or an id, or a list of those of a slice; see `Dataset`."""
+        return self.dataset[key]
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
-        """Returns the numbers of examples by their places among those of the parser; of a whole split they are equal.
-
-        Args:
-            places: integers, -num_examples <= i < num_examples; ids are left as they are.
-
-        Raises:
-            ExampleNotFoundError: there is no such place.
-        """
-        if self.selected is None:
-            return list(places)
-        return [
-            one if isinstance(one, str) else int(self.selected.numbers[find_place(self.selected, repr(self), one)])
-            for one in places
-        ]
-
-    def _examples(self, indices_or_ids: Iterable[int | str]) -> list[Example]:
-        """Returns examples with image and label, as far as they have them; windows and those without both with all."""
-        if self.has_windows:
-            return self.examples_by_index(indices_or_ids, [field_name(key) for key in self._all_fields])
-        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
-        if fields:
-            if "image" not in fields and self.has_field(stored_name("image")):  # It is no image, and is not left out.
-                fields.append(stored_name("image"))
-            return self.examples_by_index(indices_or_ids, fields)
-        own = {stored_name(key): key for key in DEFAULT_FIELDS if key in self._all_fields}
-        fields = [*own, *(field_name(key) for key in self._all_fields if key not in DEFAULT_FIELDS)]
-        examples = self.examples_by_index(indices_or_ids, fields)
-        return [
-            replace(example, features={own.get(name, name): value for name, value in example.features.items()})
-            for example in examples
-        ]
+        """Return the numbers of examples by their places among those of the parser; see `Dataset`."""
+        return self.dataset.numbers_at(places)
 
     def examples_by_index(
         self,
@@ -196,7 +410,7 @@ class ParserBase(Selection):
         epoch: int | None = None,
         context: ReadContext = ReadContext(),
     ) -> list[Example]:
-        """Returns examples in the order asked for, fetched together and decoded in this process.
+        """Return examples in the order asked for, fetched together and decoded in this process.
 
         They are what `batches` yields, example by example: without a preprocess, or with it where an epoch is given.
 
@@ -204,70 +418,199 @@ class ParserBase(Selection):
             indices_or_ids: indices in the split, as the field `index` has them (negative ones count from the end), and
                 TFDS ids, `<shard file>__<record>` (of an image folder: the path below its root), in any mix and order;
                 also several times the same.
-            fields: what to decode: `image`, `label`, and any feature of the dataset.
-            epoch: whose crops the images get: those of the first pass of that epoch; None: images are whole, whatever
+            fields: the fields to decode: `image`, `label`, and any feature of the dataset.
+            epoch: whose crops the images get: those of the first pass of that epoch; None for whole images, whatever
                 the preprocess.
-            context: what the run supplies: the memory of preprocessed images, and metrics.
+            context: the memory of preprocessed images, and metrics.
 
         Raises:
-            ConfigError: a field that does not exist, something that is not an index or id, or remote files; or an
-                epoch whose sample keys do not fit into int64, or an epoch and a preprocess that makes views.
+            ConfigError: a field that does not exist, a key that is neither index nor id, or remote files; or an epoch
+                whose sample keys do not fit into int64, or an epoch and a preprocess that makes views.
             ExampleNotFoundError: there is no such example.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
         """
-        if isinstance(fields, str):
-            raise ConfigError(f"fields={quoted(fields)} must be a sequence of field names, such as ('image', 'label').")
-        self.check_fields(fields)
-        self._check_can_fetch()
-        keys = find_examples(self._source, self.split, indices_or_ids)
-        if self.selected is not None:
-            check_are_in(self.selected, repr(self), keys)
+        keys = self.dataset.find(indices_or_ids, fields)
         if epoch is not None:
             check_single_examples(self.dataset_name, self.preprocess)
-            keys = keys + self._first_pass(epoch, keys) * max(1, len(self._source))
-        content = self._content(fields, in_buffers=False, is_preprocessed=epoch is not None, in_batches=False)
-        return decode_examples(self._source, content, self._class_map, self.read, keys, seed=self.seed, context=context)
+            keys = keys + self._first_pass(epoch, keys) * max(1, len(self.source))
+        content = self.dataset.content(fields, is_preprocessed=epoch is not None, in_batches=False)
+        return self.dataset.decode(keys, content, self.seed, context)
 
-    def _first_pass(self, epoch: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the pass of each example, int64 [n], in which an epoch begins."""
+    def _first_pass(self, epoch: int, index: Int64Array) -> Int64Array:
+        """Return the pass of each example, int64 [n], in which an epoch begins."""
         plan = self.plan(World())
-        return self._order.passes_from(plan.check_epoch(epoch) * plan.num_own_slots, index)
+        return self.order.passes_from(plan.check_epoch(epoch) * plan.num_own_slots, index)
+
+    # Questions that are passed on
+
+    @property
+    def source(self) -> Source:
+        """The encoded examples, by number."""
+        return self.dataset.source
+
+    @property
+    def dataset_name(self) -> str:
+        """`name/config:version`, with what was found on disk."""
+        return self.dataset.source.name
+
+    @property
+    def split(self) -> str:
+        """The split expression."""
+        return self.dataset.split
+
+    @property
+    def files(self) -> Sequence[FileInstruction]:
+        """The split as TFDS's file instructions, none of them empty, in the order that `index` counts."""
+        return self.dataset.source.instructions
+
+    @property
+    def num_shards(self) -> int:
+        """Files of the split that hold examples of it; every image of an image folder is one."""
+        return self.dataset.num_shards
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split, or of the subset."""
+        return self.dataset.num_examples
+
+    def __len__(self) -> int:
+        """Examples of the split, or of the subset: with `parser[i]`, a random-access source."""
+        return self.dataset.num_examples
+
+    @property
+    def mean_example_bytes(self) -> int:
+        """Mean size of an encoded example over all splits of the dataset."""
+        return self.dataset.source.mean_example_bytes
+
+    @property
+    def indices(self) -> Int64Array:
+        """The numbers of the examples in the split, int64 [n], in the order of the dataset, or of the subset."""
+        return self.dataset.indices
+
+    @property
+    def selected(self) -> Subset | None:
+        """The examples of a subset; None: all of the split."""
+        return self.dataset.selected
+
+    @property
+    def read(self) -> ReadOptions:
+        """How the files are read."""
+        return self.dataset.decoding.read
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """How images are cut and resized while they are decoded; None where they come as stored."""
+        return self.dataset.decoding.preprocess
+
+    @property
+    def image_mode(self) -> str | None:
+        """The mode of images: RGB, L, RGBA; None for the channels as stored."""
+        return self.dataset.decoding.image_mode
+
+    @property
+    def image_key(self) -> str | None:
+        """The stored field behind `image`; None where there is none."""
+        return self.dataset.image_key
+
+    @property
+    def target_key(self) -> str | tuple[str, ...] | None:
+        """The stored field behind `label`, or a tuple of several; None where there is none."""
+        return self.dataset.target_key
+
+    @property
+    def class_map(self) -> ClassMap | None:
+        """How the target gets new labels; None where it keeps its labels."""
+        return self.dataset.class_map
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, by label; None when the target has no classes, or not one name for each."""
+        return self.dataset.class_names
+
+    @property
+    def class_to_idx(self) -> dict[Any, int]:
+        """Class name -> label, or the class map; empty when the target has no classes, or they are unknown."""
+        return self.dataset.class_to_idx
+
+    @property
+    def element_spec(self) -> ElementSpec:
+        """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
+        return self.dataset.element_spec
+
+    @property
+    def declares_sizes(self) -> bool:
+        """Whether shapes are known before an example is read."""
+        return self.dataset.declares_sizes
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether examples are windows of episodes: of a mixture, whether those of all members are."""
+        return self.dataset.has_windows
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """Field -> how its images are cut and resized while they are decoded, of windows."""
+        return self.dataset.cameras
+
+    @property
+    def has_optional_label(self) -> bool:
+        """Whether examples may have no label: then it is -100, or NaN among floats."""
+        return self.dataset.has_optional_label
+
+    @property
+    def has_image_numbers(self) -> bool:
+        """Whether `image` is numbers that no picture has: 13 channels, 16 bits, floats."""
+        return self.dataset.has_image_numbers
+
+    def has_field(self, name: str) -> bool:
+        """Whether a field exists: `image` and `label` by image_key and target_key."""
+        return self.dataset.has_field(name)
+
+    def check_fields(self, fields: Sequence[str]) -> None:
+        """Raise ConfigError where a field does not exist, or `image` or `label` names no suitable feature."""
+        self.dataset.check_fields(fields)
+
+    def field(self, name: str) -> FieldDecoder:
+        """Return how a field is decoded; see `Dataset`."""
+        return self.dataset.field(name)
+
+    def encoded_field(self, name: str) -> EncodedField:
+        """Return how a field is handed over as it is stored; see `Dataset`."""
+        return self.dataset.encoded_field(name)
 
     def encoded_names(self) -> list[str]:
-        """Returns the fields of an example as it is stored: image and label first, then the dataset's other ones."""
-        names = [name for name in DEFAULT_FIELDS if self.has_field(name)]
-        behind = {self.encoded_field(name).decoder.keys for name in names}
-        return names + [name for name in self._all_fields if name not in names and self._keys_of(name) not in behind]
+        """Return the fields of an example as it is stored: image and label first, then the dataset's other ones."""
+        return self.dataset.encoded_names()
 
     def encoded_examples(self, index: NDArray[np.int64], fields: Sequence[str]) -> list[Example]:
-        """Returns examples as they are stored, in the order asked for: see `EncodedField`.
+        """Return examples as they are stored, by their numbers in the split, int64 [n]; see `Dataset`."""
+        return self.dataset.encoded_examples(index, fields)
 
-        Args:
-            index: int64 [n].
-            fields: which of `encoded_names`. `label` has its new value where there is a class map.
+    def is_undecoded(self, name: str) -> bool:
+        """Whether a field comes as the bytes that are stored, as `decode` asks for."""
+        return self.dataset.is_undecoded(name)
 
-        Raises:
-            ConfigError: a field that does not exist, or remote files.
-            ShardError: a shard is missing, or does not hold the promised number of examples.
-            CorruptRecordError: an example is damaged.
-        """
-        self._check_can_fetch()
-        content = Content(
-            {name: self.encoded_field(name).decoder for name in fields},
-            has_label="label" in fields and self._has_integer_target,
-        )
-        return decode_examples(self._source, content, self._class_map, self.read, index)
+    def images_beside(self, fields: Sequence[str]) -> frozenset[str]:
+        """Return which of some fields are single images [H, W, C] that are not *the* image, such as masks."""
+        return self.dataset.images_beside(fields)
 
-    def _keys_of(self, name: str) -> tuple[str, ...] | None:
-        try:
-            return self.encoded_field(name).decoder.keys
-        except ConfigError:  # Only tensorflow could decode it: asking for it raises this error.
-            return None
+    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
+        """Return the fields with boxes of the whole image that stay so, though a preprocess moves the image."""
+        return self.dataset.unmoved_boxes(fields, preprocess)
 
-    def _check_can_fetch(self) -> None:
-        if self._source.obstacle is not None:
-            raise ConfigError(
-                f"{self.dataset_name}: single examples cannot be fetched: {self._source.obstacle}. Copy the dataset to "
-                f"this machine, or read it in order with batches()."
-            )
+    def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
+        """Return the ids of examples given by index, int64 [n]; computed when looked at; see `Dataset`."""
+        return self.dataset.source.ids(index)
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Return a name for every example of the split, in the order of `index`; see `Dataset`."""
+        return self.dataset.filenames(basename, absolute)
+
+    def targets(self) -> Any:
+        """Return the targets of this parser's examples, in the order of `indices`; see `Dataset`."""
+        return self.dataset.targets()
+
+    def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
+        """Return fields of windows of episodes as arrays over all of them, in the order of `indices`; see `Dataset`."""
+        return self.dataset.columns(fields, stored=stored)

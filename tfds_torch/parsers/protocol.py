@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
 from tfds_torch.storage.source import FieldSpec
+
+if TYPE_CHECKING:
+    from tfds_torch.parsers.dataset import Dataset
 
 DEFAULT_FIELDS = ("image", "label")
 METADATA_SPECS = {
@@ -175,7 +178,7 @@ def has_windows(parser: Parser) -> bool:
     return bool(getattr(parser, "has_windows", False))
 
 
-def varying_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
+def varying_fields(parser: "Parser | Dataset", fields: Sequence[str]) -> frozenset[str]:
     """Returns the fields of which a value has a side that varies, as it is declared: lists in every batch.
 
     Images are not among them: those of one size make one array, as `image` does. Nor are fields of datasets that

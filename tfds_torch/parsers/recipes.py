@@ -18,9 +18,9 @@ from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.cache.decoded_cache import DecodedCache
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.one_split import is_one_split, is_tars, open_one_split
-from tfds_torch.parsers.options import ParserOptions
+from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.own import ParserMapStyle
-from tfds_torch.parsers.parser import ParserBase
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.plan.windows import Windows
@@ -243,8 +243,8 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.mixture is not None:
             here: dict[str, Any] = {"download": download, "cache": cache, "remote": remote}
             return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, **here))
-        names = ["image_key", "target_key", *(one.name for one in fields(ParserOptions))]
-        given = {name: getattr(self, name) for name in names}
+        options = (*fields(EpochOptions), *fields(DecodeOptions))
+        given = {name: getattr(self, name) for name in ("image_key", "target_key", *(one.name for one in options))}
         if self.missing is not None and (self.source is not None or not is_tars(self.name)):
             raise ConfigError(
                 f"missing={quoted(self.missing)} is of samples in tars that lack a member, and "
@@ -275,7 +275,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self, is_training=False, shuffle=None, repeats=0, remainder=None, epoch_size=None
         )
 
-    def mix(self, open_member: "Callable[[MemberConfig, Config], ParserBase]") -> ParserMixture:
+    def mix(self, open_member: "Callable[[MemberConfig, Config], DatasetParser]") -> ParserMixture:
         """Returns the mixture, as this recipe mixes its members; in evaluation without their weights.
 
         Args:
@@ -285,7 +285,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Raises:
             ConfigError, DatasetNotFoundError: as `open_member`, with the member's name; and as ParserMixture.
         """
-        members: dict[str, ParserBase] = {}
+        members: dict[str, DatasetParser] = {}
         for one in self.mixture or ():
             own = {name: getattr(one, name) for name in (*Dataset.__struct_fields__, "read")}
             own["windows"] = one.windows or self.windows

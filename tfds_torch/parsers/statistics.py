@@ -7,17 +7,19 @@ and the file of the same name of openvla/openvla, which calls the quantiles q01 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.columns import Selection
 from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
 from tfds_torch.runtime.arguments import check_choice, did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
+
+if TYPE_CHECKING:
+    from tfds_torch.parsers.dataset import Dataset
 
 Layout = Literal["openvla", "octo"]
 Float64Array = NDArray[np.float64]
@@ -219,7 +221,7 @@ class MemberStatistics(Mapping[str, Statistics]):
         return json.dumps(self.as_dict(layout, action=action, proprio=proprio, mask=mask), indent=2)
 
 
-def read_statistics(parser: Selection, names: Sequence[str], *, stored: bool = False) -> Statistics:
+def read_statistics(parser: "Dataset", names: Sequence[str], *, stored: bool = False) -> Statistics:
     """Returns statistics of fields over the own steps of a parser's windows, from the cache folder where they are kept.
 
     Those of what a function of the user's gives are computed each time.
@@ -227,10 +229,10 @@ def read_statistics(parser: Selection, names: Sequence[str], *, stored: bool = F
     Args:
         parser: has windows.
         names: the fields.
-        stored: whether they are of what is stored, as in `Selection.columns`.
+        stored: whether they are of what is stored, as in `Dataset.columns`.
 
     Raises:
-        ConfigError: as of `Selection.columns`; a field is not numbers, a value is not finite, or there are no windows.
+        ConfigError: as of `Dataset.columns`; a field is not numbers, a value is not finite, or there are no windows.
         ShardError, CorruptRecordError: as reading raises them.
     """
     if isinstance(names, str):
@@ -283,7 +285,7 @@ def _decode(content: bytes | None) -> FieldStatistics | None:
         return None
 
 
-def _check_numbers(parser: Selection, name: str, values: NDArray[Any], none: float | None) -> None:
+def _check_numbers(parser: "Dataset", name: str, values: NDArray[Any], none: float | None) -> None:
     if not is_numeric(values.dtype) or values.dtype.kind == "c":
         raise ConfigError(
             f"{parser.dataset_name}: statistics are of numbers, and the field {quoted(name)} is texts or bytes."

@@ -5,11 +5,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from tfds_torch.engines.fields import (
+    BytesField,
     ClassLabelField,
     DecodedField,
     EncodedField,
@@ -21,11 +22,11 @@ from tfds_torch.engines.fields import (
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.options import ParserOptions, check_class_names, check_preprocess
-from tfds_torch.parsers.parser import ParserBase
-from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec, stored_key
+from tfds_torch.parsers.dataset import Dataset
+from tfds_torch.parsers.options import DecodeOptions, EpochOptions, check_names
+from tfds_torch.parsers.parser import DatasetParser
+from tfds_torch.parsers.protocol import stored_key
 from tfds_torch.parsers.remote_store import open_files
-from tfds_torch.parsers.undecoded import BytesField
 from tfds_torch.parsers.webdataset_fields import (
     DEFAULT_EXTENSIONS,
     MISSING,
@@ -48,12 +49,11 @@ from tfds_torch.parsers.webdataset_fields import (
 )
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.subset import Subset, make_subset
-from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_choice, did_you_mean
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
-from tfds_torch.storage.source import is_local, source_type
+from tfds_torch.storage.source import FieldSpec, is_local, source_type
 from tfds_torch.storage.webdataset.name_hints import folder_hint, name_hint
 from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.source import WebDatasetSource
@@ -70,9 +70,229 @@ _NO_IMAGE = (
 _DECODERS = {"json": decode_json, "array": decode_array, "text": decode_text}
 
 
+class TarDataset(Dataset):
+    """The samples of WebDataset's tars; arguments and errors are those of ParserWebDataset.
+
+    Attributes:
+        num_incomplete: samples that lack a member of a field: left out with missing="skip", and with "none" of None in
+            part.
+    """
+
+    source: WebDatasetSource
+    is_by_number = True
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        decoding: DecodeOptions,
+        fields: Mapping[str, str] | Sequence[str] = DEFAULT_EXTENSIONS,
+        class_names: Sequence[str] | None = None,
+        decoders: Mapping[str, Decoder] | None = None,
+        remote: RemoteOptions | None = None,
+        missing: Missing = "error",
+    ) -> None:
+        self._names = check_names("class_names", class_names, "one for each label")
+        self._has_usual_fields = fields is DEFAULT_EXTENSIONS
+        fields = name_fields(fields)
+        paths, files = open_files(shard_paths(urls), remote, decoding.read)
+        tars: WebDatasetSource = source_type("webdataset")(paths, fields, files, is_complete=missing == "error")
+        self._when_missing = missing
+        self._decoders = check_decoders(decoders, tars.index.extensions)
+        self._kinds = {name: kind_of(name, found, self._decoders) for name, found in tars.alternatives.items()}
+        self.num_incomplete = 0
+        selected = None if missing == "error" else self._choose_samples(tars)
+        image_key, target_key = (name if name in fields else None for name in ("image", "label"))
+        super().__init__(tars, SPLIT, decoding, image_key, target_key, selected)
+        for name in self._all_fields:
+            self._check_has_images(name)
+
+    @property
+    def specs(self) -> Mapping[str, FieldSpec]:
+        """Field -> shape and dtype of one value."""
+        return {name: spec_of(name, self._kinds[name]) for name in sorted(self._all_fields)}
+
+    @property
+    def extensions(self) -> dict[str, tuple[str, ...]]:
+        """Field -> its extensions, of the fields that the samples have."""
+        return {name: self.source.alternatives[name] for name in self._all_fields}
+
+    @property
+    def has_optional_label(self) -> bool:
+        """Whether samples may have no label, which is -100 then."""
+        return self._kinds.get("label") == "label" and self._is_optional("label")
+
+    @property
+    def _folder(self) -> str:
+        return os.path.dirname(self.source.paths[0])
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        return None if self._names is None else list(self._names)
+
+    def _kind_of(self, name: str) -> Kind:
+        """Return the description of a field; an extension without a field has its own name as one."""
+        found = self.source.alternatives_of(name)
+        if found and name not in self._kinds and self._when_missing != "none":
+            remedy = {} if self._when_missing == "error" else {"remedy": _NAME_IT}
+            self.source.check_field(name, None if self.selected is None else self.selected.numbers, **remedy)
+        if not found or not self.source.has(name):
+            raise ConfigError(self._no_member(name))
+        return self._kinds.get(name) or kind_of(name, found, self._decoders)
+
+    def _choose_samples(self, tars: WebDatasetSource) -> Subset | None:
+        """Return the samples that have all fields, where others are left out; None: all are read. Logs both numbers.
+
+        Raises:
+            ShardError: no sample has them all.
+        """
+        names = [name for name in self._kinds if tars.has(name)]
+        lacking = {name: number for name in names if (number := tars.num_without(name))}
+        if not lacking:
+            return None
+        complete = tars.complete(names)
+        self.num_incomplete = len(tars) - int(np.count_nonzero(complete))
+        shown = ", ".join(f"{quoted(name)} ({number:,} of {len(tars):,})" for name, number in lacking.items())
+        hint = folder_hint(tars.index, [one for name in names for one in tars.alternatives[name]])
+        if self._when_missing == "skip" and not complete.any():
+            raise ShardError(
+                f"{tars.name}: no sample has all fields, and missing='skip' leaves out those that lack one: "
+                f"{shown} samples lack. Leave fields out of fields=, or read None for them with missing='none'."
+                f"{hint}"
+            )
+        what = "left out (missing='skip')" if self._when_missing == "skip" else "read with None (missing='none')"
+        _logger.warning(
+            "%s: samples that lack a member are %s: %d of %d. They lack %s.%s",
+            tars.name,
+            what,
+            self.num_incomplete,
+            len(tars),
+            shown,
+            hint,
+        )
+        return make_subset(complete, len(tars)) if self._when_missing == "skip" else None
+
+    def _is_optional(self, name: str) -> bool:
+        """Whether some samples lack a field, whose value is None then."""
+        return self._when_missing == "none" and 0 < self.source.num_without(self._key(name)) < len(self.source)
+
+    def _check_has_images(self, name: str) -> None:
+        """Raise ShardError where a sample lacks an image, and is not left out: nothing could stand for its pixels."""
+        if self._is_optional(name) and self._kind_of(self._key(name)) == "image" and not self.is_undecoded(name):
+            among = None if self.selected is None else self.selected.numbers
+            self.source.check_field(self._key(name), among, _NO_IMAGE.format(name=quoted(name)))
+
+    def field(self, name: str) -> FieldDecoder:
+        """Return how a field is decoded, or handed over as bytes; see `Dataset`."""
+        decoder = super().field(name)
+        self._check_has_images(name)
+        return decoder
+
+    def _bytes_field(self, name: str) -> BytesField | None:
+        found = super()._bytes_field(name)
+        return found if found is None or not self._is_optional(name) else replace(found, is_optional=True)
+
+    def _field(self, name: str) -> FieldDecoder:
+        name = self._key(name)
+        kind = self._kind_of(name)
+        if name == "image" and kind != "image":
+            extensions = ";".join(self.source.alternatives_of(name))
+            raise ConfigError(
+                f"{self.dataset_name}: the field 'image' is {quoted(extensions)}, which is not an image. Use another "
+                f"name for it in fields=."
+            )
+        if kind == "image":
+            return ImageField(name, self.image_mode) if name == "image" else ImageBesideField(name)
+        if kind == "label":
+            is_named = self._names is not None and name == "label"
+            labels = ClassLabelField(LabelField(name), len(self._names or ())) if is_named else LabelField(name)
+            return OptionalLabelField(labels) if self._is_optional(name) else labels
+        own = decoder_of(self.source.alternatives_of(name)[0], self._decoders) if kind == "own" else None
+        if own is not None:
+            return DecodedField(name, OwnDecoder(own))
+        return DecodedField(name, _DECODERS[kind]) if kind in _DECODERS else StoredField(name)
+
+    def _key(self, name: str) -> str:
+        return name if name in self._kinds else stored_key(name) or name
+
+    def _bytes_key(self, name: str) -> str:
+        name = self._key(name)
+        self._kind_of(name)
+        return name  # All members of tars are files.
+
+    def _encoded_field(self, name: str) -> EncodedField:
+        """Return how a field is handed over as it is stored: images and texts as bytes."""
+        name = self._key(name)
+        decoder, kind, is_optional = self._field(name), self._kind_of(name), self._is_optional(name)
+        self._check_has_images(name)
+        if kind == "image":
+            return EncodedField(StoredField(name), "image", spec_of(name, kind), is_optional)
+        if kind == "text":
+            return EncodedField(StoredField(name), "text", SPECS[kind], is_optional)
+        spec = None if kind in _DECODERS or kind == "own" else SPECS[kind]
+        return EncodedField(decoder, "value", spec, is_optional)
+
+    def _find_undecoded(self) -> frozenset[str]:
+        return super()._find_undecoded() if self.num_examples else frozenset()
+
+    @property
+    def _stored_target(self) -> object:
+        # Decoders of the user's own may make other integers next time.
+        return ("label", *self.source.alternatives_of("label")) if self._has_integer_target else None
+
+    @property
+    def _has_integer_target(self) -> bool:
+        return self._kinds.get("label") == "label" and self.source.has("label")
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return [name for name in self._kinds if self.source.has(name)]
+
+    def _nothing_usual(self) -> str:
+        """Return the message for samples that have none of the usual fields."""
+        there = self.source.index.extensions
+        usual = [one for names in self.source.alternatives.values() for one in names]
+        wanted = " or ".join(f".{one}" for one in usual)
+        return (
+            f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say "
+            f"otherwise. The extensions in the tars are {show_extensions(there)}: name those that you want, as in "
+            f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy "
+            f"are bytes.{name_hint(self.source.index, usual)}"
+        )
+
+    def _no_member(self, name: str) -> str:
+        there = show_extensions(self.source.index.extensions)
+        if name not in self._kinds:
+            return (
+                f"{self.dataset_name}: there is no field {quoted(name)}: fields= names {', '.join(self._kinds)}. The "
+                f"extensions in the tars, which can be asked for as well, are {there}.{did_you_mean(name, self._kinds)}"
+            )
+        wanted = self.source.alternatives[name]
+        return (
+            f"{self.dataset_name} has no field {quoted(name)}: no sample has a member .{' or .'.join(wanted)}. The "
+            f"extensions in the tars are {there}: name one in fields={{{quoted(name)}: ...}}."
+            f"{name_hint(self.source.index, wanted)}"
+        )
+
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        is_image = isinstance(self._field(name), ImageField | ImageBesideField)
+        return self._kind_of(self._key(name)), is_image
+
+    def _check_keys(self) -> None:
+        """Fields that were named by hand must exist, and one of the usual ones."""
+        if self.num_examples and self._has_usual_fields and not self._all_fields:
+            raise ConfigError(self._nothing_usual())
+        if self.num_examples and not self._has_usual_fields:
+            for name in self._kinds:
+                self._field(name)
+
+    def _check_preprocess(self) -> None:
+        if self.num_examples:
+            super()._check_preprocess()
+
+
 @explain_keywords
-class ParserWebDataset(ParserBase):
-    """Reads WebDataset's tars by number: webdataset is not needed, and everything that a TFDS dataset has is there.
+class ParserWebDataset(DatasetParser):
+    """Read WebDataset's tars by number: webdataset is not needed, and everything that a TFDS dataset has is there.
 
     Building one maps the index of the tars. Where there is none, their headers are read once, for all processes of the
     machine; it is kept in the user's cache folder for as long as sizes and times of the tars stay the same. Parsers can
@@ -120,6 +340,8 @@ class ParserWebDataset(ParserBase):
         CorruptRecordError: a tar was cut, or is none.
     """
 
+    dataset: TarDataset
+
     def __init__(
         self,
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -143,251 +365,43 @@ class ParserWebDataset(ParserBase):
         missing: Missing = "error",
     ) -> None:
         check_choice("missing", missing, MISSING)
-        options = ParserOptions(
+        epoch = EpochOptions(
             shuffle=shuffle,
             is_training=is_training,
             batch_size=batch_size,
             repeats=repeats,
             seed=seed,
             remainder=remainder,
-            preprocess=preprocess,
-            image_mode=image_mode,
-            class_map=class_map,
-            read=read,
             epoch_size=epoch_size,
-            decode=decode,
         )
-        self._names = check_class_names(class_names)
-        self._has_usual_fields = fields is DEFAULT_EXTENSIONS
-        fields = name_fields(fields)
-        paths, files = open_files(shard_paths(urls), remote, read)
-        tars: WebDatasetSource = source_type("webdataset")(paths, fields, files, is_complete=missing == "error")
-        self._when_missing = missing
-        self._decoders = check_decoders(decoders, tars.index.extensions)
-        self._kinds = {name: kind_of(name, found, self._decoders) for name, found in tars.alternatives.items()}
-        self._num_incomplete = 0
-        subset = None if missing == "error" else self._choose_samples(tars)
-        image_key, target_key = (name if name in fields else None for name in ("image", "label"))
-        super().__init__(tars, SPLIT, options, image_key, target_key, subset=subset)
-        for name in self._all_fields:
-            self._check_has_images(name)
-        self.read_mode(World())
-
-    @property
-    def _tars(self) -> WebDatasetSource:
-        return cast(WebDatasetSource, self._source)
+        decoding = DecodeOptions(
+            preprocess=preprocess, image_mode=image_mode, class_map=class_map, read=read, decode=decode
+        )
+        super().__init__(TarDataset(urls, decoding, fields, class_names, decoders, remote, missing), epoch)
 
     @property
     def paths(self) -> list[Path | str]:
         """The tars; of URLs the URLs, texts."""
-        return [Path(path) if is_local(path) else path for path in self._tars.paths]
+        return [Path(path) if is_local(path) else path for path in self.dataset.source.paths]
 
     @property
     def extensions(self) -> dict[str, tuple[str, ...]]:
         """Field -> its extensions, of the fields that the samples have."""
-        return {name: self._tars.alternatives[name] for name in self._all_fields}
+        return self.dataset.extensions
 
     @property
     def other_extensions(self) -> tuple[str, ...]:
         """Extensions in the tars that are of no field."""
-        taken = {one for names in self._tars.alternatives.values() for one in names}
-        return tuple(one for one in self._tars.index.extensions if one not in taken)
+        source = self.dataset.source
+        taken = {one for names in source.alternatives.values() for one in names}
+        return tuple(one for one in source.index.extensions if one not in taken)
 
     @property
     def num_skipped(self) -> int:
-        """Files in the tars that belong to no sample, such as those that tar tools leave."""
-        return self._tars.num_skipped
+        """Files in the tars that belong to no sample: tar tools leave some."""
+        return self.dataset.source.num_skipped
 
     @property
     def num_incomplete(self) -> int:
         """Samples that lack a member of a field: left out with missing="skip", and with "none" of None in part."""
-        return self._num_incomplete
-
-    @property
-    def has_optional_label(self) -> bool:
-        """Whether samples may have no label, which is -100 then; see `SplitDescription`."""
-        return self._kinds.get("label") == "label" and self._is_optional("label")
-
-    @property
-    def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value."""
-        fields = {name: spec_of(name, self._kinds[name]) for name in sorted(self._all_fields)}
-        return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
-
-    def with_read(self, read: ReadOptions) -> "ParserWebDataset":
-        """Returns this parser, reading the same examples in another way."""
-        parser = super().with_read(read)
-        parser.read_mode(World())
-        return parser
-
-    @property
-    def _folder(self) -> str:
-        return os.path.dirname(self._tars.paths[0])
-
-    @property
-    def _stored_class_names(self) -> list[str] | None:
-        return None if self._names is None else list(self._names)
-
-    def _kind_of(self, name: str) -> Kind:
-        """Returns the description of a field; an extension without a field has its own name as one."""
-        found = self._tars.alternatives_of(name)
-        if found and name not in self._kinds and self._when_missing != "none":
-            remedy = {} if self._when_missing == "error" else {"remedy": _NAME_IT}
-            self._tars.check_field(name, None if self.selected is None else self.selected.numbers, **remedy)
-        if not found or not self._tars.has(name):
-            raise ConfigError(self._missing(name))
-        return self._kinds.get(name) or kind_of(name, found, self._decoders)
-
-    def _choose_samples(self, tars: WebDatasetSource) -> Subset | None:
-        """Returns the samples that have all fields, where others are left out; None: all are read. Logs both numbers.
-
-        Raises:
-            ShardError: no sample has them all.
-        """
-        names = [name for name in self._kinds if tars.has(name)]
-        lacking = {name: number for name in names if (number := tars.num_without(name))}
-        if not lacking:
-            return None
-        complete = tars.complete(names)
-        self._num_incomplete = len(tars) - int(np.count_nonzero(complete))
-        shown = ", ".join(f"{quoted(name)} ({number:,} of {len(tars):,})" for name, number in lacking.items())
-        hint = folder_hint(tars.index, [one for name in names for one in tars.alternatives[name]])
-        if self._when_missing == "skip" and not complete.any():
-            raise ShardError(
-                f"{tars.name}: no sample has all fields, and missing='skip' leaves out those that lack one: "
-                f"{shown} samples lack. Leave fields out of fields=, or read None for them with missing='none'."
-                f"{hint}"
-            )
-        what = "left out (missing='skip')" if self._when_missing == "skip" else "read with None (missing='none')"
-        _logger.warning(
-            "%s: samples that lack a member are %s: %d of %d. They lack %s.%s",
-            tars.name,
-            what,
-            self._num_incomplete,
-            len(tars),
-            shown,
-            hint,
-        )
-        return make_subset(complete, len(tars)) if self._when_missing == "skip" else None
-
-    def _is_optional(self, name: str) -> bool:
-        """Whether some samples lack a field, whose value is None then."""
-        return self._when_missing == "none" and 0 < self._tars.num_without(self._key(name)) < len(self._tars)
-
-    def _check_has_images(self, name: str) -> None:
-        """Raises ShardError where a sample lacks an image, and is not left out: nothing could stand for its pixels."""
-        if self._is_optional(name) and self._kind_of(self._key(name)) == "image" and not self.is_undecoded(name):
-            among = None if self.selected is None else self.selected.numbers
-            self._tars.check_field(self._key(name), among, _NO_IMAGE.format(name=quoted(name)))
-
-    def field(self, name: str) -> FieldDecoder:
-        """Returns how a field is decoded, or handed over as bytes; see `ParserFields`."""
-        decoder = super().field(name)
-        self._check_has_images(name)
-        return decoder
-
-    def _undecoded_field(self, name: str) -> BytesField | None:
-        found = super()._undecoded_field(name)
-        return found if found is None or not self._is_optional(name) else replace(found, is_optional=True)
-
-    def _field(self, name: str) -> FieldDecoder:
-        name = self._key(name)
-        kind = self._kind_of(name)
-        if name == "image" and kind != "image":
-            extensions = ";".join(self._tars.alternatives_of(name))
-            raise ConfigError(
-                f"{self.dataset_name}: the field 'image' is {quoted(extensions)}, which is not an image. Use another "
-                f"name for it in fields=."
-            )
-        if kind == "image":
-            return ImageField(name, self.image_mode) if name == "image" else ImageBesideField(name)
-        if kind == "label":
-            is_named = self._names is not None and name == "label"
-            labels = ClassLabelField(LabelField(name), len(self._names or ())) if is_named else LabelField(name)
-            return OptionalLabelField(labels) if self._is_optional(name) else labels
-        own = decoder_of(self._tars.alternatives_of(name)[0], self._decoders) if kind == "own" else None
-        if own is not None:
-            return DecodedField(name, OwnDecoder(own))
-        return DecodedField(name, _DECODERS[kind]) if kind in _DECODERS else StoredField(name)
-
-    def _key(self, name: str) -> str:
-        return name if name in self._kinds else stored_key(name) or name
-
-    def _bytes_key(self, name: str) -> str:
-        name = self._key(name)
-        self._kind_of(name)
-        return name  # All members of tars are files.
-
-    def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored: images and texts as bytes; see ParserBase."""
-        name = self._key(name)
-        decoder, kind, is_optional = self._field(name), self._kind_of(name), self._is_optional(name)
-        self._check_has_images(name)
-        if kind == "image":
-            return EncodedField(StoredField(name), "image", spec_of(name, kind), is_optional)
-        if kind == "text":
-            return EncodedField(StoredField(name), "text", SPECS[kind], is_optional)
-        spec = None if kind in _DECODERS or kind == "own" else SPECS[kind]
-        return EncodedField(decoder, "value", spec, is_optional)
-
-    def _find_undecoded(self) -> frozenset[str]:
-        return super()._find_undecoded() if self.num_examples else frozenset()
-
-    @property
-    def _stored_target(self) -> object:
-        return ("label", *self._tars.alternatives_of("label"))
-
-    @property
-    def _has_stored_targets(self) -> bool:
-        return self._has_integer_target  # Decoders of one's own may make other integers next time.
-
-    @property
-    def _has_integer_target(self) -> bool:
-        return self._kinds.get("label") == "label" and self._tars.has("label")
-
-    @property
-    def _all_fields(self) -> Sequence[str]:
-        return [name for name in self._kinds if self._tars.has(name)]
-
-    def _nothing_usual(self) -> str:
-        """Returns the message for samples that have none of the usual fields."""
-        there = self._tars.index.extensions
-        wanted = " or ".join(f".{one}" for names in self._tars.alternatives.values() for one in names)
-        return (
-            f"{self.dataset_name}: no sample has a member {wanted}, which are read where fields= does not say "
-            f"otherwise. The extensions in the tars are {show_extensions(there)}: name those that you want, as in "
-            f"fields={list(there[:1])!r} or fields={{'image': {there[0]!r}}}. All but images, cls, txt, json and npy "
-            f"are bytes.{name_hint(self._tars.index, [one for own in self._tars.alternatives.values() for one in own])}"
-        )
-
-    def _missing(self, name: str) -> str:
-        there = show_extensions(self._tars.index.extensions)
-        if name not in self._kinds:
-            return (
-                f"{self.dataset_name}: there is no field {quoted(name)}: fields= names {', '.join(self._kinds)}. The "
-                f"extensions in the tars, which can be asked for as well, are {there}.{did_you_mean(name, self._kinds)}"
-            )
-        wanted = self._tars.alternatives[name]
-        return (
-            f"{self.dataset_name} has no field {quoted(name)}: no sample has a member .{' or .'.join(wanted)}. The "
-            f"extensions in the tars are {there}: name one in fields={{{quoted(name)}: ...}}."
-            f"{name_hint(self._tars.index, wanted)}"
-        )
-
-    def _find_stored(self, name: str) -> tuple[object, bool]:
-        is_image = isinstance(self._field(name), ImageField | ImageBesideField)
-        return self._kind_of(self._key(name)), is_image
-
-    def _check_keys(self) -> None:
-        """Fields that were named by hand must exist, and one of the usual ones."""
-        if self.num_examples and self._has_usual_fields and not self._all_fields:
-            raise ConfigError(self._nothing_usual())
-        if self.num_examples and not self._has_usual_fields:
-            for name in self._kinds:
-                self._field(name)
-
-    def _check_preprocess(self) -> None:
-        if self.num_examples:
-            super()._check_preprocess()
-        else:
-            check_preprocess(self.preprocess, self.batch_size, self.image_mode)
+        return self.dataset.num_incomplete

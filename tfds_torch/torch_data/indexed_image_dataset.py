@@ -37,10 +37,10 @@ class IndexedParser(Parser, Protocol):
 
     @property
     def examples_by_index(self) -> Callable[..., list[Example]]:
-        """As that of `ParserBase`."""
+        """As that of `DatasetParser`."""
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
-        """As that of `ParserBase`."""
+        """As that of `DatasetParser`."""
 
 
 @explain_keywords

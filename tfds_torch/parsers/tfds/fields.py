@@ -197,6 +197,12 @@ class DatasetFields:
         return EncodedField(decoder, "value", spec)
 
     @property
+    def has_scalar_target(self) -> bool:
+        """Whether the field `label` is one value."""
+        found = find_feature(self.features, self.target_key) if isinstance(self.target_key, str) else None
+        return found is not None and not self._is_repeated(found) and found.feature.shape == ()
+
+    @property
     def has_integer_target(self) -> bool:
         """Whether the field `label` is one integer."""
         if self.target_key is None or isinstance(self.target_key, tuple):

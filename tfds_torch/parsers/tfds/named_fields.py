@@ -5,11 +5,27 @@ from typing import Any, Protocol
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.tfds.feature_tree import FoundFeature
+from tfds_torch.parsers.tfds.feature_tree import Feature, FoundFeature
 
 
 class NamedFields(Protocol):
     """The fields that can be asked for: of whole records `DatasetFields`, of windows `WindowFields`."""
+
+    @property
+    def features(self) -> Feature:
+        """Those of the dataset."""
+
+    @property
+    def image_key(self) -> str | None:
+        """The stored field behind `image`."""
+
+    @property
+    def target_key(self) -> str | tuple[str, ...] | None:
+        """The stored field behind `label`, or several."""
+
+    @property
+    def has_scalar_target(self) -> bool:
+        """Whether the field `label` is one value."""
 
     @property
     def all_fields(self) -> Sequence[str]:

@@ -1,6 +1,5 @@
 """ParserTfds: a TFDS dataset on disk as batches of numpy arrays."""
 
-import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +18,9 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.cache.opening import open_cached
-from tfds_torch.parsers.options import ParserOptions
-from tfds_torch.parsers.parser import ParserBase
-from tfds_torch.parsers.protocol import METADATA_SPECS, ElementSpec, field_name
+from tfds_torch.parsers.dataset import Dataset
+from tfds_torch.parsers.options import DecodeOptions, EpochOptions
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
@@ -50,9 +49,216 @@ if TYPE_CHECKING:
 _NAMES_AT_A_TIME = 64
 
 
+class TfdsDataset(Dataset):
+    """The records of a split of a TFDS dataset, or windows of them.
+
+    Args:
+        source: the records, or the windows.
+        split: the split expression.
+        decoding: how examples are read and decoded.
+        fields: those of the records, or of the windows.
+        directory: the version directory, or the root of an image folder.
+        cache: where decoded images are kept, and built here and now; None: nowhere.
+
+    Attributes:
+        directory: see above.
+        cache: see above.
+
+    Raises:
+        ConfigError: as of ParserTfds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        split: str,
+        decoding: DecodeOptions,
+        fields: NamedFields,
+        directory: str,
+        cache: DecodedCache | None = None,
+    ) -> None:
+        self._fields, self.directory, self.cache = fields, directory, cache
+        super().__init__(source, split, decoding, fields.image_key, fields.target_key)
+        if cache is not None:
+            self._check_cache(decoding.read)
+            self.source = open_cached(source, split, "/".join(fields.find("image").path), cache)
+
+    @property
+    def specs(self) -> Mapping[str, Any]:
+        """Field -> shape and dtype of one value as the dataset declares it."""
+        return self._fields.specs
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether examples are windows of episodes."""
+        return isinstance(self.source, WindowSource)
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """Field -> how its images are cut and resized while they are decoded, of windows."""
+        return self._fields.cameras
+
+    @property
+    def gif_features(self) -> list[str]:
+        """The keys of features that are all frames of a GIF, uint8 `[frames, H, W, 3]`, as Pillow shows them."""
+        leaves = list_leaves(self._fields.features)
+        return [key for key, leaf in leaves if is_image(leaf) and len(leaf.spec.shape) == 4]
+
+    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
+        """Return which boxes move with the image: those that the preprocess names, else those that are declared."""
+        return find_boxes(self._fields.features, self._fields.paths(fields), preprocess.box_fields)[0]
+
+    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
+        """Return the fields whose boxes stay those of the whole image, though the preprocess names none."""
+        if not isinstance(preprocess, Views):
+            return find_boxes(self._fields.features, self._fields.paths(fields), preprocess.box_fields)[1]
+        groups, others = find_boxes(self._fields.features, self._fields.paths(fields), None)
+        return list(dict.fromkeys([*(part.field for group in groups for part in group.boxes), *others]))
+
+    def _source_for(self, read: ReadOptions) -> Source:
+        cached = self.source if isinstance(self.source, CachedSource) else None
+        source = self.source if cached is None else cached.original
+        if isinstance(source, WindowSource):
+            check_read_mode(self.dataset_name, read)
+        if isinstance(source, RecordSource | WindowSource):
+            source = source.with_checksums(read.verify_checksums)
+        if cached is None:
+            return source
+        self._check_cache(read)
+        return cached.over(source)
+
+    @property
+    def _folder(self) -> str:
+        return str(self.directory)
+
+    def _file_names(self) -> list[str]:
+        key = self._fields.file_name_key
+        if key is None or not self.source.has_shards:
+            return super()._file_names()
+        return list(self._stored_names(key))
+
+    def _stored_names(self, key: str) -> Iterator[str]:
+        """Yield the values of a scalar field as texts, in the order of `index`."""
+        if self.source.obstacle is not None:
+            raise ConfigError(
+                f"The file names of {self.dataset_name} can only be read from local shards, and "
+                f"{self.source.obstacle}. Ask for the field {quoted(key)} instead."
+            )
+        self.source.check()
+        for start in range(0, len(self.source), _NAMES_AT_A_TIME):
+            index = np.arange(start, min(start + _NAMES_AT_A_TIME, len(self.source)))
+            for name in self.source.read(index, [key])[key]:
+                yield name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+    def _field(self, name: str) -> FieldDecoder:
+        field = self._fields.field(name, self.image_mode)
+        if isinstance(field, TransformedField):
+            return field.with_jpeg_decoder(self.read.jpeg_decoder)
+        return ImageField(PIXELS, field.mode) if self.cache is not None and isinstance(field, ImageField) else field
+
+    def _encoded_field(self, name: str) -> EncodedField:
+        """Return how a field is handed over as it is stored: every single image encoded."""
+        return self._fields.encoded_field(name)
+
+    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
+        given = {name: one for name in fields if (one := self._given(name)) is not None}
+        stored = [name for name in fields if name not in given]
+        of_windows = self._fields.stored(stored)
+        if not isinstance(of_windows, WindowFields) or not isinstance(self.source, WindowSource):
+            return super().columns_at(fields, index)
+        num_threads = self.read.threads_of_worker(1)
+        columns = WindowColumns(of_windows, self.source, num_threads).read(stored, index)
+        columns |= read_given(given, of_windows, self.source, index, num_threads)
+        return {name: columns[name] for name in fields}
+
+    def as_stored(self, fields: Sequence[str]) -> "TfdsDataset":
+        """Return this dataset without its WindowTransforms; see `Dataset`."""
+        return self._with(_fields=self._fields.stored(fields))
+
+    def column_keys(self, field: str) -> tuple[str, ...] | None:
+        """Return the stored fields that a column is made of; None: a WindowTransform makes it."""
+        return None if self._given(field) is not None else super().column_keys(field)
+
+    def number_of_none(self, field: str) -> float | None:
+        """Return the number that stands for None in a column of an optional feature; see `Dataset`."""
+        if self._given(field) is not None or not isinstance(self.source, WindowSource):
+            return None
+        of_windows = self._fields.stored([field])
+        is_feature = isinstance(of_windows, WindowFields) and of_windows.own_field(field) is None
+        feature = of_windows.find(field).feature if is_feature else None
+        return feature.none if isinstance(feature, Leaf) else None
+
+    def _given(self, name: str) -> TransformedField | None:
+        """Return how a field is made that a WindowTransform makes; None: it is stored."""
+        if not isinstance(self._fields, TransformedFields) or name not in self._fields.given:
+            return None
+        return self._fields.given[name].with_jpeg_decoder(self.read.jpeg_decoder)
+
+    @property
+    def has_optional_label(self) -> bool:
+        """Whether examples may have no label: of an optional feature."""
+        return self.has_field("label") and isinstance(self._fields.field("label", None), OptionalLabelField)
+
+    @property
+    def _has_integer_target(self) -> bool:
+        return self._fields.has_integer_target
+
+    @property
+    def _has_one_target(self) -> bool:
+        return self._has_integer_target or (self.class_map is not None and self._fields.has_scalar_target)
+
+    @property
+    def _all_fields(self) -> Sequence[str]:
+        return self._fields.all_fields
+
+    @property
+    def _stored_class_names(self) -> list[str] | None:
+        return class_names(self.target_key, self._fields.features)
+
+    def _find_stored(self, name: str) -> tuple[object, bool]:
+        feature = self._fields.find(name).feature
+        return feature, is_image(feature)
+
+    def _check_target_can_be_mapped(self) -> None:
+        check_can_be_mapped(self.target_key, self._fields.features, self.dataset_name)
+
+    def _check_cache(self, read: ReadOptions) -> None:
+        """Raise ConfigError where a decoded cache cannot work with a parser's other arguments."""
+        cache = self.cache
+        if not isinstance(cache, DecodedCache):
+            raise ConfigError(f"cache={quoted(cache)} must be a DecodedCache, for example DecodedCache(), or None.")
+        if isinstance(self._fields.field("image", self.image_mode), TensorImageField):
+            raise ConfigError(
+                f"{self.dataset_name}: cache= keeps decoded images, and {quoted(self.image_key)} is no file but "
+                f"numbers. Leave out cache=."
+            )
+        if self.is_undecoded("image"):
+            raise ConfigError(
+                f"{self.dataset_name}: cache= keeps decoded images, and decode gives 'image' as bytes. Leave out one."
+            )
+        if read.mode not in ("auto", "index"):
+            raise ConfigError(
+                f"{self.dataset_name}: a decoded cache is read by index, and read mode {quoted(read.mode)} streams the "
+                f"original files. Use mode 'index' or 'auto', or leave out cache=."
+            )
+        if self.image_mode not in CACHED_MODES:
+            raise ConfigError(
+                f"{self.dataset_name}: a decoded cache holds three channels, from which "
+                f"image_mode={quoted(self.image_mode)} cannot be made as the files have it. Use image_mode 'RGB' or "
+                f"'L', or leave out cache=."
+            )
+        also = {} if self.preprocess is None else self.preprocess.also_kinds
+        if cache.max_resolution is not None and also:
+            raise ConfigError(
+                f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, and not "
+                f"{', '.join(map(repr, also))}, which must be of its size: leave out max_resolution."
+            )
+
+
 @explain_keywords
-class ParserTfds(ParserBase):
-    """Reads a split of a prepared TFDS dataset.
+class ParserTfds(DatasetParser):
+    """Read a split of a prepared TFDS dataset.
 
     Building one reads `dataset_info.json` and `features.json` only, and builds the cache where one is asked for. Local
     files are read without tensorflow; the stream modes load it in the process that calls `batches`.
@@ -112,6 +318,8 @@ class ParserTfds(ParserBase):
         DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
     """
 
+    dataset: TfdsDataset
+
     def __init__(
         self,
         root: str | os.PathLike[str] | None,
@@ -141,59 +349,47 @@ class ParserTfds(ParserBase):
         remote: RemoteOptions | None = None,
     ) -> None:
         of_image, cameras = divide_preprocess(preprocess, has_windows=windows is not None)
-        options = ParserOptions(
+        epoch = EpochOptions(
             shuffle=shuffle,
             is_training=is_training,
             batch_size=batch_size,
             repeats=repeats,
             seed=seed,
             remainder=remainder,
-            preprocess=of_image,
-            image_mode=image_mode,
-            class_map=class_map,
-            read=read,
             epoch_size=epoch_size,
-            decode=decode,
+        )
+        decoding = DecodeOptions(
+            preprocess=of_image, image_mode=image_mode, class_map=class_map, read=read, decode=decode
         )
         store = open_dataset_store(root, name, remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.
         from tfds_torch.parsers.tfds.dataset_opening import open_dataset
         from tfds_torch.parsers.tfds.splits import split_expression
 
-        dataset = open_dataset(root, name, download=download, store=store)
-        split = split_expression(split, dataset.splits, dataset.name)
-        source = dataset.source(split, verify_checksums=read.verify_checksums)
-        self._directory, self._features, self.cache = dataset.directory, dataset.features, cache
-        self.windows = windows
-        self._fields: NamedFields
+        found = open_dataset(root, name, download=download, store=store)
+        split = split_expression(split, found.splits, found.name)
+        source = found.source(split, verify_checksums=read.verify_checksums)
+        named: NamedFields
         of_windows = WindowArguments(windows, fields, transform, cameras)
         if of_windows.are_given:
             others: dict[str, Any] = {"image_key": image_key, "target_key": target_key, "class_map": class_map}
             others |= {"cache": cache, "decoders": decoders}
-            self._fields, source = of_windows.open(source, self._features, options, others)
-            target = None
+            named, source = of_windows.open(source, found.features, decoding, batch_size, others)
         else:
-            target = parse_target_key(target_key, self._features)
-            self._fields = DatasetFields(dataset.name, self._features, image_key, target)
+            target = parse_target_key(target_key, found.features)
+            named = DatasetFields(found.name, found.features, image_key, target)
             if decoders is not None:
                 from tfds_torch.parsers.tfds.decoders import merge_decoders
 
-                options = replace(options, decode=merge_decoders(decode, decoders, self._fields))
-        super().__init__(source, split, options, image_key, target)
-        if cache is not None:
-            self._check_cache(read)
-            self._source = open_cached(source, split, "/".join(self._fields.find("image").path), cache)
-
-    @property
-    def cameras(self) -> Mapping[str, Preprocess]:
-        """Field -> what is done to its images while they are decoded, of windows."""
-        return self._fields.cameras
+                decoding = replace(decoding, decode=merge_decoders(decode, decoders, named))
+        self.windows = windows
+        super().__init__(TfdsDataset(source, split, decoding, named, found.directory, cache), epoch)
 
     @staticmethod
     def split_names(
         root: str | os.PathLike[str] | None, name: str | os.PathLike[str], remote: RemoteOptions | None = None
     ) -> list[str]:
-        """Returns the splits of a prepared dataset; arguments are those of the parser.
+        """Return the splits of a prepared dataset; arguments are those of the parser.
 
         Raises:
             ConfigError: the name has no valid form.
@@ -207,182 +403,19 @@ class ParserTfds(ParserBase):
     @property
     def data_dir(self) -> Path | str:
         """The version directory that holds the shards and `dataset_info.json`; of a URL the URL, a text."""
-        return Path(self._directory) if is_local(self._directory) else self._directory
+        directory = self.dataset.directory
+        return Path(directory) if is_local(directory) else directory
 
     @property
-    def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
-        fields = {field_name(key): spec for key, spec in self._fields.specs.items()}
-        return ElementSpec(self._undecoded_specs(fields) | METADATA_SPECS)
+    def cache(self) -> DecodedCache | None:
+        """Where decoded images are kept; None: nowhere."""
+        return self.dataset.cache
 
     @property
     def gif_features(self) -> list[str]:
         """The keys of features that are all frames of a GIF, uint8 `[frames, H, W, 3]`, as Pillow shows them."""
-        leaves = list_leaves(self._features)
-        return [key for key, leaf in leaves if is_image(leaf) and len(leaf.spec.shape) == 4]
-
-    def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
-        """Returns which boxes move with the image: those that the preprocess names, else those that are declared."""
-        return find_boxes(self._features, self._fields.paths(fields), preprocess.box_fields)[0]
-
-    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Returns the fields whose boxes stay those of the whole image, though the preprocess names none."""
-        if not isinstance(preprocess, Views):
-            return find_boxes(self._features, self._fields.paths(fields), preprocess.box_fields)[1]
-        groups, others = find_boxes(self._features, self._fields.paths(fields), None)
-        return list(dict.fromkeys([*(part.field for group in groups for part in group.boxes), *others]))
-
-    def _source_for(self, read: ReadOptions) -> Source:
-        cached = self._source if isinstance(self._source, CachedSource) else None
-        source = self._source if cached is None else cached.original
-        if isinstance(source, WindowSource):
-            check_read_mode(self.dataset_name, read)
-        if isinstance(source, RecordSource | WindowSource):
-            source = source.with_checksums(read.verify_checksums)
-        if cached is None:
-            return source
-        self._check_cache(read)
-        return cached.over(source)
-
-    @property
-    def _folder(self) -> str:
-        return str(self._directory)
-
-    def _file_names(self) -> list[str]:
-        key = self._fields.file_name_key
-        if key is None or not self._source.has_shards:
-            return super()._file_names()
-        return list(self._stored_names(key))
-
-    def _stored_names(self, key: str) -> Iterator[str]:
-        """Yields the values of a scalar field as texts, in the order of `index`."""
-        if self._source.obstacle is not None:
-            raise ConfigError(
-                f"The file names of {self.dataset_name} can only be read from local shards, and "
-                f"{self._source.obstacle}. Ask for the field {quoted(key)} instead."
-            )
-        self._source.check()
-        for start in range(0, len(self._source), _NAMES_AT_A_TIME):
-            index = np.arange(start, min(start + _NAMES_AT_A_TIME, len(self._source)))
-            for name in self._source.read(index, [key])[key]:
-                yield name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-
-    def _field(self, name: str) -> FieldDecoder:
-        field = self._fields.field(name, self.image_mode)
-        if isinstance(field, TransformedField):
-            return field.with_jpeg_decoder(self.read.jpeg_decoder)
-        return ImageField(PIXELS, field.mode) if self.cache is not None and isinstance(field, ImageField) else field
-
-    def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored: every single image encoded; see ParserBase."""
-        return self._fields.encoded_field(name)
+        return self.dataset.gif_features
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics:
-        """Returns mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
-
-        They describe what batches hold. They are computed in float64 once, and kept in the user's cache folder as long
-        as the files are the same; those of a field that a WindowTransform gives are computed each time. A subset has
-        statistics of its own.
-
-        Args:
-            fields: numbers, as `columns` reads them.
-            stored: whether they are of what the dataset stores, also where a WindowTransform gives a field.
-
-        Raises:
-            ConfigError: the parser has no windows; a field does not exist, or is not numbers; or a value is not finite.
-            ShardError, CorruptRecordError: as reading raises them.
-        """
-        return read_statistics(self, fields, stored=stored)
-
-    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Returns fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
-        given = {name: one for name in fields if (one := self._given(name)) is not None}
-        stored = [name for name in fields if name not in given]
-        of_windows = self._fields.stored(stored)
-        if not isinstance(of_windows, WindowFields) or not isinstance(self._source, WindowSource):
-            return super().columns_at(fields, index)
-        num_threads = self.read.threads_of_worker(1)
-        columns = WindowColumns(of_windows, self._source, num_threads).read(stored, index)
-        columns |= read_given(given, of_windows, self._source, index, num_threads)
-        return {name: columns[name] for name in fields}
-
-    def as_stored(self, fields: Sequence[str]) -> "ParserTfds":
-        """Returns this parser without its WindowTransforms; see `Selection`."""
-        parser = copy.copy(self)
-        parser._fields = self._fields.stored(fields)
-        return parser
-
-    def column_keys(self, field: str) -> tuple[str, ...] | None:
-        """Returns the stored fields that a column is made of; None: a WindowTransform gives it."""
-        return None if self._given(field) is not None else super().column_keys(field)
-
-    def number_of_none(self, field: str) -> float | None:
-        """Returns the number that stands for None in a column of an optional feature; see `Selection`."""
-        if self._given(field) is not None or not isinstance(self._source, WindowSource):
-            return None
-        of_windows = self._fields.stored([field])
-        is_feature = isinstance(of_windows, WindowFields) and of_windows.own_field(field) is None
-        feature = of_windows.find(field).feature if is_feature else None
-        return feature.none if isinstance(feature, Leaf) else None
-
-    def _given(self, name: str) -> TransformedField | None:
-        """Returns how a field is made that a WindowTransform gives; None: it is stored."""
-        if not isinstance(self._fields, TransformedFields) or name not in self._fields.given:
-            return None
-        return self._fields.given[name].with_jpeg_decoder(self.read.jpeg_decoder)
-
-    @property
-    def has_optional_label(self) -> bool:
-        """Whether examples may have no label; see `SplitDescription`."""
-        return self.has_field("label") and isinstance(self._fields.field("label", None), OptionalLabelField)
-
-    @property
-    def _has_integer_target(self) -> bool:
-        return self._fields.has_integer_target
-
-    @property
-    def _all_fields(self) -> Sequence[str]:
-        return self._fields.all_fields
-
-    @property
-    def _stored_class_names(self) -> list[str] | None:
-        return class_names(self.target_key, self._features)
-
-    def _find_stored(self, name: str) -> tuple[object, bool]:
-        feature = self._fields.find(name).feature
-        return feature, is_image(feature)
-
-    def _check_target_can_be_mapped(self) -> None:
-        check_can_be_mapped(self.target_key, self._features, self.dataset_name)
-
-    def _check_cache(self, read: ReadOptions) -> None:
-        """Raises ConfigError where a decoded cache cannot work with a parser's other arguments."""
-        cache = self.cache
-        if not isinstance(cache, DecodedCache):
-            raise ConfigError(f"cache={quoted(cache)} must be a DecodedCache, for example DecodedCache(), or None.")
-        if isinstance(self._fields.field("image", self.image_mode), TensorImageField):
-            raise ConfigError(
-                f"{self.dataset_name}: cache= keeps decoded images, and {quoted(self.image_key)} is no file but "
-                f"numbers. Leave out cache=."
-            )
-        if self.is_undecoded("image"):
-            raise ConfigError(
-                f"{self.dataset_name}: cache= keeps decoded images, and decode gives 'image' as bytes. Leave out one."
-            )
-        if read.mode not in ("auto", "index"):
-            raise ConfigError(
-                f"{self.dataset_name}: a decoded cache is read by index, and read mode {quoted(read.mode)} streams the "
-                f"original files. Use mode 'index' or 'auto', or leave out cache=."
-            )
-        if self.image_mode not in CACHED_MODES:
-            raise ConfigError(
-                f"{self.dataset_name}: a decoded cache holds three channels, from which "
-                f"image_mode={quoted(self.image_mode)} cannot be made as the files have it. Use image_mode 'RGB' or "
-                f"'L', or leave out cache=."
-            )
-        also = {} if self.preprocess is None else self.preprocess.also_kinds
-        if cache.max_resolution is not None and also:
-            raise ConfigError(
-                f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, and not "
-                f"{', '.join(map(repr, also))}, which must be of its size: leave out max_resolution."
-            )
+        """Return mean, std, min, max and two quantiles of fields of numbers over all windows; see `Dataset`."""
+        return read_statistics(self.dataset, fields, stored=stored)

@@ -8,7 +8,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.options import ParserOptions, check_preprocess
+from tfds_torch.parsers.options import DecodeOptions, check_preprocess
 from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.window_fields import WindowFields
@@ -49,14 +49,20 @@ class WindowArguments:
         return any(one is not None for one in (self.windows, self.fields, self.transform))
 
     def open(
-        self, source: Source, features: Feature, options: ParserOptions, others: Mapping[str, Any]
+        self,
+        source: Source,
+        features: Feature,
+        options: DecodeOptions,
+        batch_size: int | None,
+        others: Mapping[str, Any],
     ) -> tuple[NamedFields, WindowSource]:
         """Returns the fields of the windows of a split's records, and these windows.
 
         Args:
             source: the records.
             features: those of the dataset.
-            options: of the parser.
+            options: how examples are read and decoded.
+            batch_size: of the parser.
             others: arguments that are for whole records.
 
         Raises:
@@ -67,7 +73,7 @@ class WindowArguments:
         check_read_mode(source.name, options.read)
         fields = WindowFields(source.name, features, self.windows, dict(self.fields or {}))
         fields.check()
-        fields = replace(fields, cameras=_checked_cameras(fields, self.cameras, options.batch_size))
+        fields = replace(fields, cameras=_checked_cameras(fields, self.cameras, batch_size))
         if options.preprocess is not None and not fields.has("image"):
             raise ConfigError(
                 f"{source.name}: preprocess={quoted(options.preprocess)} is for a field 'image', which windows have "

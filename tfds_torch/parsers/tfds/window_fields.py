@@ -35,8 +35,9 @@ class WindowFields(WindowNames):
 
     cameras: Mapping[str, Preprocess] = field(default_factory=dict)
 
-    has_integer_target = False
-    file_name_key = None
+    has_integer_target = has_scalar_target = False
+    file_name_key = target_key = None
+    image_key = "image"
 
     def check(self) -> None:
         """Raises ConfigError where a name or an offset is of no feature."""

@@ -14,7 +14,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.parsers.protocol import METADATA_FIELDS
-from tfds_torch.parsers.tfds.feature_tree import FoundFeature
+from tfds_torch.parsers.tfds.feature_tree import Feature, FoundFeature
 from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.parsers.tfds.window_names import OWN_FIELDS
 from tfds_torch.plan.order import Int64Array
@@ -68,8 +68,14 @@ class TransformedFields:
     given: Mapping[str, TransformedField]
     source: Source
 
-    has_integer_target = False
-    file_name_key = None
+    has_integer_target = has_scalar_target = False
+    file_name_key = target_key = None
+    image_key = "image"
+
+    @property
+    def features(self) -> Feature:
+        """Those of the dataset."""
+        return self.of_windows.features
 
     @property
     def all_fields(self) -> list[str]:
