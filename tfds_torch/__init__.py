@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfds_torch.loaders.feeder import Feeder
     from tfds_torch.loaders.multi_loader import MultiLoader
     from tfds_torch.parsers.beton import ParserBeton
-    from tfds_torch.parsers.cache.decoded_cache import DecodedCache
+    from tfds_torch.parsers.cache import DecodedCache
     from tfds_torch.parsers.mixture import ParserMixture
     from tfds_torch.parsers.own import ParserMapStyle
     from tfds_torch.parsers.protocol import Parser
@@ -38,7 +38,7 @@ __version__ = "0.2.0"
 _MODULES = ("demo", "errors")
 _ROOMS = {
     "Batch": "engines.batch",
-    "DecodedCache": "parsers.cache.decoded_cache",
+    "DecodedCache": "parsers.cache",
     "DevicePrefetcher": "torch_data.device_prefetcher",
     "EpochPlan": "plan.epoch",
     "EvalPreprocess": "images.preprocess",

@@ -11,8 +11,7 @@ from PIL import Image
 
 from tfds_torch import DecodedCache, EvalPreprocess, ParserTfds, World
 from tfds_torch.engines.batch import Batch
-from tfds_torch.parsers.cache.decoded_cache import SUFFIX, status_path
-from tfds_torch.parsers.cache.status import read_status
+from tfds_torch.parsers.cache import SUFFIX, read_status, status_path
 
 NUM_EXAMPLES, SIDE, SHARDS = 60, 32, (25, 35)
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)

@@ -36,11 +36,20 @@ from parsers.cached_pictures import (
 )
 from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
-from tfds_torch.parsers.cache import building, opening
-from tfds_torch.parsers.cache.building import CacheContent, build, estimate
-from tfds_torch.parsers.cache.decoded_cache import lock_path, status_path
-from tfds_torch.parsers.cache.opening import CacheProgress
-from tfds_torch.parsers.cache.status import COMPLETE, FAILED, READING, CacheStatus, read_status, write_status
+from tfds_torch.parsers import cache as opening
+from tfds_torch.parsers import cache_building as building
+from tfds_torch.parsers.cache import (
+    COMPLETE,
+    FAILED,
+    READING,
+    CacheProgress,
+    CacheStatus,
+    lock_path,
+    read_status,
+    status_path,
+    write_status,
+)
+from tfds_torch.parsers.cache_building import CacheContent, build, estimate
 from tfds_torch.storage.beton.verify import verify
 
 NUM_PROCESSES = 8

@@ -34,8 +34,8 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.errors import CorruptRecordError, WorkerError
-from tfds_torch.parsers.cache.status import COMPLETE, DAMAGED
-from tfds_torch.parsers.error_context import error_context_of
+from tfds_torch.parsers.cache import COMPLETE, DAMAGED
+from tfds_torch.parsers.protocol import error_context_of
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput

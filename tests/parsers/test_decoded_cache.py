@@ -34,8 +34,7 @@ from tfds_torch import (
     demo,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, StateMismatchError
-from tfds_torch.parsers.cache.decoded_cache import status_path
-from tfds_torch.parsers.cache.status import COMPLETE, read_status
+from tfds_torch.parsers.cache import COMPLETE, read_status, status_path
 from tfds_torch.storage.beton.verify import verify
 from tfds_torch.storage.cached_source import PIXELS
 from tfds_torch.storage.stored_pixels import StoredPixels
@@ -67,7 +66,7 @@ def refuse_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> int:
         raise AssertionError("a cache was built")
 
-    monkeypatch.setattr("tfds_torch.parsers.cache.opening.build", refuse)
+    monkeypatch.setattr("tfds_torch.parsers.cache.build", refuse)
 
 
 def both(root: Path, folder: Path, split: str = "train", **arguments: Any) -> tuple[ParserTfds, ParserTfds]:
@@ -469,7 +468,7 @@ def test_an_image_that_is_larger_than_a_page_comes_from_the_original_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first image alone is looked at, and the second one is larger than the smallest page, 2 MiB."""
-    monkeypatch.setattr("tfds_torch.parsers.cache.building._NUM_SAMPLED", 1)
+    monkeypatch.setattr("tfds_torch.parsers.cache_building._NUM_SAMPLED", 1)
     images = [save(photograph("china", size), "JPEG") for size in ((60, 40), (1000, 800), (50, 40))]
     cached, plain = both(write_pictures(tmp_path / "data", images), tmp_path / "cache", batch_size=3)
     assert "1 of 3 images of pictures:1.0.0 (train) cannot be decoded, or are too large" in caplog.text

@@ -15,7 +15,7 @@ from tfds_fixtures import record_offsets, shard_files
 from parsers.tar_samples import SIDE, pixels_of, png, sample_of
 from tfds_torch import EvalPreprocess, ParserBeton, ParserMixture, ParserTfds, ParserWebDataset, ReadOptions, World
 from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.parsers.error_context import error_context_of
+from tfds_torch.parsers.protocol import error_context_of
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter

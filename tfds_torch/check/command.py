@@ -46,7 +46,7 @@ from tfds_torch.check.settings import Settings, check_reports, resolve
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.images.decoding import CHANNELS
-from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
+from tfds_torch.parsers.cache import CACHED_MODES, DecodedCache
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World

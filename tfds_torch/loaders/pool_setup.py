@@ -20,8 +20,7 @@ from tfds_torch.loaders.wire import ItemCodec
 from tfds_torch.loaders.worker import PoolContext
 from tfds_torch.loaders.worker_sources import ParserSource, source_of
 from tfds_torch.loaders.zmq_transport import ZmqTransport, check_socket_folder, import_zmq
-from tfds_torch.parsers.error_context import error_context_of
-from tfds_torch.parsers.protocol import Parser, has_windows, members_of
+from tfds_torch.parsers.protocol import Parser, error_context_of, has_windows, members_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer, check_seconds

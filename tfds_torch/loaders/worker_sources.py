@@ -8,8 +8,7 @@ from typing import Any
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.worker import BatchMemory, CountedItems, WorkerBatch, WorkerSource
-from tfds_torch.parsers.error_context import name_of
-from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, has_windows, stored_name
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, has_windows, name_of, stored_name
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import num_local_ranks

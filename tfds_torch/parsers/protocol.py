@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +16,8 @@ from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.runtime.worker_faults import ErrorContext
 from tfds_torch.storage.source import FieldSpec
 
 if TYPE_CHECKING:
@@ -211,6 +214,33 @@ def cameras_of(parser: Parser) -> Mapping[str, Preprocess]:
     """Returns field -> what is done to its images while they are decoded, of windows of episodes; else nothing."""
     cameras: Mapping[str, Preprocess] = getattr(parser, "cameras", {})
     return cameras
+
+
+def name_of(parser: Parser) -> str:
+    """Return which examples a parser reads, for messages."""
+    return f"{parser.dataset_name}, split {quoted(parser.split)}"
+
+
+def error_context_of(parser: Parser, loader: str, start_argument: str) -> ErrorContext:
+    """Return what messages of a loader name: its examples, the next step, the argument that sets how workers start."""
+    next_step = (
+        f"The {loader}'s state_dict() counts what was delivered: load it, here or in a new process, and the next "
+        f"iteration goes on after that."
+    )
+    return ErrorContext(
+        name_of(parser), next_step, partial(_find_id, parser), start_argument, partial(_find_cut, parser)
+    )
+
+
+def _find_id(parser: Parser, index: int) -> str:
+    return parser.ids(np.array([index], np.int64))[0]
+
+
+def _find_cut(parser: Parser) -> str | None:
+    """Return which file was cut while it was read; None: none was."""
+    members: Mapping[str, Parser] = getattr(parser, "members", {"": parser})
+    sources = [getattr(one, "source", None) for one in members.values()]
+    return next(filter(None, (find() for one in sources if (find := getattr(one, "describe_cut", None)))), None)
 
 
 def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:

@@ -15,7 +15,7 @@ from tfds_torch.engines.window_transform import WindowTransform
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.beton import ParserBeton
-from tfds_torch.parsers.cache.decoded_cache import DecodedCache
+from tfds_torch.parsers.cache import DecodedCache
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.one_split import is_one_split, is_tars, open_one_split
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions

@@ -228,6 +228,10 @@ class CachedSource:
         """Whether the original has shards."""
         return self.original.has_shards
 
+    def describe_cut(self) -> str | None:
+        """Return that the cache is shorter than when it was opened; see BetonSource."""
+        return None if self.file is None else self.file.describe_cut()
+
     def __len__(self) -> int:
         return len(self.original)
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,9 @@ class RecordSource(ABC):
         empty_files: shards of the split that hold no example by `dataset_info.json`.
         verify_checksums: whether the data of records is compared with its checksum, where that costs extra.
         files: where the files lie. Examples of URLs among local files can only be streamed.
+        folders: those of a dataset that lies in several, in order: ids are `<number>/<shard file>__<record>` then.
+        labels: key of a feature of labels -> for each folder, the labels that its own 0, 1, ... stand for; None where
+            a folder has the labels of the first one.
     """
 
     has_shards = True
@@ -140,8 +144,11 @@ class RecordSource(ABC):
         empty_files: Sequence[str] = (),
         verify_checksums: bool = True,
         files: ShardFiles = LOCAL,
+        folders: Sequence[str] = (),
+        labels: Mapping[str, Sequence[Int64Array | None]] = MappingProxyType({}),
     ) -> None:
         self.name, self.specs, self.files = name, specs, files
+        self._folders, self._labels = tuple(f"{_absolute(one).rstrip('/')}/" for one in folders), dict(labels)
         self.instructions = tuple(map(_with_absolute_path, instructions))
         self.mean_example_bytes = mean_example_bytes
         self.verify_checksums = verify_checksums
@@ -187,7 +194,7 @@ class RecordSource(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_reader": None, "_seen_empty": {}}
-        for derived in ("_file_names", "_instructions_of"):
+        for derived in ("_file_names", "_instructions_of", "_folder_of_file"):
             state.pop(derived, None)
         return state
 
@@ -223,7 +230,7 @@ class RecordSource(ABC):
     @property
     def identity(self) -> object:
         """Names of the files, and which of how many records are read."""
-        return [(file_name(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
+        return [(self._name_of(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
 
     @property
     def stamps(self) -> Sequence[Stamp]:
@@ -275,9 +282,21 @@ class RecordSource(ABC):
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
         """Returns the same of records that were read elsewhere; see `Source`."""
         try:
-            return self._examples.read(records, fields)
+            columns = self._examples.read(records, fields)
         except BadExampleError as error:
             raise self.undecodable(int(index[error.position]), error.reason) from None
+        own = self._labels.keys() & columns.keys()
+        return columns if not own else {**columns, **{key: self._relabel(key, columns[key], index) for key in own}}
+
+    def _relabel(self, key: str, labels: Any, index: Int64Array) -> Any:
+        """Return labels of examples, an array [n] or n arrays, as those of the first folder."""
+        folder, own = self._folder_of_file[self.table.find(index)[0]], self._labels[key]
+        if not isinstance(labels, np.ndarray) or labels.dtype == object:
+            return [_stand_for(own[number], one) for number, one in zip(folder.tolist(), labels, strict=True)]
+        found = labels.copy()
+        for number in np.unique(folder).tolist():
+            found[folder == number] = _stand_for(own[number], labels[folder == number])
+        return found
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
         """Has the blocks of an order's next windows fetched ahead; see `Source`."""
@@ -325,7 +344,7 @@ class RecordSource(ABC):
             else ". Its checksum was not verified (verify_checksums=False): it was written that way, or is damaged."
         )
         return CorruptRecordError(
-            f"{path}: record {record} (index {index}, id {file_name(path)}__{record}) of {self.name} cannot be "
+            f"{path}: record {record} (index {index}, id {self._name_of(path)}__{record}) of {self.name} cannot be "
             f"decoded{cause} {reason}"
         )
 
@@ -377,14 +396,34 @@ class RecordSource(ABC):
 
     @cached_property
     def _file_names(self) -> list[str]:
-        return [file_name(path) for path in self.table.files]
+        return [self._name_of(path) for path in self.table.files]
+
+    @cached_property
+    def _folder_of_file(self) -> Int64Array:
+        """Position of each file's folder among several."""
+        return np.array([self._folder_of(path) for path in self.table.files], np.int64)
+
+    def _folder_of(self, path: str) -> int:
+        return next(number for number, folder in enumerate(self._folders) if path.startswith(folder))
+
+    def _name_of(self, path: str) -> str:
+        """Return the part of ids that names a file."""
+        return f"{self._folder_of(path)}/{file_name(path)}" if self._folders else file_name(path)
 
     @cached_property
     def _instructions_of(self) -> dict[str, list[FileInstruction]]:
         found: dict[str, list[FileInstruction]] = {}
         for item in self.instructions:
-            found.setdefault(file_name(item.path), []).append(item)
+            found.setdefault(self._name_of(item.path), []).append(item)
         return found
+
+
+def _stand_for(own: Int64Array | None, labels: Any) -> Any:
+    """Return what a folder's labels, numbers or an array of them, stand for; TFDS's label for none stays."""
+    if own is None:
+        return labels
+    is_known = (labels >= 0) & (labels < len(own))  # Others are told by the field that checks labels.
+    return np.where(is_known, own[np.where(is_known, labels, 0)], labels)
 
 
 def _with_absolute_path(item: FileInstruction) -> FileInstruction:

@@ -9,7 +9,7 @@ import torch
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, Reader
 from tfds_torch.loaders.worker import WorkerBatch
-from tfds_torch.parsers.error_context import name_of
+from tfds_torch.parsers.protocol import name_of
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.runtime.arguments import check_integer

@@ -15,8 +15,7 @@ from tfds_torch.loaders.pool import WorkerPool
 from tfds_torch.loaders.pool_setup import make_slots
 from tfds_torch.loaders.transport import PipeTransport
 from tfds_torch.loaders.worker import PoolContext, WorkerBatch
-from tfds_torch.parsers.error_context import error_context_of, name_of
-from tfds_torch.parsers.protocol import members_of
+from tfds_torch.parsers.protocol import error_context_of, members_of, name_of
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import StageMetrics

@@ -16,8 +16,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.cache.decoded_cache import CACHED_MODES, DecodedCache
-from tfds_torch.parsers.cache.opening import open_cached
+from tfds_torch.parsers.cache import CACHED_MODES, DecodedCache, open_cached
 from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.parser import DatasetParser

@@ -143,6 +143,15 @@ class BetonSource(ReadByNumber):
         other._blocks_of_order, other._blocks, other._lock = block_records, None, ProcessLock()
         return other
 
+    def describe_cut(self) -> str | None:
+        """Return that the file is shorter than when it was opened, for a worker that died of it; None: it is not."""
+        try:
+            size = os.stat(self.head.path).st_size
+        except OSError:
+            return None
+        was = self.head.stamp[0]
+        return f"{self.head.path} was cut while it was read: it had {was} bytes and has {size}" if size < was else None
+
     def __len__(self) -> int:
         return self.head.layout.num_samples
 

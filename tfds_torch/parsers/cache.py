@@ -1,41 +1,152 @@
-"""Opening of a decoded cache; it is built first where it is not there, by one process however many ask for it.
+"""DecodedCache: a file of a split's decoded images; it is built where it is not there, by one process for all.
 
 A cache never ends a training that works without one: where it cannot be built, its images are decoded from the original
-files, with one warning.
+files, with one warning. The builder reports how far it is in a file beside it, which waiting processes read.
 """
 
+import json
 import logging
+import os
 import re
+import secrets
 import shutil
+import socket
 import sys
 import time
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from filelock import BaseFileLock, FileLock, Timeout
 
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExportError, ShardError
-from tfds_torch.parsers.cache.building import CacheContent, Estimate, build, estimate, make_pixels, number_fields
-from tfds_torch.parsers.cache.decoded_cache import SUFFIX, DecodedCache, lock_path, status_path
-from tfds_torch.parsers.cache.status import (
-    COMPLETE,
-    DAMAGED,
-    FAILED,
-    LONGEST_SILENCE_S,
-    WRITING,
-    CacheStatus,
-    note_damage,
-    read_status,
-    write_status,
-)
+from tfds_torch.parsers.cache_building import CacheContent, Estimate, build, estimate, make_pixels, number_fields
+from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.identity import digest_of
-from tfds_torch.runtime.own_folder import ForeignFolderError, own_folder
+from tfds_torch.runtime.keyword_hints import explain_keywords
+from tfds_torch.runtime.own_folder import ForeignFolderError, cache_folder, own_folder
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.beton.format import LARGEST_SIDE
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.cached_source import CachedSource
 from tfds_torch.storage.source import Source
+
+SUFFIX = ".beton"
+
+CACHED_MODES = ("RGB", "L")
+"""Image modes that come out of three channels exactly as the files have them."""
+
+
+@explain_keywords
+@dataclass(frozen=True)
+class DecodedCache:
+    """Lets a parser keep the decoded images of its split in a file, written once, and read them there.
+
+    The file is a `.beton` of pixels, uint8 [h, w, 3], and the numbers of each example beside them. The first process
+    that builds the parser writes it, whatever the number of ranks; workers never do. Number, order, ids and states are
+    those of the original files, and so are the pixels, unless `max_resolution` is given.
+
+    Attributes:
+        folder: where the files lie; None: `decoded` in the user's cache folder for this package.
+        max_resolution: longest side in pixels: larger images are made smaller, with antialiasing. It changes pixels,
+            and so the parser's fingerprint. None: images are as they are.
+
+    Raises:
+        ConfigError: a folder that is not a path, or a max_resolution that is not 1 to 65,535.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    max_resolution: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | os.PathLike | None) or self.folder == "":
+            raise ConfigError(f"DecodedCache: folder={quoted(self.folder)} must be the path of a folder, or None.")
+        if self.max_resolution is None:
+            return
+        if check_integer("DecodedCache: max_resolution", self.max_resolution, 1) > LARGEST_SIDE:
+            raise ConfigError(f"DecodedCache: max_resolution={self.max_resolution} must be at most {LARGEST_SIDE:,}.")
+
+    @property
+    def path(self) -> Path:
+        """The folder, absolute."""
+        if self.folder is None:
+            return cache_folder("decoded")
+        return Path(os.path.abspath(os.path.expanduser(os.fspath(self.folder))))
+
+
+def status_path(path: Path) -> Path:
+    """Returns the file in which a cache's builder reports how far it is."""
+    return path.with_suffix(".json")
+
+
+def lock_path(path: Path) -> Path:
+    """Returns the lock under which a cache is built."""
+    return path.with_suffix(".lock")
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+READING, WRITING, COMPLETE, FAILED, DAMAGED = "reading", "writing", "complete", "failed", "damaged"
+LONGEST_SILENCE_S = 300.0
+"""A builder that decodes images and reports nothing for longer is stuck."""
+
+
+@dataclass(frozen=True)
+class CacheStatus:
+    """What a builder reports. It stays beside a complete cache, as its description.
+
+    Attributes:
+        dataset: `name/config:version`.
+        split: the split expression.
+        max_resolution: longest side of the images in pixels; None: as they are.
+        phase: `reading`, `writing`, `complete`, `failed`, or `damaged`: a reader found so, and it is built again.
+        num_done: examples that are decoded.
+        num_examples: number of examples of the split.
+        beat: number of the report.
+        silence_s: seconds for which the builder may report nothing.
+        reason: why it failed, or how it is damaged.
+        pid: process number of the builder.
+        host: its machine.
+        build: a random name of this attempt.
+    """
+
+    dataset: str | None = None
+    split: str | None = None
+    max_resolution: int | None = None
+    phase: str = READING
+    num_done: int = 0
+    num_examples: int = 0
+    beat: int = 0
+    silence_s: float = LONGEST_SILENCE_S
+    reason: str = ""
+    pid: int = field(default_factory=os.getpid)
+    host: str = field(default_factory=socket.gethostname)
+    build: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+def write_status(path: Path, status: CacheStatus) -> None:
+    """Reports how far a builder is, where that can be written: building goes on without it.
+
+    In place: a process that reads at that moment finds nothing that makes sense, and reads again.
+    """
+    with suppress(OSError), open(os.open(path, _NEW, 0o600), "w", encoding="utf-8") as file:
+        json.dump(asdict(status), file)
+
+
+def note_damage(path: Path, reason: str) -> None:
+    """Reports that a complete cache is damaged, where that can be written."""
+    write_status(path, replace(read_status(path) or CacheStatus(), phase=DAMAGED, reason=reason))
+
+
+def read_status(path: Path) -> CacheStatus | None:
+    """Returns what a builder reported; None: nothing that makes sense."""
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        values = json.loads(path.read_bytes())
+        if all(isinstance(values[name], kind) for name, kind in get_type_hints(CacheStatus).items()):
+            return CacheStatus(**values)
+    return None
+
 
 _logger = logging.getLogger(__name__)
 _VERSION = 1  # Of what a cache holds: another one is another file.
