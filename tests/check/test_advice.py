@@ -1,6 +1,5 @@
 """Advice: each sentence exactly when it is true, its figures checked by brute force."""
 
-import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 from tfds_torch.check.advice import AdviceInput, advise
 from tfds_torch.check.throughput import STAGES, RankReading
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import ConfigError
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import WorkerChoice
@@ -330,78 +328,6 @@ def test_the_advised_number_of_shards_can_be_prepared_and_is_enough(
     if sentence:
         num_shards = int(re.search(r"--(?:num_)?shards[ =](\d+)", sentence)[1])
         assert num_replicas * num_workers <= num_shards <= num_examples
-
-
-# The remainder.
-
-
-@pytest.mark.parametrize(
-    ("num_examples", "is_said"), [(3047, True), (3048, False), (3200, False), (3201, True), (3600, False)]
-)
-def test_a_remainder_of_more_than_a_twentieth_is_told(num_examples: int, is_said: bool) -> None:
-    """A global batch has 400 examples; 3048 lack 152, and a twentieth of them are 152.4."""
-    sentence = said("every epoch", num_examples=num_examples, batch_size=200, num_replicas=2)
-    assert bool(sentence) is is_said
-
-
-def test_each_remainder_is_told_in_its_own_words() -> None:
-    changes = {"num_examples": 45, "num_replicas": 2, "batch_size": 20}
-    assert said("every epoch", **changes) == (
-        "batch_size 20: 35 examples of the next pass fill up every epoch (78% of it). batch_size 12 would make it 3."
-    )
-    assert said("every epoch", **changes, remainder=Remainder.DROP) == (
-        "batch_size 20: 5 examples are dropped from every epoch (11% of it). batch_size 11 would make it 1."
-    )
-    assert said("every epoch", **changes, is_training=False).startswith("batch_size 20: 35 padded examples fill up ev")
-    assert said("every epoch", **changes, repeats=3).startswith("batch_size 20: 25 examples of the next pass fill up")
-    kept = {"num_examples": 45, "batch_size": 20, "is_training": False}
-    assert said("every epoch", **kept) == ""
-    assert "padded" in said("every epoch", **kept, remainder=Remainder.PAD)
-
-
-def test_where_no_batch_size_is_better_none_is_named() -> None:
-    """3 examples on 2 ranks: 1 is wasted with batch_size 2 and with 1."""
-    sentence = said("every epoch", num_examples=3, num_replicas=2, batch_size=2, num_workers=1)
-    assert sentence == "batch_size 2: 1 examples of the next pass fill up every epoch (33% of it)."
-
-
-plans = st.builds(
-    dict,
-    num_examples=st.integers(1, 400),
-    num_replicas=st.integers(1, 5),
-    batch_size=st.integers(1, 80),
-    repeats=st.integers(1, 3),
-    remainder=st.sampled_from([Remainder.DROP, Remainder.WRAP, Remainder.PAD]),
-)
-
-
-@given(plans)
-def test_the_better_batch_size_is_the_largest_not_below_half_that_wastes_least(changes: dict[str, Any]) -> None:
-    batch_size, ranks = changes["batch_size"], changes["num_replicas"]
-    total = changes["num_examples"] * changes["repeats"]
-    is_drop = changes["remainder"] is Remainder.DROP
-    try:
-        sentence = said("every epoch", **changes, num_workers=1)
-    except ConfigError:
-        assert is_drop, changes
-        assert total < batch_size * ranks
-        return
-    wasted = {
-        size: total % (size * ranks) if is_drop else -total % (size * ranks)
-        for size in range(math.ceil(batch_size / 2), batch_size + 1)
-        if not is_drop or size * ranks <= total
-    }
-    assert bool(sentence) is (wasted[batch_size] > 0.05 * total)
-    if not sentence:
-        return
-    assert sentence.startswith(f"batch_size {batch_size}: {wasted[batch_size]:,} ")
-    named = re.search(r"batch_size (\d+) would make it ([\d,]+)\.$", sentence)
-    best = max(size for size in wasted if wasted[size] == min(wasted.values()))
-    if best == batch_size or wasted[best] == wasted[batch_size]:
-        assert named is None
-    else:
-        assert named is not None, (sentence, best)
-        assert (int(named[1]), int(named[2].replace(",", ""))) == (best, wasted[best])
 
 
 # Workers.

@@ -26,6 +26,8 @@ from torch.utils.data import Sampler, TensorDataset
 from tfds_torch import create_loader
 from tfds_torch.errors import ConfigError, CorruptRecordError, WorkerError
 from tfds_torch.torch_data import device_copy, foreign
+from tfds_torch.torch_data.loader_advice import describe_own_reading
+from tfds_torch.torch_data.loader_options import LoaderOptions
 from torch_data.fake_cuda import FakeCuda
 from torch_data.loader_datasets import (
     BATCH_SIZE,
@@ -530,6 +532,8 @@ def test_items_that_come_once_are_not_warned_of() -> None:
 def test_a_training_process_that_would_read_by_itself_for_a_device_is_warned_of() -> None:
     with pytest.warns(UserWarning, match="The training process reads Squares for itself, between its steps"):
         create_loader(Squares(), device="cpu")
+    for device, num_workers, dataset in ((None, 0, Squares()), ("cpu", 1, Squares()), ("cpu", 0, {1, 2})):
+        assert describe_own_reading(LoaderOptions(dataset, device=device), num_workers) is None
 
 
 def test_workers_that_need_more_memory_than_there_is_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

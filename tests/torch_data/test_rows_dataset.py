@@ -249,6 +249,7 @@ def test_ranks_that_only_the_environment_names_share_the_items(fleet: Fleet) -> 
 
 
 def test_an_evaluation_that_counts_items_twice_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = create_loader(Rows(range(23)), batch_size=5)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     message = r"Rows has 23 items, and 2 ranks with batch_size 5 read 7 of them twice.*fields=\(\.\.\., 'valid'\)"
@@ -256,6 +257,9 @@ def test_an_evaluation_that_counts_items_twice_is_warned_of(monkeypatch: pytest.
         loader = create_loader(Rows(range(23)), batch_size=5)
     assert [warning.filename for warning in caught] == [__file__]
     assert [len(batch) for batch in loader] == [5, 5, 5]  # Without a second warning, which would be an error here.
+    with pytest.warns(UserWarning, match=message) as caught:
+        iter(early)  # Its ranks are known only now.
+    assert [warning.filename for warning in caught] == [__file__]
     assert len(create_loader(Rows(range(23)), batch_size=5, shuffle=True)) == 3
     assert len(create_loader(Rows(range(23)), batch_size=5, drop_last=True)) == 2
     assert len(create_loader(Rows(range(20)), batch_size=5)) == 2

@@ -2,16 +2,15 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tfds_torch.check.figures import plural, show_bytes
 from tfds_torch.check.throughput import RankReading
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import ConfigError
-from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.parsers.advice import describe_fill, describe_remainder
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.runtime.limits import WorkerChoice
 
-_LARGE_REMAINDER = 0.05
 _LARGE_SHARE_OF_TIME, _LONG_S = 0.5, 1.0
 _ENOUGH_BATCHES = 8
 _SMALL_SHARE_OF_MEMORY, _SMALL_SHARE_OF_DISK = 0.25, 0.5
@@ -56,8 +55,9 @@ class AdviceInput:
 
 def advise(facts: AdviceInput) -> list[str]:
     """Returns sentences, the weightiest first; none when there is nothing to be said."""
-    parts = (_memory, _stages, _network, _shards, _remainder, _fill, _workers, _cache)
-    return [sentence for part in parts for sentence in part(facts)]
+    of_plan = filter(None, (describe_remainder(facts.plan), describe_fill(facts.plan)))
+    before = [sentence for part in (_memory, _stages, _network, _shards) for sentence in part(facts)]
+    return [*before, *of_plan, *_workers(facts), *_cache(facts)]
 
 
 def _memory(facts: AdviceInput) -> Iterator[str]:
@@ -157,56 +157,6 @@ def _shards(facts: AdviceInput) -> Iterator[str]:
         f"file that others read as well, and whole files cannot be shuffled. Prepared anew with "
         f"{f'--shards {num_shards}' if facts.is_built_here else again}, each would have files of its own."
     )
-
-
-def _remainder(facts: AdviceInput) -> Iterator[str]:
-    plan = facts.plan
-    wasted = _num_wasted(plan)
-    if not plan.num_examples or wasted <= _LARGE_REMAINDER * plan.num_own_slots:
-        return
-    what = {
-        Remainder.DROP: "examples are dropped from",
-        Remainder.WRAP: f"examples of the next {'epoch' if plan.order.is_endless else 'pass'} fill up",
-        Remainder.PAD: "padded examples fill up",
-    }[plan.remainder]
-    share = wasted / plan.num_own_slots
-    yield f"batch_size {plan.batch_size}: {wasted:,} {what} every epoch ({share:.0%} of it).{_better_batch_size(plan)}"
-
-
-def _fill(facts: AdviceInput) -> Iterator[str]:
-    """Of an endless row, what fills an epoch's last batch comes again in the next epoch."""
-    plan = facts.plan
-    rest = plan.num_own_slots % plan.global_batch_size
-    if not plan.order.is_endless or plan.remainder is Remainder.KEEP or not rest:
-        return
-    whole = plan.num_own_slots - rest
-    sizes = [f"epoch_size {size}" for size in (whole, whole + plan.global_batch_size) if size]
-    done = f"the {rest} that are left are dropped"
-    if plan.remainder is not Remainder.DROP:
-        done = f"the {plan.global_batch_size - rest} that fill its last batch come again in the next one"
-    yield (
-        f"An epoch has {plan.num_own_slots:,} examples, which are not whole batches of {plan.global_batch_size}: "
-        f"{done}. With {' or '.join(sizes)}, epochs follow each other without a gap."
-    )
-
-
-def _better_batch_size(plan: EpochPlan) -> str:
-    """Returns a sentence about the largest batch size, not below half of today's, that wastes least."""
-    wasted = {}
-    for batch_size in range(plan.batch_size, (plan.batch_size - 1) // 2, -1):
-        try:
-            wasted[batch_size] = _num_wasted(replace(plan, batch_size=batch_size))
-        except ConfigError:  # Leaves no batch.
-            continue
-    best = min(wasted, key=lambda size: wasted[size], default=plan.batch_size)
-    return "" if best == plan.batch_size else f" batch_size {best} would make it {wasted[best]:,}."
-
-
-def _num_wasted(plan: EpochPlan) -> int:
-    """Returns how many examples an epoch computes too many, or leaves out."""
-    if plan.remainder is Remainder.KEEP:
-        return 0
-    return abs(plan.num_batches * plan.global_batch_size - plan.num_own_slots)
 
 
 def _workers(facts: AdviceInput) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from typing import Any
@@ -10,8 +11,8 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, PoolReader
 from tfds_torch.loaders.pool_setup import MultiOptions, PoolSetup
 from tfds_torch.loaders.worker_sources import ParserSource
+from tfds_torch.parsers.advice import advise_reading
 from tfds_torch.parsers.protocol import Parser, state_at
-from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Cursor, Position, Start
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.plan.world import World
@@ -108,7 +109,8 @@ class MultiLoader(BaseLoader[PoolReader]):
         self._cursor = Cursor(self.num_workers)
         if isinstance(read := self._setup.source, ParserSource):
             self._note_parser(read.parser, read.fields)
-            warn_of_reading(read.parser, read.fields, self.world, stacklevel=4)
+            for text in advise_reading(read.parser, read.fields, self.world):
+                warnings.warn(text, UserWarning, stacklevel=3)
         self._num_rejected = 0
 
     @property

@@ -1,6 +1,7 @@
 """ImageDataset: a parser's examples as a torch IterableDataset."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,8 +13,8 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.parsers.advice import advise_reading
 from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, images_beside, is_undecoded, state_at, varying_fields
-from tfds_torch.parsers.reading_advice import warn_of_reading
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.state import LoaderState, WorkerPosition
@@ -110,7 +111,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.pad = check_pad(parser, self.fields, pad, self.is_batched)
         self._rank = RankFinder(world)
         self._iterations = PlainIterations()
-        warn_of_reading(parser, self.fields, self._rank.find_now() or World(), stacklevel=4)
+        for text in advise_reading(parser, self.fields, self._rank.find_now() or World()):
+            warnings.warn(text, UserWarning, stacklevel=3)
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
     def __repr__(self) -> str:

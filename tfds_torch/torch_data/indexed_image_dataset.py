@@ -12,9 +12,9 @@ from tfds_torch.engines.batch import Example
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess
+from tfds_torch.parsers.advice import advise_fields, facts_of
 from tfds_torch.parsers.options import check_single_examples
 from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser
-from tfds_torch.parsers.reading_advice import warn_of_fields
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.pickling import check_functions
@@ -100,7 +100,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             check_single_examples(parser.dataset_name, parser.preprocess)
         has_random_numbers = any(one is not None for one in (parser.preprocess, transform, target_transform))
         self._epochs = ExampleEpochs() if has_random_numbers else None
-        warn_of_fields(parser, self.fields, stacklevel=4)
+        for text in advise_fields(facts_of(parser, self.fields)):
+            warnings.warn(text, UserWarning, stacklevel=3)
 
     def begin_epoch(self) -> None:
         """Begins the next epoch, until one is set; a Loader calls it when an iteration begins."""

@@ -1,5 +1,6 @@
 """Loader and create_loader: any dataset's batches, watched, measured, on their device; ours resume exactly."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Literal
@@ -9,6 +10,7 @@ import torch
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.base_loader import BaseLoader, Reader
 from tfds_torch.loaders.worker import WorkerBatch
+from tfds_torch.parsers.advice import describe_padding
 from tfds_torch.parsers.protocol import name_of
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.state import LoaderState
@@ -18,7 +20,7 @@ from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
 from tfds_torch.torch_data.foreign import ForeignReader, count_batches
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
-from tfds_torch.torch_data.loader_advice import find_num_workers, warn_of_memory, warn_of_own_reading, warn_of_padding
+from tfds_torch.torch_data.loader_advice import advise_loader, find_num_workers, plan_rows
 from tfds_torch.torch_data.loader_options import LoaderOptions
 from tfds_torch.torch_data.plain_dataloader import is_position
 from tfds_torch.torch_data.planned_reader import make_generator, make_reader
@@ -158,9 +160,10 @@ class Loader(BaseLoader[Reader]):
             self._note_parser(planned.parser, planned.fields)
         if options.has_device_stage:
             self._device_stage()  # What cannot work is reported now.
-        warn_of_own_reading(options, self.num_workers)
-        self._has_ranks = warn_of_padding(options)
-        warn_of_memory(self.dataset, self.num_workers, options.prefetch_batches)
+        for text in advise_loader(options, self.num_workers):
+            warnings.warn(text, UserWarning, stacklevel=4)
+        self._has_ranks = False
+        self._warn_of_padding()
 
     @property
     def batch_size(self) -> int | None:
@@ -190,8 +193,7 @@ class Loader(BaseLoader[Reader]):
         return count_batches(self.options)
 
     def _begin(self) -> tuple[Position, int | None]:
-        if not self._has_ranks:  # torch.distributed may have been initialised meanwhile.
-            self._has_ranks = warn_of_padding(self.options, stacklevel=4)
+        self._warn_of_padding()
         self._check_ranks()
         if self._planned is None:
             for layer in unwrap(self.dataset):
@@ -278,6 +280,15 @@ class Loader(BaseLoader[Reader]):
             prefetch_batches=options.prefetch_batches,
             metrics=self._metrics,
         )
+
+    def _warn_of_padding(self) -> None:
+        """Warn of rows that several ranks read twice, once several are known: torch.distributed may come later."""
+        rows = None if self._has_ranks else plan_rows(self.options)
+        if rows is None or rows[0].world.num_replicas == 1:
+            return
+        self._has_ranks = True
+        if text := describe_padding(*rows):
+            warnings.warn(text, UserWarning, stacklevel=5)
 
     def _check_ranks(self) -> None:
         """Compares the ranks once, where there are several, before the first batch."""
