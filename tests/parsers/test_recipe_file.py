@@ -240,12 +240,13 @@ def test_every_key_is_in_one_of_the_files() -> None:
 
 
 def test_a_mixture_has_the_weights_of_its_members_or_by_sizes_or_none(tmp_path: Path) -> None:
-    mixing = load_config(write(tmp_path, MIXTURE)).mixing
+    mixing = load_config(write(tmp_path, MIXTURE)).mixing({})
     parts = [(0, {"bridge": 0.7, "droid": 3}), (2_000, {"bridge": 0.5, "droid": 0.5}), (3_000, "sizes")]
     assert mixing == {"weights": parts, "temperature": 2, "stop": "all_exhausted"}
     two = '[[mixture]]\nname = "a"\n[[mixture]]\nname = "b"\n'
-    assert load_config(write(tmp_path, two)).mixing == {}
-    assert load_config(write(tmp_path, f'is_training = true\nweights = "sizes"\n{two}')).mixing == {"weights": "sizes"}
+    assert load_config(write(tmp_path, two)).mixing({}) == {}
+    by_sizes = load_config(write(tmp_path, f'is_training = true\nweights = "sizes"\n{two}'))
+    assert by_sizes.mixing({}) == {"weights": "sizes"}
 
 
 @pytest.mark.parametrize(
@@ -349,8 +350,7 @@ REFUSED = [
     (f"{X}[[schedule]]\nstart = 1\nweights = 'sizes'", "schedule is that of a mixture"),
     ("mixture = []", "mixture = [] must be a list of tables: a line [[mixture]] before the keys of each."),
     (TWO.replace("'b'", "'a'"), "2 entries [[mixture]] are called 'a': give each a name of its own, by a line such as"),
-    (TWO.replace("weight = 1\n", "", 1), "[[mixture]] 'b' has a weight: give each member one (0 leaves it out) and"),
-    (f"weights = 'sizes'\n{TWO}", "[[mixture]] 'a' has a weight: give each member one (0 leaves it out) and leave out"),
+    (TWO.replace("weight = 1\n", "", 1), "[[mixture]] 'b' has a weight: give each member one (0 leaves it out), or"),
     ("temperature = 2\n[[mixture]]\nname = 'a'", "temperature has no effect without weights: give each [[mixture]] a"),
     (TWO.replace("true", "false"), "weights are those of training: give is_training = true, or leave out the weights;"),
     # No TOML.

@@ -272,3 +272,30 @@ def test_a_transform_that_cannot_be_imported_is_named(tmp_path: Path, robots: Ro
 def test_only_datasets_of_tfds_have_windows(tmp_path: Path, first: str) -> None:
     with pytest.raises(ConfigError, match="has no windows: they are of datasets of TFDS whose records are episodes"):
         load(tmp_path, f"{first}\n[windows]\nstride = 2").make_parser(tmp_path)
+
+
+# Weights times sizes
+
+
+def test_weights_beside_sizes_are_factors_of_the_numbers_of_examples(tmp_path: Path) -> None:
+    """The shares are factor x size / sum, exactly, though 0.06 * 30 is 1.7999999999999998."""
+    factors, sizes = {"large": 0.06, "small": 1.1}, {"large": 30, "small": 3}
+    for name, size in sizes.items():
+        write_numbered(tmp_path / name, {"train": (size,)})
+    tables = "".join(
+        f'[[mixture]]\nname = "numbered"\nmember = "{name}"\nroot = "{tmp_path}/{name}"\nweight = {factor}\n'
+        "target_key = false\n"
+        for name, factor in factors.items()
+    )
+    top = 'is_training = true\nbatch_size = 2\nweights = "sizes"\n'
+    parser = load(tmp_path, f"{top}{tables}").make_parser()
+    assert isinstance(parser, ParserMixture)
+    assert parser.weights == [(0, {"large": 18 / 51, "small": 33 / 51})]
+    weights = {name: factors[name] * len(one) for name, one in parser.members.items()}
+    assert ParserMixture(parser.members, weights, is_training=True, batch_size=2).weights == parser.weights
+    part = '[[schedule]]\nstart = 100\nweights = "sizes"\n'
+    parser = load(tmp_path, f"{top}{tables}{part}").make_parser()
+    assert isinstance(parser, ParserMixture)
+    assert parser.weights == [(0, {"large": 18 / 51, "small": 33 / 51}), (100, {"large": 30 / 33, "small": 3 / 33})]
+    with pytest.raises(ConfigError, match=r"weights='size' must be a mapping .*, or 'sizes'. Did you mean 'sizes'"):
+        load(tmp_path, f"{top.replace('sizes', 'size')}{tables}").make_parser()

@@ -34,6 +34,7 @@ def counts_of(weights: Any, sizes: dict[str, int] = SIZES, temperature: Any = 1.
         ({"a": 1, "b": 0, "c": 2}, (1, 0, 2)),
         ({"a": Fraction(1, 3), "b": Fraction(1, 3), "c": Fraction(1, 3)}, (1, 1, 1)),
         ({"a": Decimal("0.25"), "b": np.float32(0.5), "c": np.int64(1)}, (1, 2, 4)),
+        ({"a": 0.06 * 30, "b": 0.1 * 3, "c": 1.1 * 3}, (6, 1, 11)),  # Products that end in the rounding of a float.
         ("sizes", (2, 6, 1)),
     ],
 )

@@ -244,17 +244,17 @@ def _check_mixture(config: Config, content: _Table) -> None:
             f"member = 'other'."
         )
     weighted = [one for one in members if one.weight is not None]
-    if weighted and (config.weights is not None or len(weighted) < len(members)):
+    if weighted and len(weighted) < len(members):
         raise ConfigError(
-            f"[[mixture]] {quoted(weighted[0].member_name)} has a weight: give each member one (0 leaves it out) and "
-            f"leave out weights, or give none."
+            f"[[mixture]] {quoted(weighted[0].member_name)} has a weight: give each member one (0 leaves it out), or "
+            f"give none."
         )
-    if not config.mixing and (useless := next((key for key in _OF_WEIGHTS if key in content), None)):
+    if not config.has_weights and (useless := next((key for key in _OF_WEIGHTS if key in content), None)):
         raise ConfigError(
             f"{useless} has no effect without weights: give each [[mixture]] a weight, or weights = 'sizes', or leave "
             f"it out."
         )
-    if config.mixing and not config.is_training:
+    if config.has_weights and not config.is_training:
         raise ConfigError(
             "weights are those of training: give is_training = true, or leave out the weights; evaluation has every "
             "example of every member exactly once."

@@ -23,6 +23,7 @@ from tfds_torch.parsers.own import ParserMapStyle
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
+from tfds_torch.plan.weights import SIZES
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.options import RemoteOptions
@@ -147,7 +148,8 @@ class MemberConfig(MemberKeys, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         member: its name in the mixture; None: that of the dataset or file, without config, version, numbers.
-        weight: its weight, >= 0; None: no member has one.
+        weight: its weight, >= 0, which multiplies its number of examples where the recipe's weights are `sizes`; None:
+            no member has one.
         root: TFDS data directory; None: that of the other members.
         read: how its examples are read.
         windows: as in Config; None, also of `transform`: those of the whole recipe.
@@ -205,7 +207,8 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
             RemoteOptions, without secrets; None: RemoteOptions().
         mixture: the datasets that are mixed; None: one is read. Windows and transforms are those of all members that
             have none of their own.
-        weights: of a mixture: `sizes`; None: those of the members, or no weights.
+        weights: of a mixture: `sizes`, times those of the members where they have some; None: those of the members, or
+            no weights.
         schedule: its later parts, a table `[[schedule]]` for each.
         temperature, stop: as in ParserMixture; None: its defaults.
     """
@@ -296,15 +299,26 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
             except (ConfigError, DatasetNotFoundError) as error:
                 raise type(error)(f"Member {quoted(one.member_name)} of the mixture: {error}") from None
         given = {name: getattr(self, name) for name in ("preprocess", "read", *_OF_EPOCHS)}
-        return ParserMixture(members, **given, **(self.mixing if self.is_training else {}))
+        sizes = {name: parser.num_examples for name, parser in members.items()}
+        return ParserMixture(members, **given, **(self.mixing(sizes) if self.is_training else {}))
 
     @property
-    def mixing(self) -> dict[str, Any]:
-        """The arguments of ParserMixture that say how its members are mixed; none without weights."""
-        own = {one.member_name: one.weight for one in self.mixture or () if one.weight is not None}
-        first = self.weights or own
-        if not first:
+    def has_weights(self) -> bool:
+        """Whether its members are mixed by weights; else they are read as one dataset."""
+        return self.weights is not None or any(one.weight is not None for one in self.mixture or ())
+
+    def mixing(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """Return the arguments of ParserMixture that say how its members are mixed; none without weights.
+
+        Args:
+            sizes: member -> its number of examples.
+        """
+        if not self.has_weights:
             return {}
+        own = {one.member_name: one.weight for one in self.mixture or () if one.weight is not None}
+        first: str | dict[str, float] = self.weights or own
+        if own and self.weights == SIZES:
+            first = {name: weight * sizes[name] for name, weight in own.items()}
         parts = [(0, first), *((one.start, one.weights) for one in self.schedule)]
         others = {name: value for name in ("temperature", "stop") if (value := getattr(self, name)) is not None}
         return {"weights": parts if self.schedule else first, **others}

@@ -164,7 +164,9 @@ def _check_weights(weights: object, sizes: Mapping[str, int], where: str) -> dic
 
 
 def _as_number(value: Any) -> Fraction | None:
-    """Returns a finite number as it is written, 0.7 as 7/10; None: it is none."""
+    """Return a finite number as it is written, 0.7 as 7/10 and 0.06 * 30 as 9/5; None where it is none."""
+    if isinstance(value, float):  # Decimals of 15 digits are the same again; what follows is the rounding of a product.
+        return Fraction(f"{value:.15g}") if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         return None
     if isinstance(value, Rational):
