@@ -26,6 +26,7 @@ from tfds_torch.parsers.advice import (
     describe_padding,
     describe_remainder,
     describe_repeats,
+    worker_parts,
 )
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.passes import BlockShuffle, Passes
@@ -196,6 +197,7 @@ def test_the_better_batch_size_is_the_largest_not_below_half_that_wastes_least(c
         ),
         (plan_of(9999, 2, 20, epoch_size=1010, remainder=Remainder.DROP), "40: the 10 that are left are dropped. With"),
         (plan_of(9999, 2, 20, epoch_size=10), "come again in the next one. With epoch_size 40, epochs follow"),
+        (plan_of(9999, 1, 20, epoch_size=1010, remainder=Remainder.KEEP), None),
         (plan_of(9999, 2, 20, epoch_size=1000), None),
         (plan_of(1010, 2, 20), None),
     ],
@@ -251,6 +253,24 @@ def test_workers_that_need_more_memory_than_is_free_are_told_from_the_first_byte
         "GiB are free of 2 GiB (a container's). Use fewer workers, or a smaller batch_size, prefetch_batches or "
         "shuffle_buffer."
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "image_bytes"),
+    [
+        ({}, lambda mean_bytes: 8 * mean_bytes),
+        ({"decode": {"image": False}}, lambda mean_bytes: mean_bytes),
+        ({"preprocess": TrainPreprocess(size=4)}, lambda _: 4 * 4 * 3),
+        ({"preprocess": Views((TrainPreprocess(size=4), 2))}, lambda _: 2 * 4 * 4 * 3),
+    ],
+)
+def test_a_worker_holds_its_batches_of_images(
+    options: dict[str, Any], image_bytes: Callable[[int], int], root: Path
+) -> None:
+    parser = ParserTfds(root, "pictures", batch_size=1000, read=ReadOptions(prefetch_batches=3), **options)
+    _, (size, words) = worker_parts(parser, 2, prefetch_batches=5)
+    assert size == 9 * 1000 * image_bytes(parser.mean_example_bytes)
+    assert words.startswith("9 batches of ")
 
 
 def check_text(found: str | None, said: str | None) -> None:

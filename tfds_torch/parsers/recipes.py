@@ -209,7 +209,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
             have none of their own.
         weights: of a mixture: `sizes`, times those of the members where they have some; None: those of the members, or
             no weights.
-        schedule: its later parts, a table `[[schedule]]` for each.
+        schedule: its later parts, a table `[[schedule]]` for each; one by `sizes` has the sizes alone.
         temperature, stop: as in ParserMixture; None: its defaults.
     """
 
