@@ -186,6 +186,18 @@ def make_subset(folder: Path, files: Files) -> Made:
     return replace(made, make=lambda **more: made.make(**more).subset(CHOSEN), numbers=CHOSEN, index=CHOSEN)
 
 
+def make_draws(folder: Path, files: Files, *, balanced: bool) -> Made:
+    made = make_records(folder, files)
+
+    def make(**more: Any) -> Any:
+        parser = made.make(**more)
+        return (
+            parser.balanced(epoch_size=31) if balanced else parser.weighted(1 + 9 * (np.arange(24) == 5), epoch_size=31)
+        )
+
+    return replace(made, make=make, weighs=True)
+
+
 OF_MEMBERS = ("decode", "class_map", "image_mode")
 
 
@@ -218,6 +230,8 @@ SOURCES: dict[str, Callable[[Path, Files], Made]] = {
     "columns": make_columns,
     "decoded cache": make_cached,
     "subset": make_subset,
+    "balanced": partial(make_draws, balanced=True),
+    "weighted": partial(make_draws, balanced=False),
     "concatenation": make_concatenation,
     "mixture": partial(make_concatenation, weights={"tars": 0.25, "beton": 0.75}),
 }

@@ -109,19 +109,6 @@ def test_whole_batches_have_no_damaged_image(name: str, path: Path) -> None:
     assert parser[(sample + 1) % NUM_EXAMPLES].index == (sample + 1) % NUM_EXAMPLES
 
 
-@pytest.mark.parametrize("name", ["jpg", "raw", "sizes"])
-def test_other_examples_take_the_place_of_damaged_ones(name: str, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    places = places_of(path, name)
-    for sample in (3, 17):
-        flip(path, places[sample][0] + 5)
-    parser = ParserBeton(path, batch_size=6, image_key=name, read=ReadOptions(on_error="replace"))
-    batches = list(parser.batches())
-    valid = np.concatenate([batch.valid for batch in batches])
-    assert np.flatnonzero(~valid).tolist() == [3, 17]
-    assert np.concatenate([batch.index for batch in batches])[~valid].tolist() == [4, 18]
-    assert caplog.text.count("do not have their checksum") == 2
-
-
 def test_comparing_is_switched_off_and_on_for_a_parser_that_is_there(path: Path) -> None:
     flip(path, places_of(path, "raw")[7][0] + 3)
     parser = ParserBeton(path, batch_size=6, image_key="raw")
@@ -183,24 +170,6 @@ def test_a_label_that_is_damaged_between_two_epochs_is_found(path: Path) -> None
     flip(path, layout.metadata_at + (member.ctypes.data - reader.rows.ctypes.data) + 4 * layout.row_type.itemsize)
     with pytest.raises(CorruptRecordError, match="its metadata does not have its checksum"):
         list(parser.batches(epoch=1, fields=("label",)))
-
-
-def test_a_file_that_is_opened_anew_is_compared_anew(path: Path) -> None:
-    source = ParserBeton(path).source
-    source.read(ALL, ["raw"])
-    flip(path, places_of(path, "raw")[7][0] + 3)
-    source.close()
-    with pytest.raises(CorruptRecordError, match="sample 7 "):
-        source.read(ALL, ["raw"])
-
-
-def test_jpeg_and_values_of_any_size_are_compared_at_every_read(path: Path) -> None:
-    source = ParserBeton(path).source
-    for name in ("jpg", "text", "facts", "sizes"):
-        source.read(ALL, [name])
-        flip(path, places_of(path, name)[7][0] + 3)
-        with pytest.raises(CorruptRecordError, match=f"sample 7 .* of its field {name!r}"):
-            source.read(ALL, [name])
 
 
 def read_in_child(source: Any, expected: type[Exception] | None) -> None:

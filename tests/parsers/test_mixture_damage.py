@@ -1,7 +1,6 @@
 """Damaged examples of a mixture: each member's own on_error, checksums and limits; errors name the member's file."""
 
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,8 @@ from storage.webdataset.made_tars import write_samples
 from tfds_fixtures import record_offsets, shard_files
 
 from parsers.tar_samples import SIDE, pixels_of, png, sample_of
-from tfds_torch import EvalPreprocess, ParserBeton, ParserMixture, ParserTfds, ParserWebDataset, ReadOptions, World
-from tfds_torch.errors import CorruptRecordError, ShardError
-from tfds_torch.parsers.protocol import error_context_of
-from tfds_torch.storage.beton.fields import BetonInt
-from tfds_torch.storage.beton.image_field import BetonImage
-from tfds_torch.storage.beton.writer import BetonWriter
+from tfds_torch import EvalPreprocess, ParserMixture, ParserTfds, ParserWebDataset, ReadOptions
+from tfds_torch.errors import CorruptRecordError
 
 SIZE = 12
 REPLACE = ReadOptions(on_error="replace", max_replaced=2)
@@ -69,37 +64,12 @@ def test_another_members_damage_is_an_error_all_the_same(tmp_path: Path) -> None
     assert "max_replaced" not in str(caught.value)
 
 
-@pytest.mark.parametrize("damaged", [0, 5, 11])
-def test_another_image_that_is_damaged_is_named(tmp_path: Path, damaged: int) -> None:
-    for name, number in (("a", -1), ("b", damaged)):
-        samples = [sample_of(number) for number in range(SIZE)]
-        if number >= 0:
-            samples[number]["seg.png"] = b"no image"
-        write_samples(tmp_path / f"{name}.tar", samples)
-    fields = {"image": "png", "mask": "seg.png"}
-    members = {name: ParserWebDataset(str(tmp_path / f"{name}.tar"), fields) for name in ("a", "b")}
-    parser = ParserMixture(members, {"a": 1, "b": 1}, is_training=True, batch_size=24)
-    with pytest.raises(CorruptRecordError, match=rf"b\.tar: sample 'part/{damaged:04d}' \(index {damaged}\) cannot"):
-        list(parser.batches(fields=("image", "mask")))
-
-
 def test_every_member_has_its_own_limit(tmp_path: Path) -> None:
     damaged = {"a": (0, 1), "b": (3, 4, 5)}
     more = ReadOptions(on_error="replace", max_replaced=3)
     assert len(list(mixture(tmp_path, damaged, {"a": REPLACE, "b": more}).batches())) == 4
     with pytest.raises(CorruptRecordError, match=r"id b/part/0005\) is damaged example number 3 .* max_replaced=2"):
         list(mixture(tmp_path, damaged, {"a": REPLACE, "b": REPLACE}).batches())
-
-
-def test_what_replaces_does_not_depend_on_ranks(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"weights": {"a": 1, "b": 3}, "is_training": True, "epoch_size": 24}
-    read = dict.fromkeys(("a", "b"), ReadOptions(on_error="replace"))
-    parsers = [mixture(tmp_path, {"a": (1,), "b": (3, 4)}, read, batch_size=size, **arguments) for size in (12, 6)]
-    alone = list(parsers[0].batches(World(), 1))
-    ranks = [list(parsers[1].batches(World(rank, 2), 1)) for rank in range(2)]
-    for number, batch in enumerate(alone):
-        assert batch.index.tolist() == index_of([ranks[0][number], ranks[1][number]])
-    assert not {1, 15, 16} & set(index_of(alone))
 
 
 def test_checksums_are_each_members_own(tmp_path: Path) -> None:
@@ -124,26 +94,3 @@ def test_checksums_are_each_members_own(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match="checksum"):
         came.extend(batch.batch for batch in read(verify=True))
     assert came == [0, 1, 2, 3]  # Those before the damaged one, though all are read together.
-
-
-def test_a_member_whose_file_is_gone_is_named_before_the_first_batch(tmp_path: Path) -> None:
-    parser = mixture(tmp_path, {}, {}, weights={"a": 1, "b": 1}, is_training=True)
-    (tmp_path / "b.tar").unlink()
-    with pytest.raises(ShardError, match=r"b\.tar"):
-        next(parser.batches())
-
-
-def test_a_member_that_was_cut_while_it_was_read_is_named(tmp_path: Path) -> None:
-    with BetonWriter(tmp_path / "b.beton", {"image": BetonImage("raw"), "label": BetonInt()}, SIZE) as writer:
-        for number in range(SIZE):
-            writer.add((pixels_of(number), 0))
-    members = {
-        "tars": ParserWebDataset(write_damaged(tmp_path / "a.tar", ())),
-        "beton": ParserBeton(tmp_path / "b.beton"),
-    }
-    context = error_context_of(ParserMixture(members, batch_size=4), "Loader", "multiprocessing_context")
-    assert context.find_cut() is None
-    size = (tmp_path / "b.beton").stat().st_size
-    os.truncate(tmp_path / "b.beton", 100)
-    assert context.find_cut() == f"{tmp_path / 'b.beton'} was cut while it was read: it had {size} bytes and has 100"
-    assert context.find_id(3) == "tars/part/0003"

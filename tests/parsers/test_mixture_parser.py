@@ -1,7 +1,7 @@
 """ParserMixture over tars, a `.beton` file, an image folder and a TFDS dataset: what comes, and of which member."""
 
-import pickle
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,17 +13,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conformance import check_resumes
-from conftest import RunPython
 from storage.webdataset.made_tars import write_samples
-from tfds_fixtures import Datasets, write_numbered
+from tfds_fixtures import write_numbered
 
-from parsers.resuming import ParserLoader
-from parsers.tar_samples import NUM_CLASSES, SIDE, pixels_of, png, sample_of
+from parsers.tar_samples import CLASSES, NUM_CLASSES, SIDE, pixels_of, png, sample_of
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
-    IndexedImageDataset,
     ParserBeton,
     ParserMixture,
     ParserTfds,
@@ -34,16 +30,9 @@ from tfds_torch import (
     create_loader,
 )
 from tfds_torch.engines.batch import Batch
-from tfds_torch.engines.fields import SAMPLES, ImageField, Samples
-from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.images.decoding import BadImageError
-from tfds_torch.parsers.mixture_source import EncodedParts, MemberField, MixedField, Part
 from tfds_torch.parsers.parser import DatasetParser
-from tfds_torch.parsers.protocol import Parser
-from tfds_torch.plan.mixed import make_table
 from tfds_torch.plan.passes import Passes
-from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -54,6 +43,8 @@ WEIGHTS = {"tars": 0.5, "beton": 0.3, "folder": 0.2}
 NUM_EXAMPLES = sum(SIZES.values())
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 FIELDS = ("image", "label", "member")
+EVEN = {"a": 1, "b": 1}
+TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4}
 
 
 @dataclass(frozen=True)
@@ -108,76 +99,7 @@ def joined(batches: list[Batch], name: str) -> Any:
     return np.concatenate([getattr(batch, name) for batch in batches])
 
 
-def global_batches(parser: ParserMixture, num_replicas: int, num_workers: int, epoch: int = 1) -> list[Any]:
-    """Returns index and pixels of every global batch, as the workers of all ranks read them."""
-    found: dict[int, list[Any]] = {}
-    for rank in range(num_replicas):
-        for worker in range(num_workers):
-            for batch in parser.batches(World(rank, num_replicas, worker, num_workers), epoch):
-                found.setdefault(batch.batch, []).append((batch.index.tolist(), np.array(batch.image)))
-    return [
-        ([one for index, _ in found[number] for one in index], np.concatenate([image for _, image in found[number]]))
-        for number in sorted(found)
-    ]
-
-
 # What comes
-
-
-@pytest.mark.parametrize("preprocess", [None, WHOLE])
-@pytest.mark.parametrize("weights", [WEIGHTS, "sizes", None, [(0, WEIGHTS), (17, "sizes")]])
-def test_every_example_is_the_one_that_its_member_stores(files: Files, weights: Any, preprocess: Any) -> None:
-    parser = files.mixture(weights, preprocess=preprocess)
-    for batch in epoch_of(parser, fields=FIELDS):
-        assert (np.stack(batch.image) == files.pixels(batch.index)).all()
-        assert batch.label.tolist() == files.labels(batch.index)
-        names = [parser.member_names[number] for number in batch.features["member"]]
-        assert batch.features["member"].dtype == np.int64
-        for number, name, one in zip(batch.index.tolist(), names, batch.id, strict=True):
-            own = files.members()[name].ids(np.array([number - FIRST[name]]))[0]
-            assert one == f"{name}/{own}"
-
-
-def test_it_is_a_parser_that_is_read_by_number(files: Files) -> None:
-    parser = files.mixture()
-    assert isinstance(parser, Parser)
-    assert (parser.num_examples, len(parser), parser.split) == (NUM_EXAMPLES, NUM_EXAMPLES, "all")
-    assert parser.dataset_name == "mixture(tars + beton + folder)"
-    assert parser.read_mode(World()) == "index"
-    assert set(parser.element_spec.fields) == {"image", "label", "member", "valid", "index", "id"}
-    assert parser.member_names == list(SIZES)
-    assert parser.member_sizes == SIZES
-    assert list(parser.members) == list(SIZES)
-
-
-def test_evaluation_of_a_concatenation_has_every_example_once_in_order(files: Files) -> None:
-    batches = epoch_of(files.mixture(None))
-    assert joined(batches, "index").tolist() == list(range(NUM_EXAMPLES))
-    assert [len(batch) for batch in batches] == [6] * 7 + [1]
-    padded = files.mixture(None, remainder="pad", shuffle=True, batch_size=4)
-    for num_replicas, num_workers in ((1, 3), (3, 2)):
-        came = [
-            batch
-            for rank in range(num_replicas)
-            for worker in range(num_workers)
-            for batch in padded.batches(World(rank, num_replicas, worker, num_workers))
-        ]
-        seen = Counter(joined(came, "index")[joined(came, "valid")].tolist())
-        assert seen == dict.fromkeys(range(NUM_EXAMPLES), 1)
-        assert set(joined(came, "label")[~joined(came, "valid")].tolist()) <= {-100}
-
-
-def test_training_of_a_concatenation_shuffles_over_all_members(files: Files) -> None:
-    parser = files.mixture(None, is_training=True)
-    epochs = [joined(epoch_of(parser, epoch), "index")[:NUM_EXAMPLES].tolist() for epoch in range(2)]
-    assert all(sorted(index) == list(range(NUM_EXAMPLES)) for index in epochs)
-    assert epochs[0] != epochs[1]
-    counts = parser.counts(NUM_EXAMPLES + 20)
-    members = np.searchsorted([25, 36], epochs[1][:20], side="right")
-    assert list(counts.values()) == [
-        size + int((members == number).sum()) for number, size in enumerate(SIZES.values())
-    ]
-    assert files.mixture(None).counts(NUM_EXAMPLES + 30) == {"tars": 50, "beton": 16, "folder": 7}
 
 
 @pytest.mark.parametrize("batch_size", [1, 6, 10])
@@ -240,19 +162,6 @@ def test_repeats_make_an_epoch_so_many_times_as_long(files: Files) -> None:
 # Worlds and states
 
 
-def test_global_batches_do_not_depend_on_ranks_and_workers_and_neither_do_crops(files: Files) -> None:
-    def read(num_replicas: int, num_workers: int) -> list[Any]:
-        preprocess = TrainPreprocess(size=4, scale=(0.2, 0.9))
-        parser = files.mixture(batch_size=12 // num_replicas, preprocess=preprocess, epoch_size=48)
-        return global_batches(parser, num_replicas, num_workers)
-
-    reference = read(1, 1)
-    for grid in ((1, 3), (2, 1), (3, 2)):
-        for (index, image), (other, pixels) in zip(reference, read(*grid), strict=True):
-            assert index == other
-            assert (image == pixels).all()
-
-
 def test_crops_depend_on_seed_member_pass_and_example_alone(files: Files) -> None:
     preprocess = TrainPreprocess(size=4, scale=(0.2, 0.9))
 
@@ -276,25 +185,6 @@ def test_crops_depend_on_seed_member_pass_and_example_alone(files: Files) -> Non
     assert any((one[index, 0] != one[index, 1]).any() for index in again if (index, 1) in one)
 
 
-@pytest.mark.parametrize("weights", [WEIGHTS, [(0, WEIGHTS), (31, "sizes")], None])
-def test_a_parser_restored_at_every_step_gives_the_uninterrupted_tail(files: Files, weights: Any) -> None:
-    size: dict[str, Any] = {} if weights is None else {"epoch_size": 36}
-    make = partial(ParserLoader, partial(files.mixture, weights, is_training=True, **size))
-    num_batches = 4 if weights is None else 3
-    assert check_resumes(partial(make, (2, 2), 12), partial(make, (1, 3), 12)) == 2 * (1 + 2 * (num_batches + 1))
-
-
-def test_a_pickled_parser_reads_the_same_without_its_table(files: Files) -> None:
-    parser = files.mixture("sizes", preprocess=WHOLE)
-    next(iter(parser.batches()))
-    packed = pickle.dumps(parser)
-    make_table.cache_clear()
-    again = pickle.loads(packed)
-    assert len(packed) < 60_000
-    assert again.fingerprint == parser.fingerprint
-    assert joined(epoch_of(again), "index").tolist() == joined(epoch_of(parser), "index").tolist()
-
-
 def test_the_fingerprint_is_that_of_members_weights_and_schedule(files: Files) -> None:
     members = files.members()
     renamed = {name.upper(): parser for name, parser in members.items()}
@@ -314,22 +204,6 @@ def test_the_fingerprint_is_that_of_members_weights_and_schedule(files: Files) -
 
 
 # Single examples
-
-
-def test_single_examples_are_found_by_number_and_by_id(files: Files) -> None:
-    parser = files.mixture()
-    for number in (0, 24, 25, 36, 42, -1):
-        example = parser[number]
-        index = number % NUM_EXAMPLES
-        assert (example.index, example.label) == (index, files.labels([index])[0])
-        assert (example.image == files.pixels([index])[0]).all()
-        assert parser[example.id].index == index
-        assert parser.source.find(example.id) == index
-    assert [example.index for example in parser[23:27]] == [23, 24, 25, 26]
-    assert (parser["beton/raw/30"].image == pixels_of(30)).all()
-    (example,) = parser.examples_by_index(["beton/raw/30"], ["member", "label"])
-    assert example.features["member"] == 1
-    assert (np.asarray(IndexedImageDataset(parser)[30][0]) == pixels_of(30)).all()
 
 
 @pytest.mark.parametrize(
@@ -361,14 +235,6 @@ def test_crops_of_single_examples_are_those_of_the_first_pass_of_an_epoch(files:
                 start[name] += 1
                 assert (example.image == image).all()
     assert checked > 10
-
-
-def test_file_names_say_the_member(files: Files) -> None:
-    parser = files.mixture()
-    names = parser.filenames()
-    assert names == list(parser.ids(np.arange(NUM_EXAMPLES)))
-    assert parser.filenames(absolute=True)[-1] == str(files.root / "folder" / names[-1].removeprefix("folder/"))
-    assert parser.filenames(basename=True)[25] == "25"
 
 
 def test_examples_are_handed_over_as_they_are_stored(files: Files) -> None:
@@ -427,11 +293,9 @@ def test_class_maps_of_the_members_give_common_labels(files: Files, tmp_path: Pa
         assert batch.label.tolist() == expected
     assert parser[3].label == 0
     assert parser.encoded_examples(np.array([14]), ["label"])[0].label == 7
-    members["words"] = words = ParserTfds(
-        *(tmp_path, "numbered", "train"), target_key="file_name", class_map={**class_map, "4.jpg": 8}
-    )
-    words.class_map.entries.pop("2.jpg")
-    with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example words/numbered-train"):
+    del class_map["2.jpg"]
+    members["words"] = ParserTfds(tmp_path, "numbered", "train", target_key="file_name", class_map=class_map)
+    with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example numbered-train"):
         list(ParserMixture(members, batch_size=5).batches(fields=("label",)))
 
 
@@ -447,64 +311,66 @@ def test_a_class_map_holds_where_all_members_store_labels_alike(files: Files, ma
         assert batch.label.tolist() == [number % NUM_CLASSES + 100 * (name in mapped) for name, number in own]
 
 
-def test_files_are_those_of_all_members_in_the_order_of_index(files: Files) -> None:
-    found = files.mixture().files
-    starts = [one.first_index for one in found]
-    assert starts == np.cumsum([0, *(one.take for one in found)])[:-1].tolist()
-    assert len({one.path for one in found}) == 4
-
-
-def test_positions_of_damaged_images_are_those_in_the_chunk() -> None:
-    fields = tuple(MemberField(ImageField(key)) for key in ("x", "y"))
-    good = png(pixels_of(0))
-    parts = [
-        Part(0, np.array([1, 2]), np.array([0, 1]), {"x": [good, good]}),
-        Part(1, np.array([0, 3]), np.array([5, 6]), {"y": [good, b"no image"]}),
-    ]
-    with pytest.raises(BadImageError) as caught:
-        MixedField("mask", fields).decode({"mask": EncodedParts(4, parts)})
-    assert caught.value.position == 3
-    assert len(MixedField("mask", fields).decode({"mask": EncodedParts(4, parts)[:3]})) == 3
-
-
-def test_images_of_windows_are_one_array_also_where_no_size_is_declared() -> None:
-    fields = tuple(MemberField(WindowImageField(key, has_time=False, mode="RGB")) for key in ("x", "y"))
-    parts = [
-        Part(0, np.array([1]), np.array([0]), {"x": [png(pixels_of(0))]}),
-        Part(1, np.array([0]), np.array([0]), {"y": [png(pixels_of(1))]}),
-    ]
-    images = MixedField("camera", fields).decode({"camera": EncodedParts(2, parts), SAMPLES: Samples(np.arange(2), 0)})
-    assert isinstance(images, np.ndarray)
-    np.testing.assert_array_equal(images, np.stack([pixels_of(1), pixels_of(0)]).transpose(0, 3, 1, 2))
-
-
 def test_class_names_are_those_that_all_members_have(files: Files) -> None:
-    names = [f"class {number}" for number in range(NUM_CLASSES)]
-    tars = ParserWebDataset(str(files.root / "a-{00..01}.tar"), class_names=names)
-    same = ParserMixture({"a": tars, "b": tars.with_read(ReadOptions())}, batch_size=2)
-    assert same.class_names == names
-    assert same.class_to_idx["class 2"] == 2
+    other = [*CLASSES[:3], "zebra", CLASSES[4]]
+
+    def names_of(names: list[str], class_map: dict[str, int] | None) -> Any:
+        tars = str(files.root / "a-{00..01}.tar")
+        members = {
+            "a": ParserWebDataset(tars, class_names=CLASSES),
+            "b": ParserWebDataset(tars, class_names=names, class_map=class_map),
+        }
+        return ParserMixture(members, batch_size=2).class_names
+
+    assert names_of(CLASSES, None) == CLASSES
+    assert names_of(other, {name: number for number, name in enumerate(other)}) is None
+    assert names_of(CLASSES[::-1], {name: number for number, name in enumerate(CLASSES)}) == CLASSES
     assert files.mixture().class_names is None
 
 
-def test_datasets_of_tfds_mix_with_other_formats(files: Files, tmp_path: Path) -> None:
-    write_numbered(tmp_path, {"train": (4, 0, 5), "test": (3,)})
-    train, test = (ParserTfds(tmp_path, "numbered", split) for split in ("train", "test"))
-    members = {"train": train, "tars": files.members()["tars"].with_read(ReadOptions()), "test": test}
-    with pytest.raises(ValueError, match="Labels mean different things"):
-        ParserMixture({"train": train, "named": _named(files)}, batch_size=2)
-    parser = ParserMixture(
-        members, {"train": 2, "tars": 1, "test": 1}, is_training=True, batch_size=4, preprocess=WHOLE
-    )
-    labels = [*range(9), *(number % NUM_CLASSES for number in range(25)), *range(9, 12)]
-    for batch in parser.batches(fields=FIELDS):
-        assert batch.label.tolist() == [labels[number] for number in batch.index]
-        assert batch.image.shape == (4, SIDE, SIDE, 3)
+# Weights, members that say the same, and blocks
 
 
-def _named(files: Files) -> ParserWebDataset:
-    names = [f"class {number}" for number in range(NUM_CLASSES)]
-    return ParserWebDataset(str(files.root / "a-{00..01}.tar"), class_names=names)
+def pair(files: Files, of_a: dict[str, Any] = {}, of_b: dict[str, Any] = {}) -> dict[str, Any]:  # noqa: B006 (read only)
+    path = str(files.root / "a-00.tar")
+    return {"a": ParserWebDataset(path, **of_a), "b": ParserWebDataset(path, **of_b)}
+
+
+def test_members_that_say_the_same_are_taken(files: Files) -> None:
+    same: dict[str, Any] = {**TRAINING, "seed": 3, "remainder": "drop", "preprocess": TrainPreprocess(8), "repeats": 2}
+    same["read"] = ReadOptions(num_threads=2)
+    parser = ParserMixture(pair(files, same), EVEN, **same)
+    assert parser.plan(World()).num_own_slots == 2 * parser.epoch_size
+
+
+def test_a_weight_of_zero_is_a_segment_without_the_member(files: Files) -> None:
+    schedule = [(0, {"a": 1, "b": 0}), (8, EVEN)]
+    parser = ParserMixture(pair(files), schedule, **TRAINING, epoch_size=16)
+    members = [batch.features["member"].tolist() for batch in parser.batches(fields=("member",))]
+    assert members[:2] == [[0] * 4] * 2
+    assert sorted(members[2] + members[3]) == [0] * 4 + [1] * 4
+
+
+def test_a_weight_that_is_rounded_and_an_epoch_smaller_than_a_batch_are_warned_of(files: Files) -> None:
+    with pytest.warns(UserWarning, match=r"rounded to 1/65,536, which moves some by more than 1 %: 'b': 1e-05 became"):
+        ParserMixture(pair(files), {"a": 0.99999, "b": 0.00001}, **TRAINING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ParserMixture(pair(files), {"a": 0.7, "b": 0.30001}, **TRAINING)
+    small = ParserMixture(pair(files), EVEN, is_training=True, batch_size=32, epoch_size=10)
+    with pytest.warns(UserWarning, match="has 10 examples in an epoch, fewer than a batch of 32"):
+        ImageDataset(small)
+
+
+def test_a_concatenation_has_the_blocks_and_groups_of_its_members(files: Files) -> None:
+    blocks, groups = ({"read": ReadOptions(block_records=4, block_groups=number)} for number in (1, 2))
+    for options, number in ((blocks, 1), (groups, 2)):
+        parser = ParserMixture(pair(files, options, options), **TRAINING)
+        for one in (parser, parser.with_read(ReadOptions(num_threads=1))):
+            assert one.plan(World()).order.num_groups == number
+    with pytest.raises(ConfigError, match="or another shuffle_buffer or block_groups"):
+        ParserMixture(pair(files, blocks, groups), **TRAINING)
+    assert ParserMixture(pair(files, {}, blocks), batch_size=2).num_examples == 26
 
 
 # Threads, blocks and metrics
@@ -569,55 +435,3 @@ def test_stats_count_examples_passes_and_seconds_of_reading_by_member(files: Fil
             assert one.passes == one.examples / SIZES[one.name]
             assert 0 < one.read_s < stats.read_s
         assert stats.to_dict()["members"][1]["name"] == "beton"
-
-
-def test_a_loader_over_one_dataset_has_no_members(files: Files) -> None:
-    dataset = ImageDataset(files.members(batch_size=5)["tars"], fields=("label",))
-    with create_loader(dataset) as loader:
-        list(loader)
-        assert loader.stats().members == ()
-
-
-def test_metrics_of_members_are_kept_apart() -> None:
-    metrics = StageMetrics(2, {"a": 10, "b": 20})
-    for worker in range(2):
-        metrics.bind(worker)
-        metrics.add_member(1, 5, 0.5)
-        metrics.add("read", 1.0)
-    metrics.add_member(0, 3, 0.25)
-    assert metrics.member_totals() == {"a": (3, 0.25), "b": (10, 1.0)}
-    assert metrics.totals()["read"] == 2.0
-
-
-def test_no_other_package_is_imported(files: Files, run_python: RunPython) -> None:
-    code = f"""
-import sys
-from tfds_torch import ParserBeton, ParserMixture, ParserWebDataset
-members = {{"a": ParserWebDataset({str(files.root / "a-00.tar")!r}), "b": ParserBeton({str(files.root / "b.beton")!r})}}
-parser = ParserMixture(members, {{"a": 1, "b": 1}}, is_training=True, batch_size=8)
-print(len(next(parser.batches())), sorted({{"tensorflow", "torch", "tensorflow_datasets"}} & set(sys.modules)))
-"""
-    done = run_python("-c", code)
-    assert (done.stdout, done.stderr) == ("8 []\n", "")
-
-
-def test_array_record_files_are_mixed_with_records(datasets: Datasets) -> None:
-    """Both hold the same examples: what a mixture of them gives is what each gives by itself, as often as it says."""
-    roots = {"records": datasets.root, "array records": datasets.array_record}
-    members = {name: ParserTfds(root, "shapes", "train") for name, root in roots.items()}
-    parser = ParserMixture(members, {"records": 1, "array records": 2}, is_training=True, batch_size=8)
-    batches = epoch_of(parser, fields=("image", "label", "member"))
-    index, member, labels = (joined(batches, "index"), _field(batches, "member"), joined(batches, "label"))
-    for number, (name, one) in enumerate(members.items()):
-        here = member == number
-        own = index[here] - number * one.num_examples
-        alone = one.examples_by_index(own, fields=("image", "label"))
-        assert [example.label for example in alone] == labels[here].tolist()
-        images = [image for batch in batches for image in batch.image]
-        for place, example in zip(np.flatnonzero(here).tolist(), alone, strict=True):
-            np.testing.assert_array_equal(images[place], example.image)
-        assert len(own) >= one.num_examples // 2, name
-
-
-def _field(batches: list[Batch], name: str) -> Any:
-    return np.concatenate([batch.features[name] for batch in batches])

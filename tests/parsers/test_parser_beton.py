@@ -19,8 +19,7 @@ from tfds_torch import (
     World,
     create_loader,
 )
-from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError, ShardError
-from tfds_torch.parsers.protocol import Parser
+from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
 from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
@@ -65,17 +64,6 @@ def jpeg(one: Any, mode: str = "RGB") -> bytes:
 
 
 # What comes
-
-
-def test_it_is_a_parser(path: Path) -> None:
-    parser = ParserBeton(path)
-    assert isinstance(parser, Parser)
-    assert (parser.num_examples, parser.dataset_name, parser.split) == (NUM_EXAMPLES, "images.beton", "all")
-    assert parser.read_mode(World()) == "index"
-    assert repr(parser) == "ParserBeton(images.beton, split='all', num_examples=50)"
-    assert parser.class_names is None
-    assert {"image", "label", "valid", "index", "id"} == set(parser.element_spec.fields)
-    assert parser.element_spec.fields["image"].shape == (None, None, 3)
 
 
 @pytest.mark.parametrize("preprocess", [
@@ -131,12 +119,6 @@ def test_pixels_above_the_limit_are_refused(path: Path) -> None:
     preprocess = EvalPreprocess(size=SIDE, crop_pct=1.0, max_pixels=SIDE * SIDE - 1)
     with pytest.raises(CorruptRecordError, match=r"8 x 8 pixels, and at most 63 are allowed"):
         list(ParserBeton(path, batch_size=4, preprocess=preprocess).batches())
-
-
-def test_jpeg_files_are_decoded_as_ever(mixed: Path, pixels: Any) -> None:
-    (batch,) = ParserBeton(mixed, batch_size=10, preprocess=WHOLE).batches()
-    for image, one in zip(batch.image, pixels, strict=False):
-        assert (image == np.asarray(Image.open(io.BytesIO(jpeg(one))))).all()
 
 
 def test_pixels_of_several_sizes_are_resized_into_the_batch(folder: Path) -> None:
@@ -206,14 +188,6 @@ def test_files_of_ffcv_are_read(tmp_path: Path) -> None:
 # Promises
 
 
-def test_the_fingerprint_is_that_of_the_content(path: Path, folder: Path) -> None:
-    (folder / "again").mkdir()
-    write_images(folder / "again" / "images.beton", NUM_EXAMPLES, SIDE)
-    write_images(folder / "again" / "other.beton", NUM_EXAMPLES - 1, SIDE)
-    assert ParserBeton(folder / "again" / "images.beton").fingerprint == ParserBeton(path).fingerprint
-    assert ParserBeton(folder / "again" / "other.beton").fingerprint != ParserBeton(path).fingerprint
-
-
 def test_a_damaged_image_is_named_or_replaced(folder: Path, pixels: Any) -> None:
     path = folder / "damaged.beton"
     with BetonWriter(path, {"image": BetonImage(), "label": BetonInt()}, 8, page_size=PAGE) as writer:
@@ -246,37 +220,6 @@ def without_checksums(path: Path) -> BetonSource:
 
 
 # What cannot work
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"image_key": "imge"},
-            r"has no field 'imge' \(image_key\): its fields are image, label. Did you mean 'image'",
-        ),
-        ({"target_key": "labl"}, r"has no field 'labl' \(target_key\)"),
-        ({"image_key": "label"}, r"the image field 'label' is BetonInt\(\), not an image. Use image_key= with one of"),
-        ({"batch_size": 2, "preprocess": TrainPreprocess(8, also=("label",))}, "which is not an image but BetonInt"),
-        ({"class_map": {0: 1}, "target_key": None}, r"there is no field 'label' of integers"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused_at_once(arguments: dict[str, Any], message: str, path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ParserBeton(path, **arguments)
-
-
-def test_fields_that_are_not_there_are_refused(path: Path) -> None:
-    parser = ParserBeton(path, target_key=None)
-    with pytest.raises(ConfigError, match=r"there is no field 'label': target_key=None"):
-        parser.check_fields(["label"])
-    with pytest.raises(ConfigError, match="has no field 'mask': its fields are image, label"):
-        parser.check_fields(["mask"])
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ShardError, match="is missing"):
-        ParserBeton(tmp_path / "none.beton")
 
 
 @pytest.mark.parametrize("preprocess", [WHOLE, TrainPreprocess(size=SIDE, crop_padding=2)])

@@ -16,16 +16,12 @@ from parsers.tar_samples import CLASSES, FIELDS, pixels_of, png, sample_of
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
-    ParserBeton,
     ParserTfds,
     ParserWebDataset,
     TrainPreprocess,
-    World,
     create_loader,
-    export_dataset,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
-from tfds_torch.parsers.protocol import Parser
 
 NUM_EXAMPLES, NUM_TARS = 36, 3
 
@@ -41,23 +37,6 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 # What comes
-
-
-def test_it_is_a_parser(urls: str) -> None:
-    parser = ParserWebDataset(urls)
-    assert isinstance(parser, Parser)
-    assert (parser.num_examples, parser.num_shards, parser.split) == (NUM_EXAMPLES, NUM_TARS, "all")
-    assert repr(parser) == "ParserWebDataset(a-00.tar..a-02.tar, split='all', num_examples=36)"
-    assert parser.read_mode(World()) == "index"
-    assert parser.class_names is None
-    assert {"image", "label", "valid", "index", "id"} == set(parser.element_spec.fields)
-    assert [Path(path).name for path in parser.paths] == ["a-00.tar", "a-01.tar", "a-02.tar"]
-
-
-def test_a_preprocess_of_no_samples_is_looked_at_as_well(urls: str) -> None:
-    nothing = ParserWebDataset(urls).subset([])
-    with pytest.raises(ConfigError, match="A preprocess needs batch_size"):
-        nothing.with_preprocess(EvalPreprocess(8))
 
 
 def test_every_kind_of_member_comes_as_what_it_is(urls: str) -> None:
@@ -98,63 +77,7 @@ def test_pixels_are_those_of_parser_tfds_on_the_same_photographs(preprocess: Any
         assert (batch.image == other.image).all()
 
 
-def test_tars_are_exported_as_beton(urls: str, tmp_path: Path) -> None:
-    parser = ParserWebDataset(
-        urls, {name: FIELDS[name] for name in ("image", "label", "text", "facts", "raw")}, CLASSES
-    )
-    export_dataset(parser, tmp_path / "a.beton", format="beton", num_workers=1)
-    beton = ParserBeton(tmp_path / "a.beton", batch_size=NUM_EXAMPLES)
-    (batch,) = beton.batches(fields=("label", "facts", "raw", "text"))
-    assert batch.label.tolist() == [number % 5 for number in range(NUM_EXAMPLES)]
-    assert batch.features["facts"][7] == {"number": 7}
-    assert list(batch.id) == [f"part/{number:04d}" for number in range(NUM_EXAMPLES)]
-    assert beton.class_names == CLASSES
-
-
-# Promises
-
-
-def test_the_order_is_a_global_shuffle_that_does_not_depend_on_the_tars(urls: str, tmp_path: Path) -> None:
-    one = write_samples(tmp_path / "one.tar", map(sample_of, range(NUM_EXAMPLES)))
-
-    def read(paths: Any, epoch: int) -> list[int]:
-        batches = ParserWebDataset(paths, is_training=True, batch_size=6).batches(epoch=epoch, fields=())
-        return np.concatenate([batch.index for batch in batches]).tolist()
-
-    assert read(urls, 0) == read(one, 0) != read(urls, 1)
-    assert read(urls, 0) != sorted(read(urls, 0))
-
-
 # What cannot work
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"fields": {"image": "jgp"}}, r"no sample has a member \.jgp.*'seg.png', 'txt'"),
-        ({"fields": {"image": "pgn"}}, r"Did you mean 'png'\?"),
-        ({"fields": {"image": "cls"}}, r"the field 'image' is 'cls', which is not an image"),
-        ({"fields": {"x": "png;cls"}}, r"mixes kinds of values: .png is 'image', .cls is 'label'"),
-        ({"fields": {}}, r"fields=\{\} must map names to extensions"),
-        ({"fields": "jpg"}, r"fields='jpg' must map names to extensions"),
-        ({"fields": ["image", ["cls"]]}, r"must map names to extensions, .*, or be a list of extensions"),
-        ({"fields": ["image", "pgn"]}, r"no sample has a member \.pgn.*Did you mean 'png'\?"),
-        ({"fields": {"image": 3}}, r"fields\['image'\]=3 must be an extension"),
-        ({"fields": {"id": "txt"}}, r"fields names 'id', which every batch has already"),
-        ({"class_names": "cat"}, r"class_names='cat' must be a sequence of different texts"),
-        ({"class_names": ["a", "a"]}, r"must be a sequence of different texts"),
-        ({"class_names": []}, r"must be a sequence of different texts"),
-        ({"preprocess": EvalPreprocess(size=8), "batch_size": 2, "fields": {"label": "cls"}}, r"no field 'image'"),
-        (
-            {"preprocess": TrainPreprocess(size=8, also=("text",)), "batch_size": 2, "fields": FIELDS},
-            r"also=\('text',\) names 'text', which is not an image but 'text'",
-        ),
-        ({"class_map": {0: 1}, "fields": {"image": "png"}}, r"there is no field 'label' of integers"),
-    ],
-)
-def test_arguments_that_cannot_work_are_said(arguments: dict[str, Any], said: str, urls: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ParserWebDataset(urls, **arguments)
 
 
 def test_an_extension_that_was_not_named_is_read_by_its_own_name(urls: str) -> None:
@@ -304,16 +227,6 @@ def test_what_pillow_alone_reads_is_an_image_and_comes_as_bytes_where_it_is_aske
     assert list(batch.features["depth"]) == [members["depth.tiff"]]
 
 
-def test_images_without_labels_are_read_with_the_usual_fields(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [("1.jpg", png(pixels_of(1)))])
-    parser = ParserWebDataset(path, batch_size=1)
-    assert (parser.has_field("image"), parser.has_field("label")) == (True, False)
-    (batch,) = parser.batches(fields=("image",))
-    assert (batch.image[0] == pixels_of(1)).all()
-    with pytest.raises(ConfigError, match=r"has no field 'label': no sample has a member \.cls"):
-        list(parser.batches())
-
-
 def test_a_sample_without_its_label_is_named_before_training_begins(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("1.cls", b"1"), ("2.jpg", b"x")])
     with pytest.raises(ShardError, match=r"a\.tar: sample '2' has no member \.cls for the field 'label', as 1 other"):
@@ -415,23 +328,3 @@ def test_what_a_decoder_raises_is_named_with_tar_and_key(urls: str) -> None:
     said = r"sample 'part/0000' \(index 0\) cannot be decoded: .*Its decoder refuse raised KeyError: 'no such thing'"
     with pytest.raises(CorruptRecordError, match=said):
         next(iter(parser.batches(fields=("facts",))))
-
-
-@pytest.mark.parametrize(
-    ("decoders", "said"),
-    [
-        ({".msgpack": reverse}, r"no sample has a member \.msgpack: the extensions in the tars are"),
-        ({".jsn": reverse}, r"Did you mean 'json'\?"),
-        ({".json": "reverse"}, r"decoders\['\.json'\]='reverse' must be a function of bytes"),
-        ([reverse], r"must map extensions to functions of bytes"),
-        ({1: reverse}, r"must map extensions to functions of bytes"),
-    ],
-)
-def test_decoders_that_cannot_work_are_refused(urls: str, decoders: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ParserWebDataset(urls, FIELDS, decoders=decoders)
-
-
-def test_one_field_has_one_decoder(urls: str) -> None:
-    with pytest.raises(ConfigError, match="mixes kinds of values"):
-        ParserWebDataset(urls, {"value": "bin;txt"}, decoders={"bin": reverse})
