@@ -31,10 +31,8 @@ from tfds_torch import (
     TrainPreprocess,
     World,
     create_loader,
-    export_dataset,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
-from tfds_torch.parsers.beton import ParserBeton
 
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 NUM = 12
@@ -129,28 +127,6 @@ def test_values_keep_their_types(name: str, form: str) -> None:
         assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
-def test_whole_batches_of_any_fields_come_without_images() -> None:
-    columns = {"x": np.arange(20, dtype=np.float32).reshape(10, 2), "name": [str(number) for number in range(10)]}
-    parser = ParserMapStyle(columns, batch_size=4, is_training=True)
-    with create_loader(ImageDataset(parser, fields=("x", "index", "name"), batched=True), 2) as loader:
-        seen = []
-        for x, index, names in loader:
-            assert torch.equal(x, torch.from_numpy(columns["x"])[index])
-            assert x.shape == (4, 2)
-            assert names == [str(number) for number in index.tolist()]
-            seen += index.tolist()
-    assert len(seen) == 12
-    assert set(seen) == set(range(10))
-
-
-def test_arrays_of_another_byte_order_and_complex_ones_become_tensors() -> None:
-    columns = {"big": np.arange(4, dtype=">f4"), "wave": np.full(4, 1j, np.complex64)}
-    for fields in (("big",), ("wave",)):
-        (batch,) = create_loader(ImageDataset(ParserMapStyle(columns, batch_size=4), fields=fields, batched=True))
-        assert torch.equal(batch[0], torch.tensor(columns[fields[0]].tolist(), dtype=batch[0].dtype))
-        assert batch[0].dtype == {"big": torch.float32, "wave": torch.complex64}[fields[0]]
-
-
 @pytest.mark.parametrize("odd", [None, "3", np.int64(2**53 + 1), np.datetime64("2020-01-01"), [1.0], 3])
 def test_what_is_not_a_number_of_the_fields_type_is_not_made_one(odd: Any) -> None:
     rows = [1.0, 2.0, odd, odd]
@@ -237,16 +213,6 @@ def test_the_tiffs_of_hugging_faces_image_columns_are_images_and_masks(mode: str
     assert kept.index.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("file_format", ["TIFF", "JPEG2000", "PPM"])
-def test_what_pillow_alone_reads_is_an_image_of_a_list(file_format: str) -> None:
-    files = [io.BytesIO() for _ in range(3)]
-    for number, file in enumerate(files):
-        Image.fromarray(pixels_of(number)).save(file, file_format)
-    (batch,) = ParserMapStyle([(file.getvalue(), 7) for file in files], batch_size=3, preprocess=WHOLE).batches()
-    assert (batch.image == np.stack([pixels_of(number) for number in range(3)])).all()
-    assert batch.label.tolist() == [7, 7, 7]
-
-
 class Chunked(Dataset[Any]):
     """Gives items by `__getitems__` alone, as torch's StackDataset may; `short` of them are missing."""
 
@@ -267,13 +233,6 @@ def test_items_are_asked_for_as_torch_asks_for_them() -> None:
         assert [batch.tolist() for batch in batches] == [[0.5, 1.5], [2.5, 3.5], [4.5]]
     with pytest.raises(ConfigError, match=r"Chunked.__getitems__ was asked for \d items .* and returned"):
         only_batch(Chunked(1), ["item"])
-
-
-def test_tensors_that_numpy_does_not_have_stay_tensors() -> None:
-    rows = [{"x": torch.full((2,), number, dtype=torch.bfloat16)} for number in range(4)]
-    (batch,) = create_loader(ImageDataset(ParserMapStyle(rows, batch_size=4), fields=("x",), batched=True))
-    assert batch[0].dtype == torch.bfloat16
-    assert batch[0].shape == (4, 2)
 
 
 def test_sizes_that_vary_from_chunk_to_chunk_make_a_list() -> None:
@@ -313,32 +272,6 @@ def test_a_whole_item_and_names_that_a_batch_has() -> None:
     assert batch.features["stored/index"].tolist() == [10, 11, 12]
     assert batch.index.tolist() == [0, 1, 2]
     assert batch.features["label"] == ["x"] * 3
-
-
-@pytest.mark.parametrize(
-    ("rows", "arguments", "message"),
-    [
-        ([(1, 2)], {"names": ("x",)}, r"names=\['x'\] are 1 names, and an item has 2 values"),
-        ([1], {"names": ("x", "y")}, "are 2 names, and an item is one value"),
-        ([{"x": 1}], {"names": ("x",)}, "names=.* is for items that are tuples, and these are dictionaries"),
-        ([{1: 1}], {}, "an item has the key 1, and keys must be texts"),
-        ([1], {"names": "x"}, "names='x' must be a sequence of different texts"),
-        ([1], {"names": ["x", "x"]}, "must be a sequence of different texts"),
-        ([1], {"version": 3}, "version=3 must be a text"),
-        ([1], {"version": ""}, "version='' must be a text"),
-        ({1: [1]}, {}, "an item for each number from 0 to 0, and this one has the key 1"),
-        ({0: 1, "a": 2}, {}, "an item for each number from 0 to 1, and this one has the key 0"),
-        (Frame({"a": [1], 5: [2]}), {}, "the columns of a DataFrame need .* texts, and this one has the name 5"),
-        (3, {}, "3 has no items by number"),
-        ("my/folder", {}, r"'my/folder' is a path, and a dataset is wanted: datasets\.load_from_disk\(path\)"),
-        (Path("my"), {}, r"Path\('my'\) is a path"),
-        (iter([1]), {}, "has no items by number"),
-        ({"a": HubDataset({"x": [1]}), "b": HubDataset({"x": [1]})}, {}, "dictionary of datasets: give one of them"),
-    ],
-)
-def test_names_and_datasets_that_cannot_work_are_refused(rows: Any, arguments: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ParserMapStyle(rows, **arguments).check_fields(["x"])
 
 
 @pytest.mark.parametrize(
@@ -552,20 +485,6 @@ def test_a_data_source_of_tfds_is_a_dataset(datasets: Datasets) -> None:
 # Mixtures, identity, export
 
 
-def test_datasets_of_ones_own_are_members_of_a_mixture() -> None:
-    encoded = [(png(pixels_of(number)), number) for number in range(9)]
-    shown = [(Image.fromarray(pixels_of(number)), torch.tensor(number)) for number in range(9, 14)]
-    members = {"a": ParserMapStyle(encoded), "b": ParserMapStyle(shown)}
-    parser = ParserMixture(members, {"a": 0.5, "b": 0.5}, is_training=True, batch_size=4, preprocess=WHOLE)
-    for batch in parser.batches(fields=("image", "label", "member")):
-        assert batch.features["member"].tolist() == [0, 1, 0, 1] or batch.features["member"].tolist() == [1, 0, 1, 0]
-        assert (batch.image == np.stack([pixels_of(number) for number in batch.label])).all()
-    texts = {name: ParserMapStyle([{"text": name * 2, "x": np.zeros(2)}]) for name in "ab"}
-    (batch,) = ParserMixture(texts, batch_size=2).batches(fields=("text", "x"))
-    assert batch.features["text"] == ["aa", "bb"]
-    assert batch.features["x"].shape == (2, 2)
-
-
 def test_a_fingerprint_is_the_version_or_the_type_and_the_length() -> None:
     def fingerprint(rows: Any, version: str | None = None) -> str:
         return ParserMapStyle(rows, version=version).fingerprint
@@ -573,35 +492,6 @@ def test_a_fingerprint_is_the_version_or_the_type_and_the_length() -> None:
     assert fingerprint([1, 2]) == fingerprint([3, 4])
     assert len({fingerprint([1, 2]), fingerprint([1]), fingerprint((1, 2)), fingerprint([1, 2], "a")}) == 4
     assert fingerprint([1, 2], "a") != fingerprint([1, 2], "b")
-
-
-def test_it_can_be_exported(tmp_path: Path) -> None:
-    rows = [(png(pixels_of(number)), number) for number in range(NUM)]
-    export_dataset(ParserMapStyle(rows), tmp_path / "all.beton", format="beton")
-    (batch,) = ParserBeton(tmp_path / "all.beton", batch_size=NUM).batches()
-    assert batch.label.tolist() == list(range(NUM))
-    assert [image.shape for image in batch.image] == [(SIDE, SIDE, 3)] * NUM
-
-
-# Some of the items
-
-
-def test_subsets_targets_classes_and_draws_are_those_of_every_parser() -> None:
-    rows = [(png(pixels_of(number)), number % 3) for number in range(NUM)]
-    parser = ParserMapStyle(rows, is_training=True, batch_size=3)
-    assert parser.targets().tolist() == [number % 3 for number in range(NUM)]
-    shifted = ParserMapStyle([(image, label + 5) for image, label in rows])  # Of one type and length.
-    assert shifted.targets().tolist() == [5 + number % 3 for number in range(NUM)]
-    some = parser.subset(parser.targets() == 1)
-    assert {number for batch in some.batches() for number in batch.index.tolist()} == {1, 4, 7, 10}
-    assert some[1].index == 4
-    for batch in parser.balanced().batches(fields=("label",)):
-        assert sorted(batch.label.tolist()) == [0, 1, 2]
-    drawn = parser.weighted([1.0] + [0.0] * (NUM - 1), epoch_size=6)
-    assert {number for batch in drawn.batches(fields=("label",)) for number in batch.index.tolist()} == {0}
-    short = ParserMapStyle(rows, is_training=True, batch_size=3, epoch_size=6)
-    came = [number for epoch in range(2) for batch in short.batches(epoch=epoch) for number in batch.index.tolist()]
-    assert sorted(came) == list(range(NUM))
 
 
 # One thread
