@@ -16,7 +16,6 @@ from storage.webdataset.made_tars import write_tar
 from tfds_fixtures import call_reader, write_shard
 
 from tfds_torch import (
-    DecodedCache,
     EvalPreprocess,
     ImageDataset,
     IndexedImageDataset,
@@ -27,9 +26,8 @@ from tfds_torch import (
     ReadOptions,
     World,
     create_loader,
-    export_dataset,
 )
-from tfds_torch.errors import CorruptRecordError, DatasetNotFoundError, ExportError
+from tfds_torch.errors import CorruptRecordError, DatasetNotFoundError
 from tfds_torch.storage.beton.fields import BetonInt, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -160,14 +158,6 @@ def test_labels_of_an_unknown_number_of_classes_are_not_checked(right: Path) -> 
     assert labels_of(parser) == [number * 1000 for number in range(NUM_EXAMPLES)]
 
 
-def test_a_class_map_gets_labels_that_were_checked(right: Path, wrong: Path) -> None:
-    arguments: dict[str, Any] = {"batch_size": 4, "class_map": {name: 3 - n for n, name in enumerate(CLASSES)}}
-    mapped = labels_of(ParserTfds(right, "marks", **arguments))
-    assert mapped == [-1 if n % 5 == 0 else 4 - n % 5 for n in range(NUM_EXAMPLES)]
-    with pytest.raises(CorruptRecordError, match=f"is 4, {SAID}"):
-        labels_of(ParserTfds(wrong, "marks", **arguments))
-
-
 def padded_labels(root: str, mode: str) -> list[tuple[int, Any, Any]]:
     """Returns the examples that padding is made of on all of four ranks, and their labels of several forms."""
     found = []
@@ -232,19 +222,6 @@ def test_however_it_is_read_the_label_is_an_error(name: str, wrong: Path) -> Non
     with pytest.raises(CorruptRecordError, match=f"is 4, {SAID}") as caught:
         READERS[name](parser)
     assert ID in str(caught.value)
-
-
-def test_a_decoded_cache_refuses_the_label(wrong: Path, tmp_path: Path) -> None:
-    parser = ParserTfds(wrong, "marks", batch_size=4, cache=DecodedCache(folder=tmp_path))
-    with pytest.raises(CorruptRecordError, match=f"is 4, {SAID}") as caught:
-        list(parser.batches(World()))
-    assert ID in str(caught.value)
-
-
-def test_an_export_refuses_the_label(wrong: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=f"is 4, {SAID}"):
-        export_dataset(ParserTfds(wrong, "marks"), tmp_path / "out.beton", format="beton")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_example_with_such_a_label_is_replaced_and_counted_as_a_damaged_one(wrong: Path) -> None:
