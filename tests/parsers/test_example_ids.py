@@ -9,14 +9,11 @@ from image_folder_fixtures import NUM_TRAIN as NUM_IMAGES
 from tfds_fixtures import GAP_TRAIN_SHARDS, NUM_TEST, NUM_TRAIN, SPLITS, Datasets, Ledger
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
-from tfds_torch.parsers.examples import find_examples
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
 
 def find(parser: ParserTfds, *keys: Any) -> list[int]:
-    found = find_examples(parser.source, parser.split, keys)
-    assert found.dtype == np.int64
-    return found.tolist()
+    return [example.index for example in parser.examples_by_index(keys, ("id",))]
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ def test_what_is_no_index_and_no_id_is_refused(shapes: ParserTfds, key: Any) -> 
 @pytest.mark.parametrize("keys", ["abc", b"abc", 3, None])
 def test_a_key_alone_is_no_list(shapes: ParserTfds, keys: Any) -> None:
     with pytest.raises(ConfigError, match=r"by a list of indices and ids, not by .* alone"):
-        find_examples(shapes.source, "train", keys)
+        shapes.examples_by_index(keys)
 
 
 @pytest.mark.parametrize("key", [NUM_TRAIN, -NUM_TRAIN - 1, 2**63, -(2**80), np.uint64(2**64 - 1)])
