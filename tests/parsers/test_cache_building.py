@@ -1,16 +1,12 @@
 """A decoded cache is built once, or not at all: never twice, never in a worker, and never at the cost of a training."""
 
 import errno
-import io
-import json
 import logging
 import multiprocessing
 import os
-import pickle
 import re
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,20 +32,19 @@ from parsers.cached_pictures import (
 )
 from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
-from tfds_torch.parsers import cache as opening
-from tfds_torch.parsers import cache_building as building
 from tfds_torch.parsers.cache import (
     COMPLETE,
     FAILED,
     READING,
-    CacheProgress,
     CacheStatus,
+    building,
     lock_path,
+    opening,
     read_status,
     status_path,
     write_status,
 )
-from tfds_torch.parsers.cache_building import CacheContent, build, estimate
+from tfds_torch.parsers.cache_building import build
 from tfds_torch.storage.beton.verify import verify
 
 NUM_PROCESSES = 8
@@ -207,20 +202,6 @@ def test_workers_build_nothing(method: str, small: Path, cache: DecodedCache, ca
     assert not cache.path.exists()
 
 
-def test_a_parser_that_was_pickled_goes_on_without_a_cache_that_has_gone(
-    small: Path, cache: DecodedCache, caplog: pytest.LogCaptureFixture
-) -> None:
-    pickled = pickle.dumps(open_parser(small, cache))
-    shutil.rmtree(cache.path)
-    parser = pickle.loads(pickled)
-    with caplog.at_level(logging.WARNING):
-        assert_reads_right(parser, small)
-        assert_reads_right(parser, small)
-    (line,) = lines_of(caplog)
-    assert line.startswith("The decoded cache of pictures:1.0.0 cannot be read any more, and its images are decoded")
-    assert not cache.path.exists()
-
-
 def test_a_cache_that_is_deleted_while_it_is_open_is_read_on(small: Path, cache: DecodedCache) -> None:
     parser = open_parser(small, cache)
     wanted, batches = read(open_parser(small, None)), parser.batches()
@@ -352,18 +333,6 @@ def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
     monkeypatch.setattr(os, "mkdir", refuse)
     monkeypatch.setattr(FileLock, "acquire", refuse)
     assert open_parser(small, cache).source.file is not None
-
-
-def test_the_estimate_is_that_of_the_file_where_images_are_of_one_size(small: Path, cache: DecodedCache) -> None:
-    source = open_parser(small, None).source
-    for max_resolution in (None, 7):
-        content = CacheContent(source, "image", max_resolution, "0" * 32)
-        found = estimate(content)
-        assert found.shape == ((32, 32, 3) if max_resolution is None else (7, 7, 3))
-        cache.path.mkdir(exist_ok=True)
-        path = cache.path / f"{max_resolution}.beton"
-        build(content, path, found, lambda num_done: None, before_closing=lambda: None)
-        assert found.num_bytes <= path.stat().st_size <= found.num_bytes + 4096
 
 
 # Damage and death
@@ -498,42 +467,7 @@ def test_a_builder_that_goes_on_is_waited_for_and_shown(
     )
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_shows_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_BAR_AFTER_S", 0.0)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with CacheProgress("cats:1.0.0 (train)") as shown_progress:
-        for number in range(3):
-            shown_progress.show("building", number, 3)
-    shown = terminal.getvalue()
-    assert "building the decoded cache of cats:1.0.0 (train)" in shown
-    assert "2/3" in shown
-    assert shown.endswith("\x1b[2K")
-
-
 # Speed and memory
-
-
-def test_no_more_is_read_ahead_than_the_threads_decode(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five examples at a time, two threads: three chunks are under way while the first one is written."""
-    monkeypatch.setattr(building, "_LARGEST_CHUNK", 5)
-    monkeypatch.setattr(building, "usable_cores", lambda: type("Cores", (), {"number": 2.0}))
-    source = open_parser(small, None).source
-    reads: list[int] = []
-    read_source = type(source).read
-    monkeypatch.setattr(
-        type(source), "read", lambda self, index, fields: reads.append(len(index)) or read_source(self, index, fields)
-    )
-    chunks = building._decoded_chunks(CacheContent(source, "image", None, ""), 2**21)
-    assert next(chunks)[0] == range(5)
-    assert reads == [5] * 4
-    assert [numbers for numbers, *_ in chunks] == [range(start, start + 5) for start in range(5, 60, 5)]
-    assert reads == [5] * 12
 
 
 def test_the_builder_says_how_far_it_is(small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -548,22 +482,3 @@ def test_the_builder_says_how_far_it_is(small: Path, cache: DecodedCache, monkey
     assert len({one.build for one in said}) == 1
     assert said[4].silence_s > said[3].silence_s
     assert said[0].pid == os.getpid()
-
-
-def test_a_status_that_makes_no_sense_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    assert read_status(path) is None
-    write_status(path, CacheStatus("a", "b"))
-    values = json.loads(path.read_text())
-    assert read_status(path) == CacheStatus(**values)
-    for text in (
-        "",
-        "[]",
-        "3",
-        "{}",
-        json.dumps(values | {"beat": "3"}),
-        json.dumps(values | {"phase": None}),
-        "[" * 10**5,
-    ):
-        path.write_text(text)
-        assert read_status(path) is None, text[:30]

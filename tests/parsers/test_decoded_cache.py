@@ -1,43 +1,29 @@
 """A decoded cache changes nothing of what comes but its speed: pixels, ids, order, states, errors."""
 
-import copy
 import dataclasses
-import logging
 import os
-import pickle
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from conformance import check_resumes
 from encoded_images import encoded_images
 from picture_fixtures import NAME, photograph, save, write_pictures
 from PIL import Image
-from tfds_fixtures import Datasets, as_remote, shard_files, write_shard
+from tfds_fixtures import Datasets, shard_files, write_shard
 
 from parsers.cached_pictures import NUM_EXAMPLES, SIDE, assert_same_batches, caches, read
-from parsers.resuming import ParserLoader
 from tfds_torch import (
     DecodedCache,
     EvalPreprocess,
     ImageDataset,
-    IndexedImageDataset,
     ParserTfds,
-    ReadOptions,
     TrainPreprocess,
-    World,
     create_loader,
     demo,
 )
-from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError, StateMismatchError
-from tfds_torch.parsers.cache import COMPLETE, read_status, status_path
-from tfds_torch.storage.beton.verify import verify
-from tfds_torch.storage.cached_source import PIXELS
-from tfds_torch.storage.stored_pixels import StoredPixels
+from tfds_torch.errors import ConfigError, ShardError, StateMismatchError
 from tfds_torch.storage.tfrecord.framing import read_records
 
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
@@ -136,37 +122,6 @@ def test_resized_crops_keep_the_pixel_contract(photos: Path, folder: Path) -> No
     assert np.abs(ours.image.astype(int) - theirs.image).mean() < 1
 
 
-def test_single_examples_are_those_of_the_original_files(small: Path, folder: Path) -> None:
-    cached, plain = both(small, folder, batch_size=16, preprocess=WHOLE)
-    for key in (0, -1, 37, plain.filenames()[5]):
-        ours, theirs = cached[key], plain[key]
-        np.testing.assert_array_equal(ours.image, theirs.image)
-        assert (ours.label, ours.id, ours.index) == (theirs.label, theirs.id, theirs.index)
-    image, label = IndexedImageDataset(cached)[7]
-    assert (image.permute(1, 2, 0).numpy() == plain[7].image).all()  # Preprocessed, by one that changes nothing.
-    assert label == 7
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_reads_whole_batches_out_of_the_cache(num_workers: int, small: Path, folder: Path) -> None:
-    cached, plain = both(small, folder, is_training=True, batch_size=16)
-    ours, theirs = (
-        create_loader(ImageDataset(parser, batched=True), n) for parser, n in ((cached, num_workers), (plain, 0))
-    )
-    with ours, theirs:
-        for _ in range(2):
-            for (images, labels), (wanted, wanted_labels) in zip(ours, theirs, strict=True):
-                assert torch.equal(images, wanted)
-                assert torch.equal(labels, wanted_labels)
-
-
-def test_images_of_one_size_are_copied_all_at_once(small: Path, folder: Path) -> None:
-    source = both(small, folder)[0].source
-    columns = source.read(np.array([3, 1, 3]), [PIXELS, "label"])
-    assert isinstance(columns[PIXELS], StoredPixels)
-    assert columns["label"].tolist() == [3, 1, 3]
-
-
 def test_image_and_label_do_not_need_the_original_records(small: Path, folder: Path, tmp_path: Path) -> None:
     root = shutil.copytree(small, tmp_path / "data")
     cached, plain = both(root, folder, batch_size=16, preprocess=WHOLE)
@@ -227,29 +182,7 @@ def test_masks_go_through_the_same_crop(photos: Path, folder: Path) -> None:
         ParserTfds(photos, NAME, batch_size=9, preprocess=preprocess, cache=DecodedCache(folder, max_resolution=50))
 
 
-def test_array_record_files_and_image_folders_are_cached_too(datasets: Datasets, folder: Path, tmp_path: Path) -> None:
-    for number in range(6):
-        path = tmp_path / "images" / "train" / f"label {number % 2}" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        photograph("china", (20 + number, 30)).save(path)
-    for root, name in ((datasets.array_record, "tiny"), (tmp_path / "images", "image_folder")):
-        arguments: dict[str, Any] = {"batch_size": 4, "target_key": None if name == "tiny" else "label"}
-        cached, plain = (
-            ParserTfds(root, name, cache=cache, **arguments) for cache in (DecodedCache(tmp_path / "c"), None)
-        )
-        fields = ("image",) if name == "tiny" else ("image", "label")
-        assert_same_batches(read(cached, fields=fields), read(plain, fields=fields))
-
-
 # What stays the same
-
-
-def test_a_cache_changes_neither_the_fingerprint_nor_the_names(small: Path, folder: Path) -> None:
-    cached, plain = both(small, folder, batch_size=4)
-    for name in ("fingerprint", "num_examples", "dataset_name", "num_shards", "class_names", "element_spec", "files"):
-        assert getattr(cached, name) == getattr(plain, name), name
-    assert cached.filenames() == plain.filenames()
-    assert cached.read_mode(World()) == "index"
 
 
 def test_max_resolution_changes_the_fingerprint_and_the_pixels_as_pillow_does(photos: Path, folder: Path) -> None:
@@ -286,22 +219,6 @@ def test_states_go_on_with_a_cache_and_without_one(small: Path, folder: Path) ->
         pytest.raises(StateMismatchError, match="a decoded cache with the same max_resolution"),
     ):
         loader.load_state_dict(state)
-
-
-@pytest.mark.parametrize("grids", [((1, 1), (2, 2)), ((2, 1), (1, 2))])
-def test_a_parser_with_a_cache_resumes_at_every_step(grids: Any, small: Path, folder: Path) -> None:
-    arguments: dict[str, Any] = {"root": small, "name": NAME, "is_training": True, "cache": DecodedCache(folder)}
-    make, make_other = (partial(ParserLoader, partial(ParserTfds, **arguments), grid, 16) for grid in grids)
-    assert check_resumes(make, make_other) > 0
-
-
-def test_the_file_is_a_whole_beton_file(small: Path, folder: Path, tmp_path: Path) -> None:
-    ParserTfds(small, NAME, cache=DecodedCache(tmp_path))
-    (path,) = caches(tmp_path)
-    assert verify(path).num_samples == NUM_EXAMPLES
-    status = read_status(status_path(path))
-    assert status is not None
-    assert (status.dataset, status.split, status.phase) == ("pictures:1.0.0", "train", COMPLETE)
 
 
 # Which cache is read
@@ -348,49 +265,7 @@ def test_an_image_that_was_exchanged_for_one_of_its_size_is_not_read_out_of_the_
     assert len(caches(tmp_path / "cache")) == 2
 
 
-def test_a_parser_that_was_pickled_reads_the_cache_and_builds_none(
-    small: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cached, plain = both(small, folder, batch_size=16, preprocess=WHOLE)
-    refuse_to_build(monkeypatch)
-    for parser in (pickle.loads(pickle.dumps(cached)), copy.copy(cached), cached.with_batch_size(7)):
-        assert parser.source.file is not None  # type: ignore[union-attr]
-        assert_same_batches(read(parser.with_batch_size(16)), read(plain))
-
-
-def test_another_way_of_reading_keeps_the_cache(small: Path, folder: Path) -> None:
-    cached, _ = both(small, folder, batch_size=16)
-    other = cached.with_read(ReadOptions(mode="index", verify_checksums=False))
-    assert other.source.file is cached.source.file
-    assert other.source.original.verify_checksums is False
-    with pytest.raises(ConfigError, match="a decoded cache is read by index, and read mode 'examples' streams the"):
-        cached.with_read(ReadOptions(mode="examples"))
-
-
 # What is refused
-
-
-def test_what_cannot_work_is_refused_before_anything_is_built(
-    small: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_to_build(monkeypatch)
-    cache = DecodedCache(folder / "none")
-    for arguments, words in (
-        ({"cache": True}, r"cache=True must be a DecodedCache, for example DecodedCache\(\), or None"),
-        ({"cache": str(folder)}, r"cache='.*' must be a DecodedCache"),
-        (
-            {"read": ReadOptions(mode="files")},
-            "pictures:1.0.0: a decoded cache is read by index, and read mode 'files'",
-        ),
-        ({"image_mode": "RGBA"}, "holds three channels, from which image_mode='RGBA' cannot be made .* 'RGB' or 'L'"),
-        ({"image_mode": None}, "holds three channels, from which image_mode=None cannot be made"),
-        ({"image_key": None}, r"The field 'image' was asked for, but the parser has image_key=None"),
-        ({"image_key": "label"}, "the feature 'label' is not a single uint8 image"),
-    ):
-        given: dict[str, Any] = {"cache": cache, **arguments}
-        with pytest.raises(ConfigError, match=words):
-            ParserTfds(small, NAME, **given)
-    assert not (folder / "none").exists()
 
 
 def test_a_cache_that_cannot_be_is_refused() -> None:
@@ -407,61 +282,7 @@ def test_a_cache_that_cannot_be_is_refused() -> None:
         DecodedCache().folder = "a"  # type: ignore[misc]
 
 
-def test_remote_files_are_refused(small: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remote = as_remote(ParserTfds(small, NAME))
-    monkeypatch.setattr("tfds_torch.parsers.tfds.dataset.TfdsDataset.source", lambda *args, **options: remote.source)
-    with pytest.raises(
-        ConfigError, match=r"built from examples that are read by number, and gs://.* is remote\. Copy the"
-    ):
-        ParserTfds(small, NAME, cache=DecodedCache(folder))
-
-
 # Examples that a cache lacks
-
-
-@pytest.fixture
-def damaged(small: Path, tmp_path: Path) -> Path:
-    """The small dataset, of which example 7 is not an image, and record 40 is damaged."""
-    root = shutil.copytree(small, tmp_path / "damaged")
-    first, second = shard_files(root / NAME / "1.0.0", "train")
-    records = list(read_records(first))
-    image = records[7][records[7].index(b"\x89PNG") :][:60]
-    records[7] = records[7].replace(image, b"no image".ljust(60))
-    write_shard(first, records)
-    content = bytearray(second.read_bytes())
-    offset = sum(16 + len(record) for record in list(read_records(second))[:15])
-    content[offset + 40] ^= 1
-    second.write_bytes(content)
-    return root
-
-
-def test_a_damaged_example_is_the_same_error_with_a_cache(
-    damaged: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        cached, plain = both(damaged, tmp_path / "cache")
-    assert (
-        "2 of 60 images of pictures:1.0.0 (train) cannot be decoded, or are too large for its decoded cache"
-        in caplog.text
-    )
-    for number in (7, 40):
-        with pytest.raises(CorruptRecordError) as ours:
-            cached[number]
-        with pytest.raises(CorruptRecordError) as theirs:
-            plain[number]
-        assert str(ours.value) == str(theirs.value)
-    assert cached[8].label == 8
-
-
-def test_damaged_examples_are_replaced_with_a_cache_as_without_one(damaged: Path, tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {
-        "is_training": True,
-        "batch_size": 16,
-        "read": ReadOptions(on_error="replace"),
-        "preprocess": WHOLE,
-    }
-    cached, plain = both(damaged, tmp_path / "cache", **arguments)
-    assert_same_batches(read(cached), read(plain))
 
 
 def test_an_image_that_is_larger_than_a_page_comes_from_the_original_files(
