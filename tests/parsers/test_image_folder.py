@@ -15,9 +15,8 @@ from PIL import Image
 from tfds_fixtures import call_reader, has_tensorflow
 from zygote import torch_zygote
 
-from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import ConfigError, CorruptRecordError
+from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
@@ -157,34 +156,3 @@ def test_only_mode_index_reads_an_image_folder(folder: Path, mode: str, split: s
         f"read mode {mode!r} streams TFRecord files, and image_folder:1.0.0 is stored in a format that is only read by "
         f"index. Use mode 'index' or 'auto'."
     )
-
-
-# Images
-
-
-def test_every_image_mode_gives_its_channels(folder: Path) -> None:
-    for mode, channels in {"RGB": 3, "L": 1, "RGBA": 4, None: 0}.items():
-        for example in ParserTfds(folder, NAME, image_mode=mode)[:8]:
-            with Image.open(folder / example.id) as stored:
-                pixels = np.atleast_3d(np.asarray(stored))
-            assert example.image.dtype == np.uint8
-            assert example.image.shape == (*pixels.shape[:2], channels or pixels.shape[2])
-            if mode in (None, "RGBA") and pixels.shape[2] == 4:
-                np.testing.assert_array_equal(example.image, pixels)
-
-
-@pytest.mark.parametrize("is_cut", [False, True])
-@pytest.mark.parametrize(("position", "is_training"), [(0, False), (41, False), (NUM_TRAIN - 1, True)])
-def test_an_image_that_cannot_be_decoded_is_an_error_that_names_it(
-    own_folder: Path, position: int, is_training: bool, is_cut: bool
-) -> None:
-    parser = ParserTfds(own_folder, NAME, is_training=is_training, batch_size=4, repeats=2 * is_training)
-    path = own_folder / parser.ids(np.array([position]))[0]
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if is_cut else b"\x89PNG no image at all")
-    read: list[Batch] = []
-    with pytest.raises(CorruptRecordError) as caught:
-        read.extend(parser.batches(fields=("image",)))
-    assert str(caught.value).startswith(
-        f"{path} of image_folder:1.0.0 (index {position}) cannot be decoded: it is damaged, or not an image. "
-    )
-    assert is_training or sum(map(len, read)) <= position

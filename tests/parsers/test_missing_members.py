@@ -21,7 +21,6 @@ from tfds_torch import (
     create_loader,
     export_dataset,
 )
-from tfds_torch.check.parser_check import check_parser
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.recipe_file import load_config
 
@@ -164,12 +163,6 @@ def test_samples_that_are_all_incomplete_are_an_error(tmp_path: Path) -> None:
         ParserWebDataset(path, ["txt", "mp"], missing="none")
 
 
-@pytest.mark.parametrize("missing", ["skip", "none"])
-def test_all_promises_hold(missing: Any, urls: str) -> None:
-    report = check_parser(ParserWebDataset(urls, FIELDS, missing=missing, is_training=True, batch_size=4))
-    assert report.is_kept, str(report)
-
-
 def test_a_state_belongs_to_the_samples_that_are_read(urls: str) -> None:
     def loader(missing: Any) -> MultiLoader:
         parser = ParserWebDataset(urls, FIELDS, missing=missing, is_training=True, batch_size=3)
@@ -211,21 +204,6 @@ def test_a_recipe_says_it(urls: str, tmp_path: Path) -> None:
     recipe.write_text('name = "cifar10"\nmissing = "none"\n')
     with pytest.raises(ConfigError, match=r"missing='none' is of samples in tars .* 'cifar10' does not name tars"):
         load_config(recipe).make_parser()
-
-
-@pytest.mark.parametrize("missing", ["skip", "none"])
-def test_exported_tars_lack_what_the_first_ones_lack(missing: Any, urls: str, tmp_path: Path) -> None:
-    parser = ParserWebDataset(urls, FIELDS, missing=missing)
-    export_dataset(parser, tmp_path / "out", format="webdataset", num_workers=0)
-    copies = sorted((tmp_path / "out").glob("*.tar"))
-    again = ParserWebDataset(copies, FIELDS, missing=missing)
-    assert again.extensions["txt"] == ("txt",)
-    kept = COMPLETE if missing == "skip" else range(NUM)
-    assert [one.features["txt"] for one in again.examples_by_index(range(len(kept)), ["txt"])] == [
-        TEXTS[number] for number in kept
-    ]
-    assert again.targets().tolist() == [LABELS[number] for number in kept]
-    assert again.num_incomplete == (0 if missing == "skip" else 7)
 
 
 def test_a_beton_file_holds_none_as_json_and_refuses_bytes_that_some_lack(urls: str, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Boxes go with their images, of every parser and in every way of reading; their rows leave with them."""
 
-import pickle
 import re
 import warnings
 from pathlib import Path
@@ -29,7 +28,6 @@ from tfds_torch import (
     DecodedCache,
     EvalPreprocess,
     ImageDataset,
-    IndexedImageDataset,
     ParserBeton,
     ParserMapStyle,
     ParserMixture,
@@ -172,32 +170,6 @@ def assert_equal_examples(ours: list[dict[str, Any]], theirs: list[dict[str, Any
             np.testing.assert_array_equal(one[name], other[name], name)
 
 
-def test_single_examples_of_an_epoch_are_those_of_its_batches(root: Path) -> None:
-    parser = open_boxed(root)
-    batches = {one["index"]: one for one in examples_of(parser, range(1, 2)) if one["index"] < NUM_EXAMPLES}
-    dataset = IndexedImageDataset(parser, fields=FIELDS)
-    dataset.set_epoch(1)
-    for index in range(NUM_EXAMPLES):
-        image, label, boxes, names = dataset[index]
-        plan = parser.plan(World())
-        if index in plan.batch(1, plan.num_batches - 1).index.tolist():
-            continue  # It may be there again, of the next pass.
-        wanted = batches[index]
-        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), wanted["image"])
-        np.testing.assert_array_equal(boxes, wanted["objects/bbox"])
-        assert (label.tolist(), list(names)) == (wanted["label"].tolist(), list(wanted["objects/name"]))
-
-
-def test_workers_and_ranks_move_boxes_alike(root: Path) -> None:
-    parser = open_boxed(root)
-    alone = list(parser.batches(fields=FIELDS))
-    for worker in range(2):
-        for batch in pickle.loads(pickle.dumps(parser)).batches(World(0, 1, worker, 2), fields=FIELDS):
-            for name in ("objects/bbox", "label"):
-                for one, other in zip(batch.features[name], alone[batch.batch].features[name], strict=True):
-                    np.testing.assert_array_equal(one, other)
-
-
 def test_a_stream_moves_boxes(root: Path) -> None:
     arguments: dict[str, Any] = {
         "root": root,
@@ -281,12 +253,6 @@ def test_named_boxes_of_a_dataset_of_ones_own_move(is_nested: bool) -> None:
         assert_seen(example["image"], [CLASSES.index(name) for name in objects["names"]], objects["boxes"])
         num_left += len(objects["names"])
     assert num_left
-
-
-def test_boxes_of_a_subset_move_alike(root: Path) -> None:
-    parser = open_boxed(root).subset([1, 2, 3, 6, 7])
-    for example in examples_of(parser):
-        assert_seen(example["image"], example["label"].tolist(), example["objects/bbox"])
 
 
 def test_rows_of_another_sequence_are_named(root: Path) -> None:

@@ -1,6 +1,5 @@
 """A user's own preprocess: one method, the same pixels everywhere, and errors that name it and the example."""
 
-import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +14,11 @@ from parsers.preprocessing import error_of, to_arrays
 from tfds_torch import (
     ImageDataset,
     IndexedImageDataset,
-    MultiLoader,
     ParserBeton,
     ParserTfds,
-    ParserWebDataset,
     TrainPreprocess,
     World,
     create_loader,
-    export_dataset,
 )
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
@@ -34,26 +30,6 @@ from tfds_torch.storage.beton.writer import BetonWriter
 SIZE = 16
 OWN = (Shade(SIZE), SquareCrop(SIZE))
 WORLD = World()
-OTHER_FIELDS = [
-    "caption",
-    "depth",
-    "file_name",
-    "flag",
-    "frames",
-    "image/filename",
-    "mask",
-    "matrix",
-    "nested",
-    "objects",
-    "pair",
-    "precise",
-    "sizes",
-    "small",
-    "vector",
-    "weight",
-    "words",
-    "zipped",
-]
 Pixels = dict[int, np.ndarray]
 
 
@@ -120,31 +96,6 @@ def test_an_example_has_the_same_pixels_in_both_engines_and_every_world(
     if case == "a stream":  # Its pipelines wrap each for itself.
         batches.sort(key=lambda batch: batch.batch)
     assert_same(first_pass(batches), wanted[own])
-
-
-def test_other_parsers_apply_it_too(datasets: Datasets, wanted: dict[Any, Pixels], tmp_path: Path) -> None:
-    source = ParserTfds(datasets.root, "shapes", split="train")
-    others: dict[str, Any] = dict.fromkeys(OTHER_FIELDS)
-    export_dataset(source, tmp_path / "shapes.beton", format="beton", fields=others)
-    export_dataset(source, tmp_path / "tars", format="webdataset", fields=others)
-    for own in OWN:
-        options: dict[str, Any] = {"is_training": True, "batch_size": 12, "preprocess": own}
-        assert_same(first_pass(list(ParserBeton(tmp_path / "shapes.beton", **options).batches())), wanted[own])
-        tars = ParserWebDataset(sorted(tmp_path.glob("tars/*.tar")), {"image": "jpg", "label": "cls"}, **options)
-        assert_same(first_pass(list(tars.batches())), wanted[own])
-
-
-@pytest.mark.slow
-def test_workers_without_torch_that_are_spawned_apply_it(datasets: Datasets, wanted: dict[Any, Pixels]) -> None:
-    for own in OWN:
-        assert pickle.loads(pickle.dumps(own)) == own
-        parser = ParserTfds(datasets.root, **training(own))
-        with MultiLoader(parser, 2, start_method="spawn", timeout_s=120.0) as loader:
-            found = first_pass(list(loader))
-        # A MultiLoader resizes by cykooz-resizer, so that pixels may differ a little.
-        assert found.keys() == wanted[own].keys()
-        again = first_pass(list(MultiLoader(parser, 1, timeout_s=120.0)))
-        assert all(np.array_equal(image, again[index]) for index, image in found.items())
 
 
 def _with_torch(arguments: dict[str, Any], epoch: int) -> tuple[Pixels, Pixels]:

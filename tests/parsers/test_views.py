@@ -14,7 +14,6 @@ from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
     IndexedImageDataset,
-    MultiLoader,
     ParserMixture,
     ParserTfds,
     ReadOptions,
@@ -124,17 +123,6 @@ def test_own_crops_and_augments_are_views(root: Path) -> None:
 # In every loader and world
 
 
-def test_views_do_not_depend_on_ranks_workers_and_resumes(root: Path) -> None:
-    alone = read(open_parser(root, batch_size=8), 1)
-    parser = pickle.loads(pickle.dumps(open_parser(root)))
-    for rank in range(2):
-        for batch in [one for worker in range(2) for one in read(parser, 1, World(rank, 2, worker, 2))]:
-            for view, whole in zip(batch.image, alone[batch.batch].image, strict=True):
-                np.testing.assert_array_equal(view, whole[4 * rank : 4 * rank + 4])
-    (last,) = parser.batches(World(), 1, 3)
-    np.testing.assert_array_equal(last.image[4], read(parser, 1)[3].image[4])
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("views", [VIEWS, Views((GLOBAL, 2), (LOCAL, 8))], ids=["5", "10"])
 def test_a_loader_delivers_and_normalises_all_views(num_workers: int, views: Views, root: Path) -> None:
@@ -156,14 +144,6 @@ def test_a_loader_delivers_and_normalises_all_views(num_workers: int, views: Vie
         for image, one in zip(images, plain, strict=True):
             scaled = (one.permute(0, 2, 3, 1) / 255 - torch.tensor(mean)) / torch.tensor(std)
             torch.testing.assert_close(image.permute(0, 2, 3, 1), scaled, atol=1e-5, rtol=1e-5)
-
-
-def test_a_multi_loader_delivers_views(root: Path) -> None:
-    parser = open_parser(root)
-    with MultiLoader(parser, 2) as loader:
-        for batch, wanted in zip(loader, read(parser), strict=True):
-            for one, other in zip(batch.image, wanted.image, strict=True):
-                assert np.abs(one.astype(int) - other).max() <= 2
 
 
 def test_a_mixture_has_views(root: Path) -> None:
