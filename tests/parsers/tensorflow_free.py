@@ -88,7 +88,7 @@ def decode_records(version_dir: str, records: Sequence[bytes]) -> list[Any]:
 def decode_datasets(data_dir: str, names: Sequence[str]) -> dict[str, list[Any]]:
     """Returns name -> the examples of the split `train`, with all their features."""
     from tfds_torch.parsers.tfds.features_json import find_version_dir
-    from tfds_torch.parsers.tfds.prepared import read_prepared
+    from tfds_torch.parsers.tfds.info import read_prepared
 
     decoded = {}
     for full_name in names:

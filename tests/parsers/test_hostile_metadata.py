@@ -14,11 +14,12 @@ import pytest
 import tensorflow_datasets as tfds
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tfds_torch.parsers.tfds.prepared import MOST_EXAMPLES
 
 from tfds_torch import demo
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
+from tfds_torch.parsers.tfds.info import MOST_EXAMPLES
 from tfds_torch.parsers.tfds.parser import ParserTfds
-from tfds_torch.parsers.tfds.prepared import MOST_EXAMPLES
 from tfds_torch.parsers.tfds.shard_names import BadTemplateError, NamedSplit, shard_names
 from tfds_torch.runtime.printable import QUOTED, quoted
 

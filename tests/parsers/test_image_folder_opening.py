@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_listed_is_not_found(folder: Path, monkeypatch: 
 def test_arguments_that_mean_nothing_for_an_image_folder_are_refused(
     monkeypatch: pytest.MonkeyPatch, root: str | None, arguments: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("tfds_torch.parsers.tfds.dataset_opening._find_prepared", lambda *_: None)
+    monkeypatch.setattr("tfds_torch.parsers.tfds.find._find_prepared", lambda *_: None)
     with pytest.raises(ConfigError) as caught:
         ParserTfds(root, NAME, **arguments)
     assert message in str(caught.value)

@@ -18,7 +18,7 @@ from zygote import Answering, torch_zygote
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import DatasetNotFoundError
-from tfds_torch.parsers.tfds import dataset_opening
+from tfds_torch.parsers.tfds import find
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
@@ -86,7 +86,7 @@ def test_what_the_surroundings_do_to_a_search_is_not_called_damage(
     def fail(*args: Any, **options: Any) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(dataset_opening, "find_version_dir", fail)
+    monkeypatch.setattr(find, "find_version_dir", fail)
     with pytest.raises(DatasetNotFoundError, match=rf" under {tmp_path} cannot be .*{verb} \({kind}: ") as caught:
         ParserTfds(tmp_path, "digits")
     assert "amaged" not in str(caught.value)

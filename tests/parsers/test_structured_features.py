@@ -21,7 +21,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.features import structured_field
 from tfds_torch.parsers.tfds.features_json import find_version_dir, read_features
-from tfds_torch.parsers.tfds.prepared import read_prepared
+from tfds_torch.parsers.tfds.info import read_prepared
 from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 

@@ -14,6 +14,8 @@ from tfds_torch.parsers.one_split import is_beton, is_one_split
 from tfds_torch.parsers.recipes import Config, MemberConfig
 from tfds_torch.parsers.tfds.dataset_names import base_name
 from tfds_torch.parsers.tfds.dataset_opening import registered_names
+from tfds_torch.parsers.tfds.find import registered_names
+from tfds_torch.parsers.tfds.not_found import base_name
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
 _FAKE_HINT = 1000

@@ -157,7 +157,7 @@ def _check_same(spec: DemoSpec, folder: Path) -> None:
 
 
 def _check_known(name: str) -> None:
-    from tfds_torch.parsers.tfds.dataset_opening import registered_names  # Imports TFDS.
+    from tfds_torch.parsers.tfds.find import registered_names  # Imports TFDS.
 
     names = registered_names()
     if name not in names:

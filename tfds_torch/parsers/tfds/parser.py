@@ -362,7 +362,7 @@ class ParserTfds(DatasetParser):
         )
         store = open_dataset_store(root, name, remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.
-        from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+        from tfds_torch.parsers.tfds.find import open_dataset
         from tfds_torch.parsers.tfds.splits import split_expression
 
         found = open_dataset(root, name, download=download, store=store)
@@ -394,7 +394,7 @@ class ParserTfds(DatasetParser):
             ConfigError: the name has no valid form.
             DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
         """
-        from tfds_torch.parsers.tfds.dataset_opening import open_dataset
+        from tfds_torch.parsers.tfds.find import open_dataset
 
         store = open_dataset_store(root, name, remote)
         return list(open_dataset(root, name, download=False, store=store).splits)

@@ -15,9 +15,9 @@ from tensorflow_datasets.core import constants
 from tensorflow_datasets.core.features import feature as feature_lib
 
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
-from tfds_torch.parsers.tfds.dataset_names import nearest_names
 from tfds_torch.parsers.tfds.features_json import load_class_names
-from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
+from tfds_torch.parsers.tfds.info import Prepared, read_prepared
+from tfds_torch.parsers.tfds.not_found import nearest_names
 from tfds_torch.runtime.printable import quoted, shortened
 from tfds_torch.storage.remote.store import ObjectStore, RefusedError, UnlistedError
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, join, split, without_secrets

@@ -17,9 +17,9 @@ from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.parsers.tfds import image_folder
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.dataset import TfdsDataset
-from tfds_torch.parsers.tfds.dataset_names import describe_not_found, describe_too_deep, nearest_names, root_above
 from tfds_torch.parsers.tfds.features_json import find_version_dir
-from tfds_torch.parsers.tfds.prepared import Prepared, read_prepared
+from tfds_torch.parsers.tfds.info import Prepared, read_prepared
+from tfds_torch.parsers.tfds.not_found import describe_not_found, describe_too_deep, nearest_names, root_above
 from tfds_torch.parsers.tfds.remote_metadata import (
     MetadataObjects,
     describe_remote,
