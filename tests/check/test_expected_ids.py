@@ -11,6 +11,7 @@ from tensorflow_datasets.core import naming
 
 from tfds_torch.check.expected_ids import expected_ids, is_image_folder
 from tfds_torch.errors import ShardError
+from tfds_torch.parsers.tfds.folder import Folder
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.source import FileInstruction
 
@@ -57,22 +58,22 @@ def test_whole_splits_and_their_sums_are_known_without_any_instructions(
     """Whatever the reading side believes: it is not asked."""
     lies = [run("shapes-train.tfrecord-00000-of-00003", 0, 1)]
     for instructions in ([], lies):
-        assert list(expected_ids(write_info(tmp_path), split, instructions)) == ids
+        assert list(expected_ids(Folder(str(write_info(tmp_path))), split, instructions)) == ids
 
 
 def test_a_slice_is_what_tfds_says_within_what_the_file_has(tmp_path: Path) -> None:
     first = run("shapes-train.tfrecord-00000-of-00003", 1, 2)
     second = run("shapes-train.tfrecord-00002-of-00003", 0, 1)
-    assert list(expected_ids(write_info(tmp_path), "train[1:4]", [first, second])) == TRAIN_IDS[1:4]
+    assert list(expected_ids(Folder(str(write_info(tmp_path))), "train[1:4]", [first, second])) == TRAIN_IDS[1:4]
 
 
 def test_an_id_is_found_at_its_first_index_and_nowhere_else(tmp_path: Path) -> None:
-    ids = expected_ids(write_info(tmp_path), "train+test+train", [])
+    ids = expected_ids(Folder(str(write_info(tmp_path))), "train+test+train", [])
     assert [ids.find(id) for id in ids] == [*range(7), *range(5)]
     assert [ids.is_at(index, TRAIN_IDS[1]) for index in (-1, 0, 1, 8, 12)] == [False, False, True, True, False]
     unknown = ("", "x", TRAIN_IDS[2] + "0", "shapes-train.tfrecord-00000-of-00003__-1", "shapes-train.tfrecord-9__0")
     assert [ids.find(id) for id in unknown] == [None] * 5
-    sliced = expected_ids(tmp_path, "train[1:2]", [run("shapes-train.tfrecord-00000-of-00003", 1, 1)])
+    sliced = expected_ids(Folder(str(tmp_path)), "train[1:2]", [run("shapes-train.tfrecord-00000-of-00003", 1, 1)])
     assert [sliced.find(id) for id in TRAIN_IDS[:3]] == [None, 0, None]
     with pytest.raises(IndexError):
         ids[12]
@@ -80,12 +81,12 @@ def test_an_id_is_found_at_its_first_index_and_nowhere_else(tmp_path: Path) -> N
 
 def test_an_empty_split_has_no_ids(tmp_path: Path) -> None:
     write_info(tmp_path, splits=[{"name": "train", "shardLengths": ["0", "0"]}, {"name": "test"}])
-    assert len(expected_ids(tmp_path, "train", [])) == 0
-    assert list(expected_ids(tmp_path, "test", [])) == []
+    assert len(expected_ids(Folder(str(tmp_path)), "train", [])) == 0
+    assert list(expected_ids(Folder(str(tmp_path)), "test", [])) == []
 
 
 def test_a_format_other_than_the_usual_is_part_of_the_names(tmp_path: Path) -> None:
-    assert expected_ids(write_info(tmp_path, fileFormat="riegeli"), "test", [])[0] == (
+    assert expected_ids(Folder(str(write_info(tmp_path, fileFormat="riegeli"))), "test", [])[0] == (
         "shapes-test.riegeli-00000-of-00001__0"
     )
 
@@ -106,14 +107,14 @@ def test_shards_are_named_as_tfds_names_them(tmp_path: Path, template: str) -> N
     names = [files.sharded_filepath(shard_index=i, num_shards=len(TRAIN)).name for i in range(len(TRAIN))]
     ids = [f"{name}__{i}" for name, length in zip(names, TRAIN, strict=True) for i in range(length)]
     write_info(tmp_path, template)
-    assert list(expected_ids(tmp_path, "train", [])) == ids
-    assert list(expected_ids(tmp_path, "train[:2]", [run(names[0], 0, 2)])) == ids[:2]
+    assert list(expected_ids(Folder(str(tmp_path)), "train", [])) == ids
+    assert list(expected_ids(Folder(str(tmp_path)), "train[:2]", [run(names[0], 0, 2)])) == ids[:2]
 
 
 def test_very_many_shards_are_named_as_tfds_names_them(tmp_path: Path) -> None:
     num = 100_001
     write_info(tmp_path, splits=[{"name": "train", "shardLengths": ["1"] * num}])
-    ids = expected_ids(tmp_path, "train", [])
+    ids = expected_ids(Folder(str(tmp_path)), "train", [])
     files = naming.ShardedFileTemplate(
         data_dir=tmp_path, dataset_name="shapes", split="train", filetype_suffix="tfrecord"
     )
@@ -140,7 +141,7 @@ def test_very_many_shards_are_named_as_tfds_names_them(tmp_path: Path) -> None:
 )
 def test_records_that_do_not_exist_are_an_error(tmp_path: Path, instruction: FileInstruction, message: str) -> None:
     with pytest.raises(ShardError) as caught:
-        expected_ids(write_info(tmp_path), "train[:50%]", [instruction])
+        expected_ids(Folder(str(write_info(tmp_path))), "train[:50%]", [instruction])
     assert message in str(caught.value)
     assert "'train[:50%]'" in str(caught.value)
 
@@ -154,7 +155,7 @@ def test_records_that_do_not_exist_are_an_error(tmp_path: Path, instruction: Fil
 def test_the_ids_of_an_image_folder_are_found_without_the_parser(tmp_path: Path, split: str) -> None:
     """That the parser's own order is TFDS's is tested with the parser."""
     parser = ParserTfds(write_image_folder(tmp_path / "root"), "image_folder", split)
-    ids = expected_ids(tmp_path / "root", split, parser.files)
+    ids = expected_ids(Folder(str(tmp_path / "root")), split, parser.files)
     assert list(ids) == parser.filenames()
     assert [ids.find(id) for id in ids] == list(range(len(ids)))
     assert ids.find("train/circle/nowhere.jpg") is None
@@ -164,7 +165,7 @@ def test_images_are_expected_that_the_parser_does_not_know(tmp_path: Path) -> No
     root = write_image_folder(tmp_path / "root")
     parser = ParserTfds(root, "image_folder", "train+test")
     (root / "train" / "circle" / "new.jpg").touch()
-    ids = expected_ids(root, "train+test", parser.files)
+    ids = expected_ids(Folder(str(root)), "train+test", parser.files)
     assert len(ids) == NUM_TRAIN + NUM_TEST + 1
     assert set(ids) - set(parser.filenames()) == {"train/circle/new.jpg"}
 
@@ -174,12 +175,12 @@ def test_images_that_do_not_exist_are_an_error(tmp_path: Path) -> None:
     for folder, number in (("test", NUM_TEST), ("notes", 0), ("nowhere", 0)):
         instruction = FileInstruction(str(root / folder), 0, NUM_TEST + 1, 0, NUM_TEST + 1)
         with pytest.raises(ShardError) as caught:
-            expected_ids(root, "test[:50%]", [instruction])
+            expected_ids(Folder(str(root)), "test[:50%]", [instruction])
         assert str(caught.value) == (
             f"Split 'test[:50%]' reads examples 0..{NUM_TEST} of {folder}, and the folder holds {number} examples."
         )
 
 
 def test_only_what_has_no_dataset_info_is_an_image_folder(tmp_path: Path) -> None:
-    assert is_image_folder(tmp_path)
-    assert not is_image_folder(write_info(tmp_path))
+    assert is_image_folder(Folder(str(tmp_path)))
+    assert not is_image_folder(Folder(str(write_info(tmp_path))))

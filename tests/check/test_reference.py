@@ -1,5 +1,6 @@
 """A sample of examples, read by index and by TFDS's own reader."""
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature, shard_files
 
-from tfds_torch.check.reference import choose_examples, ids_of, read_sample
+from tfds_torch.check.reference import choose_examples, ids_of, judge_tfds, read_sample
 from tfds_torch.check.tfds_reader import Question, ask_tfds, digest, find_image_key
+from tfds_torch.check.verdict import NotJudged
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime import subprocess_call
@@ -100,6 +102,19 @@ def test_what_tfds_reads_is_what_the_index_gives(datasets: Datasets, tmp_path: P
     assert all(number > 10 for number, *_ in tfrecord)
     assert "tensorflow" not in sys.modules
     assert by_array_record == (3, True, False, True)  # TFDS gives no ids there.
+
+
+def test_a_dataset_that_only_a_newer_tfds_opens_is_checked_without_tfds(datasets: Datasets, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(datasets.shapes, tmp_path / "shapes" / "1.0.0"))
+    declared = json.loads((folder / "features.json").read_text())
+    (folder / "features.json").write_text(json.dumps(declared | {"newKey": 1}))
+    parser = ParserTfds(None, folder, "test")
+    ids = ids_of(parser)
+    sample = read_sample(parser, ids, [0, 3], by_index=True)
+    assert [one.theirs.image is not None for one in sample] == [True, True]
+    judged = judge_tfds(parser, ids, sample)
+    assert isinstance(judged, NotJudged)
+    assert "TFDS's own reader cannot open it (ParseError: " in judged.reason
 
 
 def test_the_bytes_of_an_image_are_compared_where_tfds_hands_them_over(datasets: Datasets) -> None:

@@ -12,6 +12,7 @@ from tfds_torch.export.exporting import export_dataset
 from tfds_torch.export.manifest import read_manifest
 from tfds_torch.export.plan import MOST_SHARDS, ExportPlan, ShardSizes
 from tfds_torch.export.tfds_metadata import read_dataset_name, write_metadata
+from tfds_torch.parsers.tfds.folder import Folder
 
 PLAN = ExportPlan("webdataset", "list", "all", {"name": "list"}, {}, (0, 2, 4))
 SHARD = {"number": 0, "num_bytes": 1, "crc32c": 2, "content_bytes": 1}
@@ -92,16 +93,16 @@ def test_lines_of_a_log_that_tell_of_no_shard_are_passed_over(tmp_path: Path) ->
     ("change", "read"),
     [
         ({"name": "../../precious"}, read_dataset_name),
-        ({"splits": [3]}, lambda folder: write_metadata(folder, folder, PLAN, [2, 2], 9)),
-        ({"splits": "train"}, lambda folder: write_metadata(folder, folder, PLAN, [2, 2], 9)),
+        ({"splits": [3]}, lambda folder: write_metadata(folder, Path(folder.path), PLAN, [2, 2], 9)),
+        ({"splits": "train"}, lambda folder: write_metadata(folder, Path(folder.path), PLAN, [2, 2], 9)),
     ],
 )
 def test_a_datasets_own_metadata_is_checked_too(
-    tmp_path: Path, change: dict[str, Any], read: Callable[[Path], object]
+    tmp_path: Path, change: dict[str, Any], read: Callable[[Folder], object]
 ) -> None:
     (tmp_path / "dataset_info.json").write_text(json.dumps({"name": "digits", "splits": [], **change}))
     with pytest.raises(ConfigError, match=r"dataset_info\.json"):
-        read(tmp_path)
+        read(Folder(str(tmp_path)))
 
 
 def test_more_shards_than_a_manifest_may_hold_are_refused_before_they_are_written() -> None:

@@ -80,36 +80,37 @@ def decode_records(version_dir: str, records: Sequence[bytes]) -> list[Any]:
         version_dir: where its features.json is.
         records: encoded examples.
     """
-    from tfds_torch.parsers.tfds.features_json import read_features
+    from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
+    from tfds_torch.parsers.tfds.features_json import read_connectors
+    from tfds_torch.parsers.tfds.folder import FEATURES, folder_at
+    from tfds_torch.parsers.tfds.info import read_json
 
-    return _decode(read_features(version_dir), records)
+    folder = folder_at(version_dir)
+    connectors = read_connectors(folder, read_json(folder, FEATURES) or {})
+    return _decode(plain_features(connectors), stored_specs(connectors), records)
 
 
 def decode_datasets(data_dir: str, names: Sequence[str]) -> dict[str, list[Any]]:
     """Returns name -> the examples of the split `train`, with all their features."""
-    from tfds_torch.parsers.tfds.features_json import find_version_dir
-    from tfds_torch.parsers.tfds.info import read_prepared
+    from tfds_torch.parsers.tfds.find import open_dataset
 
     decoded = {}
-    for full_name in names:
-        name, _, config = full_name.partition("/")
-        version_dir = find_version_dir(name, data_dir, **({"config": config} if config else {}))
-        assert version_dir is not None, full_name
-        prepared = pickle.loads(pickle.dumps(read_prepared(version_dir)))
-        files = [item.filename for item in prepared.splits["train"].file_instructions]
-        decoded[full_name] = _decode(prepared.features, [record for file in files for record in _records(file)])
+    for name in names:
+        info = open_dataset(data_dir, name, download=False)
+        files = [item.filename for item in info.splits["train"].file_instructions]
+        records = [record for file in files for record in _records(file)]
+        decoded[name] = _decode(info.features, info.specs, records)
     return decoded
 
 
-def _decode(features: Any, records: Sequence[bytes]) -> list[Any]:
-    from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
+def _decode(features: Any, specs: Any, records: Sequence[bytes]) -> list[Any]:
     from tfds_torch.parsers.tfds.features import structured_field
     from tfds_torch.storage.example import ExampleReader
 
-    reader = ExampleReader(stored_specs(features))
+    reader = ExampleReader(specs)
     values = {}
-    for name in sorted(features.keys()):
-        field = pickle.loads(pickle.dumps(structured_field(plain_features(features), (name,))))
+    for name in sorted(features.features):
+        field = pickle.loads(pickle.dumps(structured_field(features, (name,))))
         values[name] = field.decode(reader.read(records, field.keys))
     return [dict(zip(values, example, strict=True)) for example in zip(*values.values(), strict=True)]
 

@@ -1,5 +1,6 @@
 """Metadata that was forged or damaged: a typed error at once, in little memory, with the value cut; or it works."""
 
+import errno
 import json
 import os
 import shutil
@@ -14,13 +15,13 @@ import pytest
 import tensorflow_datasets as tfds
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tfds_torch.parsers.tfds.prepared import MOST_EXAMPLES
 
 from tfds_torch import demo
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
+from tfds_torch.parsers.tfds.folder import DamagedError
 from tfds_torch.parsers.tfds.info import MOST_EXAMPLES
 from tfds_torch.parsers.tfds.parser import ParserTfds
-from tfds_torch.parsers.tfds.shard_names import BadTemplateError, NamedSplit, shard_names
+from tfds_torch.parsers.tfds.splits import BadTemplateError, NamedSplit, shard_names
 from tfds_torch.runtime.printable import QUOTED, quoted
 
 DEFAULT = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -153,8 +154,11 @@ def nested(depth: int) -> Callable[[dict[str, Any]], Any]:
 
 
 FEATURES = {
-    "dtype": (with_feature("image", dtype="nonsense"), "features.json has the dtype 'nonsense', which is not a type"),
-    "long dtype": (with_feature("image", dtype=LONG), "features.json has the dtype 'yyyy"),
+    "dtype": (
+        with_feature("image", dtype="nonsense"),
+        "damaged (it has the dtype 'nonsense', which is not a type of",
+    ),
+    "long dtype": (with_feature("image", dtype=LONG), "it has the dtype 'yyyy"),
     "dtype of many": (with_feature("image", dtype="(99999,99999)f8"), "the dtype '(99999,99999)f8'"),
     "classes": (with_feature("classLabel", numClasses="99999999999"), "and 4,194,304 is the most"),
     "negative classes": (with_feature("classLabel", numClasses="-3"), "declares '-3' classes"),
@@ -179,15 +183,174 @@ def test_millions_of_class_names_are_a_typed_error(line: str, fact: str, version
     assert fact in error_of(version_dir)
 
 
-def test_an_unknown_dtype_is_found_without_tensorflow(version_dir: Path) -> None:
-    edit(version_dir / "features.json", FEATURES["dtype"][0])
+def test_opening_imports_neither_tensorflow_nor_the_code_of_datasets(version_dir: Path) -> None:
+    broken = Path(shutil.copytree(version_dir, version_dir.parents[2] / "broken"))
+    edit(broken / "features.json", FEATURES["dtype"][0])
     script = (
         "import sys; from tfds_torch import ParserTfds\n"
-        "try: ParserTfds(None, sys.argv[1])\n"
-        "except Exception as error: print(type(error).__name__, 'tensorflow' in sys.modules)"
+        "ParserTfds(sys.argv[1], 'digits')\n"
+        "try: ParserTfds(None, sys.argv[2])\n"
+        "except LookupError as error: print(type(error).__name__)\n"
+        "print({'tensorflow', 'tensorflow_datasets.image_classification.mnist'} & set(sys.modules))"
     )
-    run = subprocess.run([sys.executable, "-c", script, str(version_dir)], capture_output=True, text=True, timeout=60)
-    assert run.stdout.split() == ["DatasetNotFoundError", "False"], run.stderr[-1000:]
+    arguments = [str(version_dir.parents[1]), str(broken)]
+    run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
+    assert run.stdout.split() == ["DamagedError", "set()"], run.stderr[-1000:]
+
+
+# What is damaged, and what is not
+
+
+def with_connector(name: str, **content: Any) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    content = content or {"jsonFeature": {"json": "{}"}}
+
+    def plant(folder: Path, patch: pytest.MonkeyPatch) -> None:
+        (folder / "with_error_of_mine.py").write_text("raise RuntimeError('needs a GPU')")
+        (folder / "row_of_mine.py").write_text(
+            "import tensorflow_datasets as tfds\nclass Row(tfds.features.Text):\n"
+            "    from_json_content = classmethod(lambda cls, value: cls(**value))\n"
+        )
+        patch.syspath_prepend(str(folder))
+        added = {"row": {"pythonClassName": name, **content}}
+        edit(folder / "features.json", lambda declared: declared["featuresDict"]["features"].update(added))
+
+    return plant
+
+
+def failing(file: str, error: Exception) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    """Has a file fail when it is looked at: permissions do not hold for root."""
+
+    def plant(folder: Path, patch: pytest.MonkeyPatch) -> None:
+        stat = os.stat
+
+        def fail(path: Any, **options: Any) -> os.stat_result:
+            if str(path) == str(folder / file):
+                raise error
+            return stat(path, **options)
+
+        patch.setattr(os, "stat", fail)
+
+    return plant
+
+
+def written(file: str, content: Any) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    def plant(folder: Path, patch: pytest.MonkeyPatch) -> None:
+        if callable(content):
+            edit(folder / file, content)
+        else:
+            (folder / file).write_bytes(content)
+
+    return plant
+
+
+def with_fifo(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    (folder / "features.json").unlink()
+    os.mkfifo(folder / "features.json")
+
+
+DENIED, DISK = PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EIO, "Input/output error")
+ASK = "Permission denied. Ask for the right to read it"
+NEWER = f"TFDS {tfds.__version__} lacks. A newer one wrote this file: pip install --upgrade"
+REASONS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] = {
+    "not JSON": (written("features.json", b"{"), "its features.json is damaged (JSONDecodeError: "),
+    "another shape": (
+        written("features.json", lambda declared: declared["featuresDict"].update(features=3)),
+        "its features.json is damaged (ParseError: ",
+    ),
+    "no name": (written("dataset_info.json", with_top(name="")), "its dataset_info.json is damaged (its n"),
+    "names": (written("label.labels.txt", b"a\nb\n"), "its label.labels.txt is damaged (features.json declares 10 cl"),
+    "permission": (failing("dataset_info.json", DENIED), f"dataset_info.json cannot be read: {ASK}"),
+    "permission of features": (failing("features.json", DENIED), f"features.json cannot be read: {ASK}"),
+    "permission of names": (failing("label.labels.txt", DENIED), f"label.labels.txt cannot be read: {ASK}"),
+    "a disk": (failing("features.json", DISK), "features.json cannot be read: Input/output error. Check the disk"),
+    "a FIFO": (with_fifo, "features.json cannot be read: it is not a regular file"),
+    "no features": (lambda folder, _: (folder / "features.json").unlink(), "has no features.json, which TFDS 3.2.1"),
+    "blocked": (written("dataset_info.json", with_top(isBlocked="it leaks")), "TFDS blocks it: 'it leaks'. Take anoth"),
+    "encoding": (
+        written("label.labels.txt", b"\xff\n"),
+        "labels.txt is not UTF-8 (byte 0): save its class names",
+    ),
+    "a module": (
+        with_connector("row_of_nobody.Row"),
+        "'row_of_nobody.Row', which cannot be imported (ModuleNotFoundError: No module named 'row_of_nobody'). Install",
+    ),
+    "a class": (with_connector("row_of_mine.Column"), "'row_of_mine.Column', which cannot be imported (ValueError: "),
+    "an import": (with_connector("with_error_of_mine.Row"), "cannot be imported (RuntimeError: needs a GPU). Install"),
+    "a newer module": (with_connector("tensorflow_datasets.core.features.holograms.Hologram"), NEWER),
+    "a newer class": (with_connector("tensorflow_datasets.core.features.text_feature.Texts"), NEWER),
+    "newer content": (
+        with_connector("tensorflow_datasets.core.features.text_feature.Text", hologram={"depth": 3}),
+        "knows no content of a feature of its features.json, 'featuresDict/features/row': its keys are 'hologram'. A n",
+    ),
+    "own code": (
+        with_connector("row_of_mine.Row", jsonFeature={"json": '{"width": 3}'}),
+        "connectors of its own: 'row_of_mine.Row'. Install the version of their code that prepared the dataset",
+    ),
+    "a newer format": (written("dataset_info.json", with_top(fileFormat="zarr")), "Files of the format 'zarr' are not"),
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_only_what_is_damaged_is_called_so_and_all_else_has_its_own_remedy(
+    case: str, version_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant, said = REASONS[case]
+    plant(version_dir, monkeypatch)
+    with pytest.raises((DatasetNotFoundError, ConfigError)) as caught:
+        ParserTfds(None, version_dir)
+    message, is_damaged = str(caught.value).replace(str(version_dir), ""), " is damaged (" in said
+    assert said in message
+    assert isinstance(caught.value, DamagedError) == is_damaged
+    assert ("damaged" in message) == message.endswith("Prepare it again.") == is_damaged
+
+
+def test_a_dataset_that_may_not_be_looked_at_is_not_called_missing(
+    version_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing("features.json", DENIED)(version_dir, monkeypatch)
+    for name in ("digits", "digits:1.0.0"):
+        with pytest.raises(
+            DatasetNotFoundError, match=rf"'{name}' was not found, and not all .*/features\.json.* {ASK}"
+        ):
+            ParserTfds(version_dir.parents[1], name)
+
+
+# Keys of a newer TFDS
+
+PLANTED = {
+    "newKey": ("features.json", lambda declared: declared),
+    "featuresDict/features/label/newKey": ("features.json", lambda d: d["featuresDict"]["features"]["label"]),
+    "featuresDict/features/image/image/newKey": (
+        "features.json",
+        lambda d: d["featuresDict"]["features"]["image"]["image"],
+    ),
+    "dataset_info": ("dataset_info.json", lambda info: info),
+    "splits/1/newKey": ("dataset_info.json", lambda info: info["splits"][1]),
+}
+
+
+@pytest.mark.parametrize("key", PLANTED)
+def test_a_key_of_a_newer_tfds_is_ignored_with_one_warning(
+    key: str, version_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, place = PLANTED[key]
+    before = ParserTfds(None, version_dir)
+    edit(version_dir / file, lambda content: place(content).update(newKey={"value": [1]}))
+    parser, _ = ParserTfds(None, version_dir), ParserTfds(None, version_dir)
+    assert (parser.fingerprint, parser.class_names) == (before.fingerprint, before.class_names)
+    assert repr(parser.element_spec) == repr(before.element_spec)
+    (warning,) = [one.getMessage() for one in caplog.records if one.name.startswith("tfds_torch")]
+    shown = key if "newKey" in key else "newKey"
+    assert f"{version_dir}: {file} has keys that TFDS {tfds.__version__} does not know" in warning
+    assert f"ignored: {shown!r}." in warning
+
+
+def test_few_of_many_unknown_keys_are_shown(version_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keys = {f"{'y' * 300}{number}": number for number in range(10_000)}
+    edit(version_dir / "features.json", lambda declared: declared.update(keys))
+    assert ParserTfds(None, version_dir).class_names is not None
+    assert "and 9,995 others" in caplog.text
+    assert len(caplog.text) < 3000
 
 
 # Templates
@@ -228,7 +391,7 @@ def test_paths_are_those_that_tfds_makes_in_its_order(template: str, num_shards:
             data_dir=tmp_path, template=template, dataset_name="digits", filetype_suffix="tfrecord"
         ),
     )
-    ours = NamedSplit(theirs.name, theirs.shard_lengths, 0, theirs.filename_template)
+    ours = NamedSplit(theirs.name, theirs.shard_lengths, 0, theirs.filename_template, folder=str(tmp_path))
     assert ours.filepaths == [os.fspath(path) for path in theirs.filepaths]
     assert ours.file_instructions == theirs.file_instructions
 

@@ -4,7 +4,6 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,55 +39,31 @@ def test_it_opens_by_every_form_of_its_name(folder: Path) -> None:
             assert ParserTfds(root, name).num_examples == NUM_TRAIN
 
 
-def make_unlabelled(root: Path) -> Path:
-    for split in ("train", "test"):
-        (root / split).mkdir(parents=True)
-        write_image(root / split / "a.png", 1)
-    return root
+NO_IMAGES = "is not an image folder: no image lies two folders below it. Its folders are: "
+NOT_FOLDERS: dict[str, tuple[list[str], str]] = {
+    "missing": ([], "of an image folder is missing, or is not a directory."),
+    "a file": (["root"], "of an image folder is missing, or is not a directory."),
+    "bare": (["root/a.png"], f"{NO_IMAGES}none."),
+    "flat": (["root/train/note.txt"], f"{NO_IMAGES}train."),
+    "unlabelled": (["root/train/a.png", "root/test/a.png"], f"{NO_IMAGES}test, train."),
+    "empty": ([f"root/{split}/label/" for split in range(7)], f"{NO_IMAGES}0, 1, 2, 3, 4, ..."),
+}
+"""Files, or folders, that are made; and what is said of them."""
 
 
-def make_flat(root: Path) -> Path:
-    (root / "train").mkdir(parents=True)
-    (root / "train" / "note.txt").write_text("")
-    return root
-
-
-def make_bare(root: Path) -> Path:
-    root.mkdir()
-    write_image(root / "a.png", 1)
-    return root
-
-
-def make_file(root: Path) -> Path:
-    root.write_text("")
-    return root
-
-
-def make_empty_splits(root: Path) -> Path:
-    for i in range(7):
-        (root / str(i) / "label").mkdir(parents=True)
-    return root
-
-
-@pytest.mark.parametrize(
-    ("make", "found"),
-    [
-        (lambda root: root, "of an image folder is missing, or is not a directory."),
-        (make_file, "of an image folder is missing, or is not a directory."),
-        (make_bare, "is not an image folder: no image lies two folders below it. Its folders are: none."),
-        (make_flat, "is not an image folder: no image lies two folders below it. Its folders are: train."),
-        (make_unlabelled, "no image lies two folders below it. Its folders are: test, train."),
-        (make_empty_splits, "no image lies two folders below it. Its folders are: 0, 1, 2, 3, 4, ..."),
-    ],
-    ids=["missing", "file", "bare", "flat", "unlabelled", "empty"],
-)
-def test_what_is_no_image_folder_is_said_with_the_layout(
-    tmp_path: Path, make: Callable[[Path], Path], found: str
-) -> None:
-    root = make(tmp_path / "root")
+@pytest.mark.parametrize("case", NOT_FOLDERS)
+def test_what_is_no_image_folder_is_said_with_the_layout(case: str, tmp_path: Path) -> None:
+    files, found = NOT_FOLDERS[case]
+    for name in files:
+        folder = tmp_path / (name if name.endswith("/") else os.path.dirname(name))
+        folder.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".png"):
+            write_image(tmp_path / name, 1)
+        elif not name.endswith("/"):
+            (tmp_path / name).touch()
     with pytest.raises(DatasetNotFoundError) as caught:
-        ParserTfds(root, NAME)
-    assert str(root) in str(caught.value)
+        ParserTfds(tmp_path / "root", NAME)
+    assert str(tmp_path / "root") in str(caught.value)
     assert found in str(caught.value)
     assert str(caught.value).endswith(
         "The layout is <root>/<split>/<label>/<image>.jpg (or .png, .tif, ...), and the root is the folder that holds "
@@ -116,7 +91,7 @@ def test_a_folder_that_cannot_be_listed_is_not_found(folder: Path, monkeypatch: 
 def test_arguments_that_mean_nothing_for_an_image_folder_are_refused(
     monkeypatch: pytest.MonkeyPatch, root: str | None, arguments: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("tfds_torch.parsers.tfds.find._find_prepared", lambda *_: None)
+    monkeypatch.setattr("tfds_torch.parsers.tfds.find._find", lambda *_: None)
     with pytest.raises(ConfigError) as caught:
         ParserTfds(root, NAME, **arguments)
     assert message in str(caught.value)

@@ -300,7 +300,7 @@ def test_a_number_of_classes_that_contradicts_the_names_is_refused_at_opening(nu
     features.write_text(json.dumps(declared))
     with pytest.raises(
         DatasetNotFoundError,
-        match=f"is damaged: features.json declares {number} classes of 'label', and its .labels.txt has 4 ",
+        match=rf"its label\.labels\.txt is damaged \(features\.json declares {number} classes, and it has 4 names\)",
     ):
         ParserTfds(tmp_path, "marks")
 

@@ -2,6 +2,7 @@
 
 import errno
 import grp
+import json
 import os
 import pickle
 import pwd
@@ -12,41 +13,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import tensorflow_datasets as tfds
 from filelock import FileLock
+from tensorflow_datasets.core import read_only_builder
+from tensorflow_datasets.core.utils import error_utils, file_utils
 from tfds_fixtures import BUILD_LOG, NUM_TRAIN, SPLITS, Datasets, Ledger, has_tensorflow
 from zygote import Answering, torch_zygote
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.errors import DatasetNotFoundError
-from tfds_torch.parsers.tfds import find
+from tfds_torch.errors import ConfigError, DatasetNotFoundError
+from tfds_torch.parsers.tfds import find, folder
+from tfds_torch.parsers.tfds.folder import Folder
+from tfds_torch.parsers.tfds.info import read_info
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
-
-
-def test_a_dataset_opens_by_name_version_and_config(datasets: Datasets) -> None:
-    def full_name(name: str) -> str:
-        return ParserTfds(datasets.root, name).dataset_name
-
-    assert full_name("shapes") == "shapes:1.0.0"
-    assert full_name("shapes:1.0.0") == "shapes:1.0.0"
-    assert full_name("sentences") == "sentences:1.0.0", "the newest version"
-    assert full_name("sentences:0.9.0") == "sentences:0.9.0"
-    assert full_name("sentences:0.*.*") == "sentences:0.9.0"
-    assert full_name("channels/png_l") == "channels/png_l:2.1.0"
-    assert full_name("channels/png_rgb:2.1.0") == "channels/png_rgb:2.1.0"
-
-
-def test_a_root_that_one_may_not_look_into_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stat = os.stat
-
-    def refuse(path: Any, **options: Any) -> os.stat_result:
-        if str(path).startswith(str(tmp_path / "closed")):
-            raise PermissionError(13, "Permission denied", path)
-        return stat(path, **options)
-
-    monkeypatch.setattr(os, "stat", refuse)  # Permissions do not hold for root.
-    with pytest.raises(DatasetNotFoundError, match="closed/in of dataset 'digits' cannot be looked into: Permission"):
-        ParserTfds(tmp_path / "closed" / "in", "digits")
 
 
 def test_files_of_an_owner_whom_the_machine_does_not_know_are_read(
@@ -65,41 +45,86 @@ def test_files_of_an_owner_whom_the_machine_does_not_know_are_read(
         next(parser.batches(World(), 0))
 
 
-SURROUNDINGS = {
-    "two data dirs": (
-        ValueError("Dataset digits detected in multiple locations."),
-        "for",
-        "ValueError",
-    ),
-    "an owner": (KeyError("getpwuid(): uid not found: 7"), "for", "KeyError"),
-    "a disk": (OSError(errno.EIO, "Input/output error"), "read", "OSError"),
-    "memory": (MemoryError(), "read", "MemoryError"),
-}
-
-
-@pytest.mark.parametrize("case", SURROUNDINGS)
-def test_what_the_surroundings_do_to_a_search_is_not_called_damage(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error, verb, kind = SURROUNDINGS[case]
-
-    def fail(*args: Any, **options: Any) -> NoReturn:
-        raise error
-
-    monkeypatch.setattr(find, "find_version_dir", fail)
-    with pytest.raises(DatasetNotFoundError, match=rf" under {tmp_path} cannot be .*{verb} \({kind}: ") as caught:
-        ParserTfds(tmp_path, "digits")
-    assert "amaged" not in str(caught.value)
-    assert "epare" not in str(caught.value)
-
-
 def test_a_damaged_default_config_is_told_by_its_own_file(datasets: Datasets, tmp_path: Path) -> None:
     shutil.copytree(datasets.root / "channels" / "png_l", tmp_path / "own" / "png_l")
     (tmp_path / "own" / ".config").mkdir()
     (tmp_path / "own" / ".config" / "metadata.json").write_text("{")
-    with pytest.raises(DatasetNotFoundError, match=r"its \.config/metadata\.json, .* is damaged .*'own/<config>'"):
+    with pytest.raises(DatasetNotFoundError, match=r"metadata\.json in .*\.config, .* is damaged .*'own/<config>'"):
         ParserTfds(tmp_path, "own")
     assert ParserTfds(tmp_path, "own/png_l").num_examples > 0
+
+
+# What is in a root -> versions that a dataset is in, and those without a features.json; `.config` names the default.
+LAYOUTS: dict[str, list[str]] = {
+    "versions": ["own/0.9.0", "own/1.0.0", "own/1.2.0", "own/10.0.0"],
+    "an empty highest": ["own/1.0.0", "own/1.1.0", "own/2.0.0 empty"],
+    "odd names": ["own/1.0.0", "own/01.0.0", "own/1.0", "own/notes", "own/1.0.0.tmp"],
+    "configs": ["own/a/1.0.0", "own/b/1.0.0", "own/b/2.0.0"],
+    "configs and versions": ["own/1.0.0", "own/a/1.0.0"],
+    "a default": ["own/a/1.0.0", "own/b/1.0.0", "own/b/2.0.0", "own/.config b"],
+    "a default and a version": ["own/3.0.0", "own/b/1.0.0", "own/.config b"],
+    "a default that is not there": ["own/a/1.0.0", "own/.config c"],
+    "the default of its code": ["glue/cola/1.0.0", "glue/sst2/1.0.0", "glue/sst2/2.0.0"],
+    "another one than its code has": ["glue/sst2/1.0.0", "glue/cola/2.0.0", "glue/.config sst2"],
+    "nothing": [],
+}
+PARTS = ("", "/a", "/b", "/cola", ":1.0.0", ":1.*.*", ":2.0.0", ":9.0.0", "/b:1.0.0", "/b:*.*.*", "/a:9.0.0")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_version_directories_are_found_where_tfds_finds_them(layout: str, tmp_path: Path) -> None:
+    for line in LAYOUTS[layout]:
+        path, _, more = line.partition(" ")
+        (tmp_path / path).mkdir(parents=True)
+        if path.endswith(".config"):
+            (tmp_path / path / "metadata.json").write_text(json.dumps({"default_config_name": more}))
+        elif more != "empty":
+            (tmp_path / path / "features.json").touch()
+    for name in (f"{name}{part}" for name in ("own", "glue") for part in PARTS):
+        try:
+            parsed, arguments = tfds.core.naming.parse_builder_name_kwargs(name)
+        except ValueError:
+            continue
+        asked = find._Asked(name, str(parsed), arguments)
+        found = find._find(asked, Folder(str(tmp_path)))
+        with error_utils.record_error_context():
+            theirs = read_only_builder._find_builder_dir(name, data_dir=str(tmp_path))
+        assert (found and found.path) == (theirs and os.fspath(theirs)), name
+
+
+def test_all_data_directories_of_tfds_are_looked_into(
+    datasets: Datasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(datasets.shapes, tmp_path / "first" / "shapes" / "1.0.0")
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path / "first"))
+    monkeypatch.setattr(file_utils, "_REGISTERED_DATA_DIRS", {tfds.core.Path(datasets.root)})
+    assert ParserTfds(None, "sentences").data_dir == datasets.root / "sentences" / "1.0.0"
+    with pytest.raises(
+        ConfigError, match=r"'shapes' is in several of TFDS's data .*first/shapes/1\.0\.0.* Give root, one"
+    ):
+        ParserTfds(None, "shapes")
+    assert ParserTfds(tmp_path / "first", "shapes").num_examples == NUM_TRAIN
+
+
+def test_tensorflow_s_folders_are_read_as_those_of_this_machine(datasets: Datasets) -> None:
+    """A gs:// URL is tensorflow's where obstore is not installed; here it stands for a path."""
+    near, far = Folder(str(datasets.root)), folder._TensorflowFolder(str(datasets.root))
+    assert far.folders() == near.folders()
+    assert far.below("channels", "nothing").names() == []
+    assert far.below("shapes", "1.0.0").read("nothing") is None
+    ours, theirs = (read_info(one.below("shapes", "1.0.0")) for one in (near, far))
+    assert (ours.name, ours.specs, repr(ours.features)) == (theirs.name, theirs.specs, repr(theirs.features))
+    with pytest.raises(folder.UnreadableError, match=r"cannot be read: .*Check the disk or the network"):
+        far._ask(lambda path: path / 3)
+
+
+def test_the_datasets_of_several_roots_are_opened_in_their_order(datasets: Datasets) -> None:
+    roots = [datasets.gaps, datasets.shapes, datasets.root]
+    found = find.open_datasets(roots, "shapes:1.0.0", download=False)
+    assert [one.directory for one in found] == [
+        str(folder) for folder in (datasets.gaps / "shapes" / "1.0.0", datasets.shapes, datasets.shapes)
+    ]
+    assert [one.name for one in found] == ["shapes:1.0.0"] * 3
 
 
 def test_a_version_directory_opens_as_root_and_as_name(datasets: Datasets) -> None:
@@ -123,11 +148,6 @@ def test_a_version_directory_of_another_version_is_not_taken_for_the_one_asked_f
         ParserTfds(datasets.root / "sentences" / "0.9.0", "sentences:1.0.0")
     with pytest.raises(DatasetNotFoundError, match="channels/png_l"):
         ParserTfds(datasets.root / "channels" / "png_l" / "2.1.0", "channels/png_rgb")
-
-
-def test_the_root_defaults_to_that_of_tfds(datasets: Datasets, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(datasets.root))
-    assert ParserTfds(None, "shapes").dataset_name == "shapes:1.0.0"
 
 
 def test_a_parser_travels_by_pickle(datasets: Datasets) -> None:

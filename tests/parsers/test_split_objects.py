@@ -13,6 +13,7 @@ from tfds_fixtures import NUM_TEST, NUM_TRAIN, Datasets
 from tfds_torch import DecodedCache, ImageDataset, MultiLoader, ParserTfds, World, create_loader, export_dataset
 from tfds_torch.check.expected_ids import expected_ids
 from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.parsers.tfds.folder import metadata_of
 
 ReadInstruction = tfds.core.ReadInstruction
 HALVES = tfds.even_splits("train", 2)
@@ -189,7 +190,7 @@ def test_exports_and_caches_are_those_of_the_expression(datasets: Datasets, tmp_
 
 def test_check_finds_the_ids_of_a_split_object(datasets: Datasets) -> None:
     parser = ParserTfds(datasets.root, "shapes", HALVES[1])
-    assert list(expected_ids(Path(parser.data_dir), parser.split, parser.files)) == ids_of(parser)
+    assert list(expected_ids(metadata_of(parser), parser.split, parser.files)) == ids_of(parser)
 
 
 def test_an_image_folder_takes_split_objects_too(folder: Any) -> None:

@@ -20,10 +20,20 @@ from tfds_torch.engines.fields import FieldDecoder
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.features import structured_field
-from tfds_torch.parsers.tfds.features_json import find_version_dir, read_features
-from tfds_torch.parsers.tfds.info import read_prepared
+from tfds_torch.parsers.tfds.features_json import read_connectors
+from tfds_torch.parsers.tfds.find import open_dataset
+from tfds_torch.parsers.tfds.folder import FEATURES as FILE
+from tfds_torch.parsers.tfds.folder import folder_at
+from tfds_torch.parsers.tfds.info import read_json
 from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.source import FieldSpec
+
+
+def read_features(folder: str | Path) -> Any:
+    """Returns the connectors of features.json."""
+    found = folder_at(str(folder))
+    return read_connectors(found, read_json(found, FILE) or {})
+
 
 FEATURES = (
     *("a/slash", "audio", "audio_stereo", "box", "bytes", "clips", "colours_16", "deep", "depth", "frames", "frames_3"),
@@ -178,7 +188,7 @@ def test_datasets_of_audio_open_without_tensorflow(speech: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_tfds_itself_opens_datasets_of_audio_with_tensorflow(speech: Path, tmp_path: Path) -> None:
-    version_dir = find_version_dir("speech_commands", speech)
+    version_dir = open_dataset(speech, "speech_commands", download=False).directory
     with pytest.raises(RuntimeError, match="TensorflowImportedError"):
         tensorflow_free.call(tmp_path, "open_as_tfds_does", version_dir)
 
@@ -213,22 +223,17 @@ def test_features_of_old_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_prepared_dataset_has_these_features_also_after_pickling(speech: Path) -> None:
-    version_dir = find_version_dir("speech_commands", speech)
-    assert version_dir is not None
-    prepared = pickle.loads(pickle.dumps(read_prepared(version_dir)))
-    assert prepared.full_name.startswith("speech_commands:")
-    assert prepared.splits["train"].num_examples == 4
-    assert type(prepared.features["audio"]).__module__ == "tfds_torch.parsers.tfds.features_json"
+    info = pickle.loads(pickle.dumps(open_dataset(speech, "speech_commands", download=False)))
+    assert info.name.startswith("speech_commands:")
+    assert info.splits["train"].num_examples == 4
+    assert info.features.features["audio"].only_tensorflow is None
 
 
 def test_version_directories_are_found_by_name_config_and_version(tmp_path: Path) -> None:
     root = prepare_fake("glue/cola", num_examples=2, root=tmp_path, progress=False)
-    found = find_version_dir("glue", root, config="cola")
-    assert found is not None
-    version = Path(found).name
-    assert find_version_dir("glue", root, config="cola", version=version) == found
-    assert find_version_dir("glue", root, config="cola", version="99.0.0") is None
-    assert find_version_dir("no_such_dataset", root) is None
+    found = open_dataset(root, "glue/cola", download=False).directory
+    assert open_dataset(root, "glue", download=False).directory == found, "the default config of TFDS's code"
+    assert open_dataset(root, f"glue/cola:{Path(found).name}", download=False).directory == found
 
 
 # Values

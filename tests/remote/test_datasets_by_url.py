@@ -289,7 +289,7 @@ def test_a_folder_that_is_named_like_a_version_names_the_others(
     root = s3_server.fill(datasets.root / "sentences", bucket, "tfds/sentences").removesuffix("/sentences")
     put_key(s3_server, f"{bucket}/tfds/sentences/{key}")
     told = (
-        rf"{root}/sentences/9\.0\.0 is the highest version there, and has no dataset_info\.json.*: 'sentences:1\.0\.0'"
+        rf"{root}/sentences/9\.0\.0 is the highest version there, and has no features\.json\. .*: 'sentences:1\.0\.0'"
     )
     with pytest.raises(DatasetNotFoundError, match=told):
         ParserTfds(root, "sentences")
@@ -321,14 +321,6 @@ def test_google_cloud_storage_is_read_by_index(gcs_server: GCSServer, numbered_r
     assert read_epochs(far) == read_epochs(ParserTfds(numbered_root, "numbered", read=BLOCKS, **TRAINING))
 
 
-def test_a_web_server_needs_the_version(serve: Serve, numbered_root: str) -> None:
-    url = serve(numbered_root)
-    with pytest.raises(ConfigError, match=r"a web server lists no folders, so that the version must be named"):
-        ParserTfds(url, "numbered")
-    with pytest.raises(DatasetNotFoundError, match=r"There is no dataset 'numbers:1\.0\.0' under .*check the name"):
-        ParserTfds(url, "numbers:1.0.0")
-
-
 def test_metadata_is_read_again_for_every_parser(serve: Serve, faulty_server: FaultyFolder, tmp_path: Path) -> None:
     write_numbered(tmp_path / "first", {"train": [3, 4]})
     write_numbered(tmp_path / "second", {"train": [3, 5]})
@@ -352,27 +344,35 @@ def test_damaged_metadata_is_named(serve: Serve, faulty_server: FaultyFolder, nu
 # What is refused.
 
 
-@pytest.mark.parametrize("mode", ["files", "examples"])
-def test_tensorflow_streams_none_of_these_schemes(mode: str) -> None:
-    for root in ("s3://bucket/tfds", "https://host/tfds", "az://container/tfds"):
-        with pytest.raises(ConfigError, match="streams files by tensorflow, which opens no URLs of this scheme"):
-            ParserTfds(root, "numbered:1.0.0", read=ReadOptions(mode=mode))
-
-
 def test_a_parser_of_urls_is_not_streamed_either(serve: Serve, numbered_root: str) -> None:
     far = ParserTfds(serve(numbered_root), "numbered:1.0.0", batch_size=4)
     with pytest.raises(ConfigError, match=r"streams files by tensorflow, which does not open http://.*-00000-of-00009"):
         far.with_read(ReadOptions(mode="examples")).batches()
 
 
-def test_what_is_of_this_machine_alone_is_refused(serve: Serve, numbered_root: str) -> None:
-    url = serve(numbered_root)
-    with pytest.raises(ConfigError, match="download=True prepares a dataset on this machine, and the root is http"):
-        ParserTfds(url, "numbered:1.0.0", download=True)
-    with pytest.raises(ConfigError, match=r"image_folder: the root http.* is remote, and only folders of this machine"):
-        ParserTfds(url, "image_folder")
-    with pytest.raises(ConfigError, match=r"remote=3 must be RemoteOptions"):
-        ParserTfds(url, "numbered:1.0.0", remote=3)  # type: ignore[arg-type]
+NOT_STREAMED = "streams files by tensorflow, which opens no URLs of this scheme"
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "files": ({"read": ReadOptions(mode="files")}, NOT_STREAMED),
+    "examples": ({"read": ReadOptions(mode="examples")}, NOT_STREAMED),
+    "azure": ({"root": "az://container/tfds", "read": ReadOptions(mode="files")}, NOT_STREAMED),
+    "s3": ({"root": "s3://bucket/tfds", "read": ReadOptions(mode="examples")}, NOT_STREAMED),
+    "download": ({"download": True}, "download=True prepares a dataset on this machine, and the root is http"),
+    "image folder": ({"name": "image_folder"}, r"image_folder: the root http.* is remote, and only folders of this"),
+    "remote": ({"remote": 3}, "remote=3 must be RemoteOptions"),
+    "no version": ({"name": "numbered"}, "a web server lists no folders, so that the version must be named"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_done_with_a_url_is_refused(case: str, serve: Serve, numbered_root: str) -> None:
+    arguments, told = REFUSED[case]
+    with pytest.raises(ConfigError, match=told):
+        ParserTfds(**{"root": serve(numbered_root), "name": "numbered:1.0.0"} | arguments)
+
+
+def test_a_missing_dataset_of_a_web_server_is_named(serve: Serve, numbered_root: str) -> None:
+    with pytest.raises(DatasetNotFoundError, match=r"There is no dataset 'numbers:1\.0\.0' under .*check the name"):
+        ParserTfds(serve(numbered_root), "numbers:1.0.0")
 
 
 def test_options_of_a_store_are_taken(serve: Serve, numbered_root: str, tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_a_name_that_is_refused_may_be_wrong(serve: Serve, numbered_root: str, f
     url = serve(numbered_root)
     faulty_server.fault("*", Fault(status=403))
     expected = (
-        r"numbred/1\.0\.0/dataset_info\.json cannot be read: the store answered 403 Forbidden.*credentials.*"
+        r"numbred/1\.0\.0/features\.json cannot be read: the store answered 403 Forbidden.*credentials.*"
         r"Where folders may not be listed, stores say the same of what is not there: check the URL, the name"
     )
     with pytest.raises(ShardError, match=expected):

@@ -13,6 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from tfds_torch.errors import ShardError
+from tfds_torch.parsers.tfds.folder import INFO, Folder
 from tfds_torch.plan.windows import Windows
 from tfds_torch.storage.image_formats import EXTENSIONS
 from tfds_torch.storage.source import FileInstruction
@@ -92,28 +93,29 @@ class ExpectedIds:
         return None
 
 
-def expected_ids(data_dir: Path, split: str, files: Sequence[FileInstruction]) -> ExpectedIds:
+def expected_ids(folder: Folder, split: str, files: Sequence[FileInstruction]) -> ExpectedIds:
     """Returns the ids of a split's examples, `<shard file>__<record>`, by index.
 
     Whole splits, and sums of them, come from `dataset_info.json` alone. For slices, TFDS's file instructions say which
     records are meant, and each of them is compared with the file. Ids of an image folder are the paths of its images.
 
     Args:
-        data_dir: the dataset's version directory, or the root of an image folder.
+        folder: the dataset's version directory, or the root of an image folder.
         split: a TFDS split expression.
         files: TFDS's file instructions for it.
 
     Raises:
         ShardError: an instruction names a shard or a record that `dataset_info.json`, or the folder, does not have.
     """
-    if is_image_folder(data_dir):
-        names = {folder.name: _ordered_images(folder, folder.name) for folder in data_dir.iterdir() if folder.is_dir()}
+    if is_image_folder(folder):
+        root = Path(folder.path)
+        names = {one.name: _ordered_images(one, one.name) for one in root.iterdir() if one.is_dir()}
         if not any(names.values()):  # Folders of labels, without splits.
-            names = {"train": [id.partition("/")[2] for id in _ordered_images(data_dir, "train")]}
+            names = {"train": [id.partition("/")[2] for id in _ordered_images(root, "train")]}
         splits = {name: [IdRun(name, 0, len(images), images)] for name, images in names.items()}
         source = "the folder holds"
     else:
-        splits, source = _read_splits(data_dir), "dataset_info.json gives it"
+        splits, source = _read_splits(folder), "dataset_info.json gives it"
     asked = [name.strip() for name in split.split("+")]
     if all(name in splits for name in asked):
         return ExpectedIds([run for name in asked for run in splits[name]])
@@ -149,9 +151,9 @@ def expected_windows(episodes: ExpectedIds, num_steps: Sequence[int], windows: W
     return ExpectedIds(runs)
 
 
-def is_image_folder(data_dir: Path) -> bool:
+def is_image_folder(folder: Folder) -> bool:
     """Whether a dataset is an image folder, without a `dataset_info.json`."""
-    return not (data_dir / "dataset_info.json").is_file()
+    return folder.read(INFO) is None
 
 
 def _ordered_images(folder: Path, split: str) -> list[str]:
@@ -167,9 +169,9 @@ def _ordered_images(folder: Path, split: str) -> list[str]:
     return ids
 
 
-def _read_splits(data_dir: Path) -> dict[str, list[IdRun]]:
-    """Returns split -> its shards, each as a whole."""
-    info = json.loads((data_dir / "dataset_info.json").read_text())
+def _read_splits(folder: Folder) -> dict[str, list[IdRun]]:
+    """Return split -> its shards, each as a whole."""
+    info = json.loads(folder.read(INFO) or b"{}")
     splits = {}
     for split in info.get("splits", []):
         lengths = [int(length) for length in split.get("shardLengths", [])]

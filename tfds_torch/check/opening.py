@@ -12,8 +12,6 @@ from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.one_split import is_beton, is_one_split
 from tfds_torch.parsers.recipes import Config, MemberConfig
-from tfds_torch.parsers.tfds.dataset_names import base_name
-from tfds_torch.parsers.tfds.dataset_opening import registered_names
 from tfds_torch.parsers.tfds.find import registered_names
 from tfds_torch.parsers.tfds.not_found import base_name
 from tfds_torch.parsers.tfds.parser import ParserTfds

@@ -7,7 +7,6 @@ import base64
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,10 @@ from tfds_torch.check.order_sample import OrderSample
 from tfds_torch.check.promises import allow
 from tfds_torch.check.reference import CheckedParser, place_of, promised_by
 from tfds_torch.check.throughput import RankReading
+from tfds_torch.errors import TfdsTorchError
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.parsers.mixture import ParserMixture
-from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
+from tfds_torch.parsers.tfds.folder import INFO, metadata_of
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import printable
@@ -131,8 +131,7 @@ def _mark(is_kept: bool) -> Markup:
 
 def _dataset(findings: Findings, parser: CheckedParser) -> Iterator[tuple[str, object]]:
     place = None if isinstance(parser, ParserMixture) else place_of(parser)
-    folder = metadata_folder(parser) if isinstance(parser, ParserTfds) else place
-    info = _read_info(folder) if isinstance(folder, Path) else {}
+    info = _read_info(parser) if isinstance(parser, ParserTfds) else {}
     yield "split", printed.describe_split(parser)
     size = parser.mean_example_bytes
     yield "size", f"{show_bytes(size * parser.num_examples)}, {show_bytes(size)} an example"
@@ -157,11 +156,11 @@ def _dataset(findings: Findings, parser: CheckedParser) -> Iterator[tuple[str, o
     yield "fingerprint", parser.fingerprint
 
 
-def _read_info(place: Path) -> dict[str, Any]:
-    """Returns `dataset_info.json`, where the texts of TFDS's catalogue are; nothing where there is none."""
+def _read_info(parser: ParserTfds) -> dict[str, Any]:
+    """Return `dataset_info.json`, where the texts of TFDS's catalogue are; nothing where there is none."""
     try:
-        info: dict[str, Any] = json.loads((place / "dataset_info.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # What reads the examples reports it.
+        info: dict[str, Any] = json.loads(metadata_of(parser).read(INFO) or b"{}")
+    except (TfdsTorchError, ValueError):  # What reads the examples reports it.
         return {}
     return info
 

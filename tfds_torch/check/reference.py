@@ -15,14 +15,14 @@ import numpy as np
 from PIL import Image
 
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, expected_windows, is_image_folder
-from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key
+from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key, why_not_opened
 from tfds_torch.check.verdict import CappedList, NotJudged, Promise
 from tfds_torch.engines.fields import ImageField
 from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.own import ParserMapStyle
-from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
+from tfds_torch.parsers.tfds.folder import metadata_of
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.plan.windows import Windows
@@ -108,7 +108,7 @@ def promised_by(parser: CheckedParser) -> str:
         return "the index of the tars"
     if isinstance(parser.source, WindowSource):
         return "the index of steps"
-    return "the image folder" if is_image_folder(metadata_folder(parser)) else "dataset_info.json"
+    return "the image folder" if is_image_folder(metadata_of(parser)) else "dataset_info.json"
 
 
 def ids_of(parser: CheckedParser) -> ExpectedIds:
@@ -121,10 +121,10 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
         return ExpectedIds.of_members({name: ids_of(one) for name, one in datasets_of(parser).items()})
     if isinstance(parser, ParserTfds) and isinstance(parser.source, WindowSource):
         source = parser.source
-        episodes = expected_ids(metadata_folder(parser), parser.split, source.episodes.instructions)
+        episodes = expected_ids(metadata_of(parser), parser.split, source.episodes.instructions)
         return expected_windows(episodes, source.reader.num_steps.tolist(), source.windows)
     if isinstance(parser, ParserTfds):
-        return expected_ids(metadata_folder(parser), parser.split, parser.files)
+        return expected_ids(metadata_of(parser), parser.split, parser.files)
     names = list(parser.ids(np.arange(len(parser.source))))
     return ExpectedIds([IdRun(parser.dataset_name, 0, len(names), names)])
 
@@ -251,10 +251,12 @@ def _why_not_compared(parser: SingleParser) -> str | None:
         return "TFDS reads whole episodes, not windows of them"
     if isinstance(parser, ParserTfds) and not all(is_local(run.path) for run in parser.files):
         return "TFDS does not read files of object stores"
-    if is_image_folder(metadata_folder(parser)):
+    if is_image_folder(metadata_of(parser)):
         return "an image folder has no records, and so no index of them"
     if not is_tensorflow_installed() and not isinstance(parser.source, ArrayRecordSource):
         return "TFDS's own reader needs tensorflow, which is not installed"
+    if (reason := why_not_opened(os.fspath(parser.data_dir))) is not None:
+        return f"TFDS's own reader cannot open it ({reason})"
     return None
 
 
@@ -279,7 +281,7 @@ def _digests(parser: SingleParser, question: Question) -> Sequence[str | None]:
 
 def _own_images(parser: SingleParser, indices: Sequence[int], ids: Sequence[str], by_index: bool) -> dict[int, bytes]:
     """Returns the images of a dataset that TFDS is not asked about, by index."""
-    if isinstance(parser, ParserTfds) and is_image_folder(metadata_folder(parser)):
+    if isinstance(parser, ParserTfds) and is_image_folder(metadata_of(parser)):
         return {index: Path(parser.data_dir, id).read_bytes() for index, id in zip(indices, ids, strict=True)}
     if not by_index or _why_not_compared(parser) is None:
         return {}

@@ -64,6 +64,15 @@ def ask_tfds(questions: Sequence[Question]) -> list[list[ReferenceExample]]:
     return _ask_each(questions) if "tensorflow" in sys.modules else subprocess_call.call(_ask_each, list(questions))
 
 
+def why_not_opened(data_dir: str) -> str | None:
+    """Return why TFDS itself cannot open a dataset: a newer one may have written it; None: it can."""
+    try:
+        tfds.builder_from_directory(data_dir)
+    except Exception as error:  # It reads its metadata unchecked.
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+    return None
+
+
 def find_image_key(data_dir: str, image_key: str | None) -> str | None:
     """Returns the feature whose encoded image can be compared.
 

@@ -35,7 +35,7 @@ from tfds_torch.export.tfds_metadata import metadata_names, read_dataset_name, w
 from tfds_torch.export.workers import Job, Progress, Workers, choose_by_first
 from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.parsers.class_map import ClassMap
-from tfds_torch.parsers.tfds.metadata_folder import metadata_folder
+from tfds_torch.parsers.tfds.folder import metadata_of
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.identity import digest_of
@@ -93,7 +93,7 @@ class ShardedExport:
         plan = self._plan(request, order, content)
         # Tars have no metadata of TFDS's.
         is_tar = isinstance(content, TarContent)
-        metadata = [] if is_tar or self._parser is None else metadata_names(metadata_folder(self._parser))
+        metadata = [] if is_tar or self._parser is None else metadata_names(metadata_of(self._parser))
         folder = ShardFolder(self._path, plan.split, is_shared=self._beam is not None)
         folder.check(plan, metadata)
         try:
@@ -183,7 +183,7 @@ class ShardedExport:
         else:
             assert self._parser is not None  # noqa: S101 (its records are copied)
             fields, own = {"record": "as it is stored"}, {}
-            dataset, end = read_dataset_name(metadata_folder(self._parser)), (0, 1)
+            dataset, end = read_dataset_name(metadata_of(self._parser)), (0, 1)
         measured = None if sizes.max_bytes is None else self._measure(len(order), content)
         return ExportPlan(
             format=request.format,
@@ -252,7 +252,7 @@ class ShardedExport:
         if metadata and self._parser is not None:
             lengths = [len(plan.places(shard.number)) for shard in shards]
             num_bytes = sum(shard.content_bytes for shard in shards)
-            write_metadata(metadata_folder(self._parser), folder.path, plan, lengths, num_bytes)
+            write_metadata(metadata_of(self._parser), folder.path, plan, lengths, num_bytes)
         folder.complete(plan, shards, metadata)
         return done, num_workers
 

@@ -5,45 +5,50 @@ Source: tensorflow_datasets/core/dataset_info.py and proto/dataset_info.proto, a
 
 import json
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.errors import ConfigError
+from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.export.plan import ExportPlan, safe_name
 from tfds_torch.export.shard_file import write_for_good
+from tfds_torch.parsers.tfds.folder import FEATURES, INFO, Folder
+from tfds_torch.parsers.tfds.info import read_info
 from tfds_torch.runtime.printable import quoted
 
-_INFO, _FEATURES = "dataset_info.json", "features.json"
 _OTHERS = ("*.labels.txt", "*.vocab", "*.subwords", "metadata.json")
 """Files of features (names of classes, vocabularies) and of the dataset's metadata."""
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-def read_dataset_name(version_dir: Path) -> str:
-    """Returns the dataset's name in names of files; a ConfigError: TFDS would not find files of that name."""
-    name = str(_read_info(version_dir)["name"])
+def read_dataset_name(source: Folder) -> str:
+    """Return the dataset's name in names of files; a ConfigError: TFDS would not find files of that name."""
+    name = str(_read_info(source)["name"])
     if safe_name(name) != name:
         raise ConfigError(
-            f"{version_dir / _INFO}: the dataset's name {quoted(name)} is not one of letters, digits and _, which TFDS "
+            f"{INFO} in {source}: the dataset's name {quoted(name)} is not one of letters, digits and _, which TFDS "
             f"finds files by. Change it there, or use format='webdataset' or 'beton'."
         )
     return name
 
 
-def metadata_names(version_dir: Path) -> list[str]:
-    """Returns the names of the files that `write_metadata` writes for a dataset, `dataset_info.json` first."""
-    found = [version_dir / _FEATURES, *(path for form in _OTHERS for path in sorted(version_dir.glob(form)))]
-    return [_INFO, *(path.name for path in found if path.is_file())]
+def metadata_names(source: Folder) -> list[str]:
+    """Return the names of the files that `write_metadata` writes for a dataset, `dataset_info.json` first."""
+    if not source.is_local:
+        read_info(source)  # It reads all files of features, and a store lists no others.
+    names = source.names()
+    others = [name for form in (FEATURES, *_OTHERS) for name in names if fnmatch(name, form)]
+    return [INFO, *others]
 
 
 def write_metadata(
-    version_dir: Path, folder: Path, plan: ExportPlan, shard_lengths: Sequence[int], num_bytes: int
+    source: Folder, folder: Path, plan: ExportPlan, shard_lengths: Sequence[int], num_bytes: int
 ) -> None:
     """Writes the metadata that TFDS needs to open a folder of complete shards; splits that are there already stay.
 
-    `version_dir` is that of the dataset whose records the shards hold; `num_bytes` are those of all records.
+    `source` has the metadata of the dataset whose records the shards hold; `num_bytes` are those of all records.
     """
-    info = _read_info(version_dir)
+    info = _read_info(source)
     splits = {str(split.get("name")): split for split in _splits_there(folder)}
     splits[plan.split] = {
         "filepathTemplate": _TEMPLATE,
@@ -52,25 +57,24 @@ def write_metadata(
         "shardLengths": list(map(str, shard_lengths)),
     }
     info |= {"fileFormat": plan.format, "splits": list(splits.values())}
-    for name in metadata_names(version_dir)[1:]:
-        write_for_good(folder / name, (version_dir / name).read_bytes())
+    for name in metadata_names(source)[1:]:
+        write_for_good(folder / name, source.read(name) or b"")
     # Last: without it, the folder is not a dataset yet.
-    write_for_good(folder / _INFO, json.dumps(info, indent=2, ensure_ascii=False).encode())
+    write_for_good(folder / INFO, json.dumps(info, indent=2, ensure_ascii=False).encode())
 
 
 def _splits_there(folder: Path) -> list[dict[str, Any]]:
-    return list(_read_info(folder).get("splits", [])) if (folder / _INFO).exists() else []
+    return list(_read_info(Folder(str(folder))).get("splits", [])) if (folder / INFO).exists() else []
 
 
-def _read_info(version_dir: Path) -> dict[str, Any]:
-    path = version_dir / _INFO
+def _read_info(folder: Folder) -> dict[str, Any]:
     try:
-        info: dict[str, Any] = json.loads(path.read_bytes())
+        info: dict[str, Any] = json.loads(folder.read(INFO) or b"")
         if not isinstance(info, dict) or "name" not in info:
             raise ValueError("it has no name")
         splits = info.get("splits", [])
         if not isinstance(splits, list) or not all(isinstance(one, dict) for one in splits):
             raise ValueError("its splits are not a list of objects")
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}.") from None
+    except (TfdsTorchError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{INFO} in {folder} cannot be read: {error}.") from None
     return info

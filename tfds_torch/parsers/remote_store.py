@@ -1,8 +1,9 @@
-"""The object store of a parser whose files have URLs."""
+"""The object store of a parser whose files have URLs, and which URLs those are."""
 
 import hashlib
 import importlib.util
 import os
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,7 +15,7 @@ from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.remote.store import ObjectStore
-from tfds_torch.storage.remote.urls import is_object_url, split, without_secrets
+from tfds_torch.storage.remote.urls import SCHEMES, is_object_url, split, without_secrets
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 
 _OF_CLIENTS = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -23,13 +24,21 @@ _OF_CLIENTS = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY",
 _stores: "weakref.WeakValueDictionary[str, ObjectStore]" = weakref.WeakValueDictionary()
 """Parsers of a process share a store, and so one fetcher and its connections."""
 _lock = ProcessLock()
+_Path = str | os.PathLike[str]
 
 _STREAM_MODES = ("files", "examples")
 _LONGEST_URL = 8192
+_scheme_of = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://").match
+_COPY_COMMANDS = {
+    "abfs": "az storage blob download-batch --source <container> --destination <a local folder>",
+    "hf": "hf download <repository> --repo-type dataset --local-dir <a local folder>",
+    "hdfs": "hdfs dfs -get {url} <a local folder>",
+}
+"""Scheme -> the usual command that copies a folder from there."""
 
 
 def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: ReadOptions) -> ObjectStore | None:
-    """Returns the store of a parser's files; None: they are local, or tensorflow is to stream them.
+    """Return the store of a parser's files; None: they are local, or tensorflow is to stream them.
 
     Args:
         paths: the paths and URLs that the parser was given.
@@ -75,7 +84,7 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
 
 
 def _shared_store(options: RemoteOptions) -> ObjectStore:
-    """Returns the store of this process for some options and the environment, which has credentials and endpoints."""
+    """Return the store of this process for some options and the environment, which has credentials and endpoints."""
     environment = {name: value for name, value in os.environ.items() if name.upper().startswith(_OF_CLIENTS)}
     own = {one.name: getattr(options, one.name) for one in fields(options)} | {"cache_dir": options.folder}
     own["storage_options"] = sorted((options.storage_options or {}).items(), key=str)
@@ -91,7 +100,7 @@ def _shared_store(options: RemoteOptions) -> ObjectStore:
 def open_files(
     paths: Sequence[str], remote: RemoteOptions | None, read: ReadOptions
 ) -> tuple[tuple[str, ...], ShardFiles]:
-    """Returns the paths or URLs of a parser's files, and where they lie.
+    """Return the paths or URLs of a parser's files, and where they lie.
 
     Raises:
         ConfigError: some files are local and others are not; or as `open_store` raises it.
@@ -103,3 +112,56 @@ def open_files(
     if local is not None:
         raise ConfigError(f"{quoted(local)} is a file of this machine, and others are URLs: give one kind.")
     return tuple(paths), ObjectFiles(store)
+
+
+def open_dataset_store(
+    root: _Path | Sequence[_Path] | None,
+    name: _Path,
+    remote: RemoteOptions | None = None,
+    read: ReadOptions = ReadOptions(),
+) -> ObjectStore | None:
+    """Return the store of a dataset that has a URL; its fetcher starts in the background. None: see `open_store`.
+
+    Args:
+        root: as ParserTfds takes it, or several of these.
+        name: as ParserTfds takes it.
+        remote: how objects are fetched; None: the defaults.
+        read: how examples are read.
+
+    Raises:
+        ConfigError: a URL that no dataset is opened from; or as `open_store` raises it.
+    """
+    roots = [root] if root is None or isinstance(root, str | os.PathLike) else list(root)
+    for argument, path in (*(("root", one) for one in roots), ("name", name)):
+        if isinstance(path, str | os.PathLike):
+            _check_url(argument, os.fspath(path))
+    return open_store((*roots, name), remote, read)
+
+
+def _check_url(argument: str, path: str) -> None:
+    """Raise ConfigError for a URL that no dataset is opened from, before anything asks a network."""
+    found = _scheme_of(path)
+    mistyped = re.match(r"([A-Za-z0-9]+):[/\\]", path)
+    if found is None and mistyped and mistyped[1].lower() in SCHEMES and not os.path.exists(path):
+        raise ConfigError(f"{argument}={quoted(path)}: write {mistyped[1].lower()}:// with two slashes.")
+    if found is None:
+        return
+    if found[1] in SCHEMES:
+        try:
+            split(path)
+        except ConfigError as error:
+            raise ConfigError(f"{argument}={error}") from None
+        return
+    scheme, given = found[1].lower(), f"{argument}={quoted(path)}"
+    if scheme == "file":
+        raise ConfigError(f"{given} is a URL of a local folder: give its path, without 'file://'.")
+    if scheme in SCHEMES:
+        raise ConfigError(f"{given}: write {scheme}:// in small letters.")
+    command = _COPY_COMMANDS.get(scheme)
+    url = quoted(path)[1:-1]
+    how = f", for example with: {command.format(url=url)}" if command else ""
+    raise ConfigError(
+        f"{given}: a dataset is read from local folders and from URLs of {', '.join(SCHEMES)}, not from {scheme}:// "
+        f"ones. Copy it to this machine{how}; or mount it as a local folder. Then give the local path. See "
+        f"docs/remote-files.md."
+    )

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.one_split import is_beton, is_one_split
-from tfds_torch.parsers.remote_store import open_files
-from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
+from tfds_torch.parsers.remote_store import open_dataset_store, open_files
 from tfds_torch.parsers.tfds.find import open_dataset
 from tfds_torch.parsers.tfds.window_layout import step_layouts
 from tfds_torch.runtime.own_folder import cache_folder

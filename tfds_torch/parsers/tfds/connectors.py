@@ -26,7 +26,7 @@ _KINDS: tuple[tuple[type, _Kind], ...] = (
 
 
 def plain_features(connector: Any) -> Feature:
-    """Returns what is known of a TFDS connector: of `FeaturesDict` and `Sequence` with all that they hold."""
+    """Return what is known of a TFDS connector: of `FeaturesDict` and `Sequence` with all that they hold."""
     text, spec = repr(connector), _declared_spec(connector.get_tensor_info())
     if isinstance(connector, tfds.features.FeaturesDict):
         return Dictionary(text, spec, {key: plain_features(inner) for key, inner in connector.items()})
@@ -63,13 +63,13 @@ def _kind_of(connector: Any) -> _Kind:
 
 
 def stored_specs(features: Any) -> dict[str, FieldSpec]:
-    """Returns the stored fields of an example: key -> its spec."""
+    """Return the stored fields of an example: key -> its spec."""
     specs = {key: _stored_spec(info) for key, info in _flatten(features.get_serialized_info())}
     return specs | {key: replace(specs[key], default=default) for key, default in _stored_defaults(features)}
 
 
 def _stored_defaults(connector: Any, key: str = "") -> Iterator[tuple[str, bytes]]:
-    """Yields the stored fields of bytes that an example may lack, and what stands for them then."""
+    """Yield the stored fields of bytes that an example may lack, and what stands for them then."""
     if isinstance(connector, tfds.features.FeaturesDict):
         for name, inner in connector.items():
             yield from _stored_defaults(inner, f"{key}/{name}" if key else name)
@@ -78,7 +78,7 @@ def _stored_defaults(connector: Any, key: str = "") -> Iterator[tuple[str, bytes
 
 
 def _stored_default(connector: Any) -> bytes | None:
-    """Returns the bytes that stand for None in an example; None: an example must have them, or they are not bytes.
+    """Return the bytes that stand for None in an example; None: an example must have them, or they are not bytes.
 
     features.json does not say which texts are optional, so that any may be missing. A tensor with an encoding has the
     value that it would have without one, of which TFDS itself would make an error.
@@ -99,7 +99,7 @@ def _is_optional(connector: Any) -> bool:
 
 
 def _none_of(connector: Any) -> float | None:
-    """Returns the number that stands for None; see Leaf."""
+    """Return the number that stands for None; see Leaf."""
     if not isinstance(connector, tfds.features.Tensor) or not _is_optional(connector):
         return None
     dtype = np.dtype(connector.np_dtype)
@@ -113,7 +113,7 @@ def _none_of(connector: Any) -> float | None:
 
 
 def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | None:
-    """Returns the decoder of an element; None where none is needed, or only tensorflow has one."""
+    """Return the decoder of an element; None where none is needed, or only tensorflow has one."""
     f = tfds.features
     decoder = type(connector).decode_example_np
     if decoder is f.Image.decode_example_np:
@@ -130,7 +130,7 @@ def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | 
 
 
 def _tensorflow_class(connector: Any) -> str | None:
-    """Returns the name of a connector's class that decodes in a way which it has for tensorflow only; None: another."""
+    """Return the name of a connector's class that decodes in a way which it has for tensorflow only; None: another."""
     f, kind = tfds.features, type(connector)
     if kind.decode_example_np is f.Image.decode_example_np:
         return None
@@ -144,7 +144,7 @@ def _tensorflow_class(connector: Any) -> str | None:
 
 
 def _declared_spec(info: Any) -> Any:
-    """Returns the FieldSpec of a value as it is declared, or a dictionary of them."""
+    """Return the FieldSpec of a value as it is declared, or a dictionary of them."""
     if isinstance(info, dict):
         return {key: _declared_spec(inner) for key, inner in sorted(info.items())}
     return FieldSpec(tuple(info.shape), info.np_dtype)

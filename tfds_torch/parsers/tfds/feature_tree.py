@@ -95,18 +95,18 @@ class FoundFeature:
 
 
 def features_by_key(features: Feature) -> Mapping[str, Feature]:
-    """Returns the features of a dataset, which may be a sequence of dictionaries, by their keys."""
+    """Return the features of a dataset, which may be a sequence of dictionaries, by their keys."""
     features = innermost(features)
     return features.features if isinstance(features, Dictionary) else {}
 
 
 def find_feature(features: Feature, key: str) -> FoundFeature | None:
-    """Returns the feature that a key names, or None."""
+    """Return the feature that a key names, or None."""
     return _find(features_by_key(features), key.split("/"), (), 0)
 
 
 def list_keys(features: Feature, prefix: str = "") -> Iterator[str]:
-    """Yields the keys of all features, nested ones joined by "/"."""
+    """Yield the keys of all features, nested ones joined by "/"."""
     for key, feature in sorted(features_by_key(features).items()):
         yield prefix + key
         if _has_keys(feature):
@@ -114,7 +114,7 @@ def list_keys(features: Feature, prefix: str = "") -> Iterator[str]:
 
 
 def list_leaves(features: Feature) -> Iterator[tuple[str, Leaf]]:
-    """Yields the keys of features that hold no others, or sequences of them, and what these hold."""
+    """Yield the keys of features that hold no others, or sequences of them, and what these hold."""
     for key in list_keys(features):
         found = find_feature(features, key)
         leaf = innermost(found.feature) if found else None
@@ -123,7 +123,7 @@ def list_leaves(features: Feature) -> Iterator[tuple[str, Leaf]]:
 
 
 def describe_missing(what: str, key: str, features: Feature) -> str:
-    """Returns a message about a key that does not exist: what is there, and the nearest one."""
+    """Return a message about a key that does not exist: what is there, and the nearest one."""
     there = list(list_keys(features))
     return (
         f"There is no {what} {quoted(key)}. The dataset's features are: {', '.join(there)}.{did_you_mean(key, there)}"
@@ -131,7 +131,7 @@ def describe_missing(what: str, key: str, features: Feature) -> str:
 
 
 def innermost(feature: Feature) -> Feature:
-    """Returns the innermost element of a sequence, or of a sequence of sequences."""
+    """Return the innermost element of a sequence, or of a sequence of sequences."""
     while isinstance(feature, Repeated):
         feature = feature.feature
     return feature

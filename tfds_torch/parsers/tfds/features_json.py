@@ -1,77 +1,147 @@
-"""The features of a prepared dataset as features.json declares them, without tensorflow; and where a dataset lies.
+"""features.json and the files of class names, as TFDS's connectors, without tensorflow.
 
-TFDS's own Audio and Video import tensorflow when they are constructed, that is when their dataset is opened. What
+TFDS's own Audio and Video import tensorflow when they are constructed, and that is when their dataset is opened. What
 features.json declares as these is read as the connectors of this module; all others are TFDS's.
 """
 
-import json
-import os
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
-from tensorflow_datasets.core import read_only_builder
 from tensorflow_datasets.core.features import feature as feature_lib
 from tensorflow_datasets.core.proto import feature_pb2
-from tensorflow_datasets.core.utils import error_utils
 
+from tfds_torch.errors import DatasetNotFoundError
+from tfds_torch.parsers.tfds.folder import FEATURES, DamagedError, Folder, one_line
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.source import is_local
+from tfds_torch.storage.remote.store import RefusedError
 
-_DECLARED = "tensorflow_datasets.core.features."
-MOST_BYTES = 64 * 2**20
-"""The largest file of metadata: 2,000,000 shards take half of it."""
 MOST_CLASSES = 2**22
+
+_logger = logging.getLogger(__name__)
 _DEEPEST = 200  # JSON objects and lists; protobuf itself takes 100 messages.
 _LONGEST_TYPE = 32  # Characters.
+_MOST_SHOWN = 5
 _TYPES_OF_ML_DTYPES = ("bfloat16", "int4", "uint4", "float8_e5m2", "float8_e4m3fn")
 _TYPES_OF_TFDS = ("string", "half", "double", "resource", "variant", "qint8", "quint8", "qint16", "quint16", "qint32")
 """Types that numpy alone does not know; for most of them TFDS imports tensorflow."""
+_OF_TFDS = "tensorflow_datasets."
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one in files of TFDS before 4.3.
+_CONTENTS = {
+    name
+    for field in feature_pb2.Feature.DESCRIPTOR.oneofs_by_name["content"].fields
+    for name in (field.name, field.json_name)
+}
 
 
-def read_features(version_dir: str | os.PathLike[str]) -> Any:
-    """Returns the TFDS `FeaturesDict` of a prepared dataset, with the names of its classes.
+def read_connectors(folder: Folder, declared: Mapping[str, Any]) -> Any:
+    """Return the TFDS `FeaturesDict` that features.json declares, with the names of its classes.
+
+    Args:
+        folder: of the dataset, which has the files of class names.
+        declared: content of features.json.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged or absurd, or a connector of its own cannot be imported.
+        DamagedError: the file is damaged or absurd.
+        DatasetNotFoundError: a newer TFDS wrote it, or a connector of the dataset's own cannot be imported or made.
+        UnreadableError, ShardError: a file of class names cannot be read.
     """
-    declared = _replace_classes(read_json(feature_lib.make_config_path(version_dir)))
-    if "type" in declared:
-        features = feature_lib.FeatureConnector.from_json(declared)
-    else:
-        features = feature_lib.FeatureConnector.from_proto(json_format.ParseDict(declared, feature_pb2.Feature()))
-    load_class_names(features, version_dir)
+    classes: set[str] = set()
+    unknown: list[str] = []
+    try:
+        declared = _replace_classes(declared, classes)
+        if "type" not in declared:
+            declared, unknown = without_unknown(declared, feature_pb2.Feature.DESCRIPTOR)
+    except ValueError as error:
+        raise DamagedError.of(folder, FEATURES, str(error)) from None
+    except _NewerError as error:
+        raise DatasetNotFoundError(f"The dataset in {folder} cannot be opened: {error} {_UPGRADE}") from None
+    for name in sorted(classes):
+        _check_class(folder, name)
+    features = _make(folder, declared, classes)
+    warn_of_keys(folder, FEATURES, unknown)
+    _load_class_names(folder, features)
     return features
 
 
-def load_class_names(features: Any, version_dir: str | os.PathLike[str]) -> None:
-    """Gives features the names of their classes, as far as files of a version directory have them.
+def _make(folder: Folder, declared: Mapping[str, Any], classes: set[str]) -> Any:
+    try:
+        if "type" in declared:
+            return feature_lib.FeatureConnector.from_json(declared)
+        return feature_lib.FeatureConnector.from_proto(json_format.ParseDict(declared, feature_pb2.Feature()))
+    except Exception as error:  # TFDS reads its metadata unchecked: anything may come out of a damaged file.
+        what = f"The dataset in {folder} cannot be opened: making the features of its {FEATURES} raises"
+        if isinstance(error, ImportError | MemoryError | OSError):
+            raise DatasetNotFoundError(f"{what} {one_line(error)}. Open it again where that is there.") from error
+        own = sorted(name for name in classes if not name.startswith((_OF_TFDS, __name__)))
+        if own and not isinstance(error, json_format.ParseError):
+            raise DatasetNotFoundError(
+                f"{what} {one_line(error)}, and it has connectors of its own: {_shown(own)}. Install the version of "
+                f"their code that prepared the dataset, or prepare it again."
+            ) from error
+        raise DamagedError.of(folder, FEATURES, error) from error
 
-    Raises:
-        OSError: a file cannot be read.
-        ValueError: a file is too large to be one of names, or is not UTF-8.
-    """
-    _check_class_names(version_dir)
-    features.load_metadata(os.fspath(version_dir), feature_name=None)
+
+def _replace_classes(declared: Any, classes: set[str], depth: int = 0) -> Any:
+    """Return a declaration with connectors of this module, and note the classes; ValueError: a value is absurd."""
+    if depth > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+    if isinstance(declared, list):
+        return [_replace_classes(inner, classes, depth + 1) for inner in declared]
+    if not isinstance(declared, dict):
+        return declared
+    replaced = {key: _replace_classes(inner, classes, depth + 1) for key, inner in declared.items()}
+    for key, value in declared.items():
+        if key in _CLASS_KEYS and isinstance(value, str) and (key != "type" or "content" in declared):
+            own = _REPLACED.get(value)
+            replaced[key] = value if own is None else f"{__name__}.{own.__name__}"
+            classes.add(replaced[key])
+        elif key == "dtype" and isinstance(value, str):
+            _check_dtype(value)
+        elif key in ("numClasses", "num_classes"):
+            text = str(value)[:_LONGEST_TYPE]
+            if not text.isdecimal() or int(text) > MOST_CLASSES:
+                raise ValueError(f"it declares {quoted(value)} classes, and {MOST_CLASSES:,} is the most")
+    return replaced
 
 
-def find_version_dir(name: str, data_dir: str | os.PathLike[str] | None, **arguments: Any) -> str | None:
-    """Returns the version directory of a prepared dataset, found as `tfds.builder` finds it; None: there is none.
+def _check_dtype(name: str) -> None:
+    """Raise ValueError for a type that neither numpy nor TFDS knows: TFDS itself would import tensorflow to say so."""
+    if name in _TYPES_OF_ML_DTYPES:
+        import ml_dtypes  # noqa: F401 (numpy knows these names from then on, and TFDS imports no tensorflow)
+    if name in _TYPES_OF_ML_DTYPES or name in _TYPES_OF_TFDS:
+        return
+    try:
+        is_type = len(name) <= _LONGEST_TYPE and np.dtype(name).shape == () and np.dtype(name).names is None
+    except (TypeError, ValueError, SyntaxError):
+        is_type = False
+    if not is_type:
+        raise ValueError(f"it has the dtype {quoted(name)}, which is not a type of numpy or TFDS")
 
-    Raises:
-        ValueError: it is there several times, in other data dirs of TFDS.
-    """
-    with error_utils.record_error_context():
-        found = read_only_builder._find_builder_dir(name, data_dir=data_dir, **arguments)
-    return None if found is None else os.fspath(found)
+
+def _check_class(folder: Folder, name: str) -> None:
+    """Raise DatasetNotFoundError unless a connector's class can be imported: of a dataset's own that runs its code."""
+    try:
+        feature_lib.FeatureConnector.cls_from_name(name)
+    except Exception as error:  # The code of a dataset may raise anything.
+        cause = error.__cause__ or error
+        missing = cause.name if isinstance(cause, ImportError) else None
+        what = f"The dataset in {folder} cannot be opened: its {FEATURES} has the connector {quoted(name)}, which"
+        if name.startswith(_OF_TFDS) and (missing is None or missing.startswith(_OF_TFDS)):
+            raise DatasetNotFoundError(f"{what} TFDS {tfds.__version__} lacks. {_UPGRADE}") from error
+        raise DatasetNotFoundError(
+            f"{what} cannot be imported ({one_line(cause)}). Install the package that has it, or put the folder of its "
+            f"module on PYTHONPATH."
+        ) from error
 
 
 class Video(tfds.features.Sequence):  # type: ignore[misc]
-    """A video, stored as encoded frames; what `tfds.features.Video` is to a reader."""
+    """A video that is stored as encoded frames: what a reader needs of `tfds.features.Video`."""
 
     def __init__(
         self,
@@ -88,7 +158,7 @@ class Video(tfds.features.Sequence):  # type: ignore[misc]
 
     @classmethod
     def from_json_content(cls, value: Any) -> "Video":
-        """Makes the feature that features.json declares."""
+        """Make the feature that features.json declares."""
         if isinstance(value, dict):
             return cls(tuple(value["shape"]), encoding_format=value["encoding_format"])
         return cls(
@@ -100,7 +170,7 @@ class Video(tfds.features.Sequence):  # type: ignore[misc]
 
 
 class Audio(tfds.features.Tensor):  # type: ignore[misc]
-    """Samples of audio; what `tfds.features.Audio` is to a reader."""
+    """Samples of audio: what a reader needs of `tfds.features.Audio`."""
 
     def __init__(
         self,
@@ -117,7 +187,7 @@ class Audio(tfds.features.Tensor):  # type: ignore[misc]
 
     @classmethod
     def from_json_content(cls, value: Any) -> "Audio":
-        """Makes the feature that features.json declares."""
+        """Make the feature that features.json declares."""
         if not isinstance(value, dict):
             value = {
                 "shape": feature_lib.from_shape_proto(value.shape),
@@ -141,87 +211,146 @@ class AudioFile(Audio):
         super().__init__(shape, dtype, encoding, **arguments, serialized_dtype=np.object_, serialized_shape=())
 
 
-_OWN = {f"{_DECLARED}video_feature.Video": Video, f"{_DECLARED}audio_feature.Audio": Audio}
-"""TFDS's name of a connector -> what it is read as."""
+_REPLACED = {
+    "tensorflow_datasets.core.features.video_feature.Video": Video,
+    "tensorflow_datasets.core.features.audio_feature.Audio": Audio,
+}
+"""TFDS's name of a connector -> the class that it is read as."""
 
 
-def read_json(path: os.PathLike[str]) -> dict[str, Any]:
-    """Returns a JSON object of TFDS's metadata.
+# Keys of a newer TFDS
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not such an object, or larger than any of TFDS's.
+_UPGRADE = "A newer one wrote this file: pip install --upgrade tensorflow-datasets."
+
+
+class _NewerError(Exception):
+    """A feature whose content is of a kind that this TFDS does not know; the message is a sentence."""
+
+
+def without_unknown(declared: Any, message: Any, path: str = "") -> tuple[Any, list[str]]:
+    """Return a declaration without the keys that a message of TFDS lacks; and these keys, with those above them.
+
+    Args:
+        declared: what stands for the message in JSON.
+        message: its protobuf descriptor.
+        path: of the message in its file.
     """
-    file = tfds.core.Path(path)
-    num_bytes = _size_of(file)
-    if num_bytes > MOST_BYTES:
-        raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
-    try:
-        declared = json.loads(file.read_text())
-    except RecursionError:
-        raise ValueError(f"{file.name} is nested too deeply") from None
     if not isinstance(declared, dict):
-        raise ValueError(f"{file.name} is not a JSON object")
-    return declared
+        return declared, []
+    fields = {name: field for field in message.fields for name in (field.name, field.json_name)}
+    known: dict[str, Any] = {}
+    unknown: list[str] = []
 
+    def look_into(value: Any, inner: Any, place: str) -> Any:
+        found, more = without_unknown(value, inner, place)
+        unknown.extend(more)
+        return found
 
-def _size_of(file: Any) -> int:
-    """Returns a file's size in bytes; TFDS's `stat` also asks for its owner's name, which a container may not know."""
-    path = os.fspath(file)
-    return os.stat(path).st_size if is_local(path) else int(file.stat().length)
-
-
-def _check_class_names(version_dir: str | os.PathLike[str]) -> None:
-    """Raises ValueError where a file of class names is too large to be one, or not the UTF-8 that TFDS reads."""
-    for file in tfds.core.Path(version_dir).glob("*.labels.txt"):
-        num_bytes = _size_of(file)
-        if num_bytes > MOST_BYTES:
-            raise ValueError(f"{file.name} has {num_bytes:,} bytes, and {MOST_BYTES:,} is the most")
-        content = file.read_bytes()
-        if (num_lines := content.count(b"\n")) > MOST_CLASSES:
-            raise ValueError(f"{file.name} has {num_lines:,} class names, and {MOST_CLASSES:,} is the most")
-        try:
-            has_mark = content.decode().startswith("\ufeff")
-        except UnicodeDecodeError as error:  # TFDS would have the names "0", "1", ...
-            raise ValueError(f"{file.name} is not UTF-8 (byte {error.start}): save its class names as UTF-8") from None
-        if has_mark:
-            raise ValueError(f"{file.name} begins with a byte order mark: save it as UTF-8 without one")
-
-
-def _replace_classes(declared: Any, depth: int = 0) -> Any:
-    """Returns a declaration with connectors of this module; raises ValueError where a value is absurd."""
-    if depth > _DEEPEST:
-        raise ValueError(f"features.json is nested more than {_DEEPEST} levels deep")
-    if isinstance(declared, list):
-        return [_replace_classes(inner, depth + 1) for inner in declared]
-    if not isinstance(declared, dict):
-        return declared
-    replaced = {key: _replace_classes(inner, depth + 1) for key, inner in declared.items()}
     for key, value in declared.items():
-        if key in _CLASS_KEYS and isinstance(value, str) and value in _OWN:
-            replaced[key] = f"{__name__}.{_OWN[value].__name__}"
-        elif key == "dtype" and isinstance(value, str):
-            _check_dtype(value)
-        elif key in ("numClasses", "num_classes"):
-            _check_num_classes(value)
-    return replaced
+        place = f"{path}/{key}" if path else key
+        if key not in fields:
+            unknown.append(place)
+            continue
+        kind = fields[key].message_type
+        is_map = kind is not None and kind.GetOptions().map_entry
+        inner = kind.fields_by_name["value"].message_type if is_map else kind
+        if inner is None or not inner.full_name.startswith(_OF_TFDS):  # Schemas and statistics are large, and unused.
+            known[key] = value
+        elif is_map and isinstance(value, dict):
+            known[key] = {name: look_into(one, inner, f"{place}/{name}") for name, one in value.items()}
+        elif isinstance(value, list):
+            known[key] = [look_into(one, inner, f"{place}/{number}") for number, one in enumerate(value)]
+        else:
+            known[key] = look_into(value, inner, place)
+    own = [key for key in declared if key not in fields]
+    if own and message.full_name == feature_pb2.Feature.DESCRIPTOR.full_name and not _CONTENTS & known.keys():
+        raise _NewerError(
+            f"TFDS {tfds.__version__} knows no content of a feature of its {FEATURES}, {quoted(path)}: its keys are "
+            f"{_shown(own)}."
+        )
+    return known, unknown
 
 
-def _check_dtype(name: str) -> None:
-    """Raises ValueError for a type that neither numpy nor TFDS knows: TFDS itself would import tensorflow to say so."""
-    if name in _TYPES_OF_ML_DTYPES:
-        import ml_dtypes  # noqa: F401 (numpy knows these names from then on, and TFDS imports no tensorflow)
-    if name in _TYPES_OF_ML_DTYPES or name in _TYPES_OF_TFDS:
-        return
+def warn_of_keys(folder: Folder, file: str, keys: Sequence[str]) -> None:
+    """Log that keys of a file are ignored, if there are any."""
+    if keys:
+        _warn_once(
+            f"{folder}: {file} has keys that TFDS {tfds.__version__} does not know, and that are ignored: "
+            f"{_shown(keys)}. A newer TFDS wrote it: see there whether they matter to you."
+        )
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_SHOWN:,} others" if len(names) > _MOST_SHOWN else ""
+    return ", ".join(map(quoted, names[:_MOST_SHOWN])) + more
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Log a warning, once a process: a dataset is often opened several times."""
+    _logger.warning("%s", text)
+
+
+# Names of classes
+
+
+def _load_class_names(folder: Folder, features: Any) -> None:
+    """Give labels the names of their classes, as far as there are files of them."""
+    labels = list(_labels(folder, features, None))
+    folder.expect([file for file, _ in labels])
+    for file, label in labels:
+        names = _read_class_names(folder, file)
+        if names and label.num_classes not in (None, 0, len(names)):
+            raise DamagedError.of(
+                folder, file, f"{FEATURES} declares {label.num_classes} classes, and it has {len(names)} names"
+            )
+        if names is not None:
+            with contextlib.suppress(ValueError):  # As TFDS, which takes names that are there twice.
+                label.names = names
+
+
+def _labels(folder: Folder, feature: Any, name: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield the file that has the names of each label of a feature, and the label; others read their own files."""
+    f = tfds.features
+    if type(feature).load_metadata not in _LOADS:
+        if folder.is_local:
+            with contextlib.suppress(Exception):  # As TFDS, which drops the errors of all features.
+                feature.load_metadata(folder.path, feature_name=name)
+    elif isinstance(feature, f.Sequence):
+        yield from _labels(folder, feature.feature, name)
+    elif isinstance(feature, f.FeaturesDict):
+        for child, one in feature.items():
+            yield from _labels(folder, one, feature_lib.convert_feature_name_to_filename(child, name))
+    elif isinstance(feature, f.ClassLabel | f.LabeledImage):
+        label = feature if isinstance(feature, f.ClassLabel) else feature._class_label
+        yield f.ClassLabel.get_names_filepath("", name).name, label
+
+
+_LOADS = {
+    kind.load_metadata
+    for kind in (
+        *(tfds.features.FeatureConnector, tfds.features.FeaturesDict, tfds.features.Sequence),
+        *(tfds.features.ClassLabel, tfds.features.LabeledImage, tfds.features.Text),
+    )
+}
+"""TFDS's own ways to read the files of a feature: names of classes, or none."""
+
+
+def _read_class_names(folder: Folder, file: str) -> list[str] | None:
     try:
-        is_type = len(name) <= _LONGEST_TYPE and np.dtype(name).shape == () and np.dtype(name).names is None
-    except (TypeError, ValueError, SyntaxError):
-        is_type = False
-    if not is_type:
-        raise ValueError(f"features.json has the dtype {quoted(name)}, which is not a type of numpy or TFDS")
-
-
-def _check_num_classes(value: Any) -> None:
-    text = str(value)[:_LONGEST_TYPE]
-    if not text.isdecimal() or int(text) > MOST_CLASSES:
-        raise ValueError(f"features.json declares {quoted(value)} classes, and {MOST_CLASSES:,} is the most")
+        content = folder.read(file)
+    except RefusedError:  # Where objects may not be listed, stores say the same of what is not there.
+        return None
+    if content is None:
+        return None
+    if (num_lines := content.count(b"\n")) > MOST_CLASSES:
+        raise DamagedError.of(folder, file, f"{num_lines:,} class names, and {MOST_CLASSES:,} is the most")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:  # TFDS would have the names "0", "1", ...
+        reason = f"is not UTF-8 (byte {error.start}): save its class names as UTF-8"
+    else:
+        if not text.startswith("\ufeff"):
+            return [name.strip() for name in text.replace("\r", "\n").split("\n") if name.strip()]
+        reason = "begins with a byte order mark: save it as UTF-8 without one"
+    raise DatasetNotFoundError(f"The dataset in {folder} cannot be opened: {file} {reason}.")

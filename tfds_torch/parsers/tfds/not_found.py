@@ -1,4 +1,4 @@
-"""The messages for a dataset that was not found: what was asked for, what is there, what to do."""
+"""The messages of a dataset that was not found: what was asked, what is there, what to do."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
+from tfds_torch.parsers.tfds.folder import FEATURES, INFO, Folder, UnreadableError
 from tfds_torch.runtime.printable import quoted, shortened
+from tfds_torch.storage.remote.store import UnlistedError
 
 _MOST_LISTED = 20
 _LONGEST_COMPARED = 100  # Characters: comparing names takes quadratic time.
@@ -19,69 +21,91 @@ _COMMAND_NEEDS = {"apache_beam": "apache-beam", "mlcroissant": "mlcroissant"}
 
 
 def base_name(name: str) -> str:
-    """Returns a dataset's name without config and version."""
+    """Return a dataset's name without config and version."""
     return name.partition("/")[0].partition(":")[0]
 
 
 def nearest_names(name: str, known: Sequence[str]) -> list[str]:
-    """Returns the names that are most like one."""
+    """Return the names that are most like one."""
     return get_close_matches(name.lower(), known) if len(name) <= _LONGEST_COMPARED else []
 
 
 def describe_not_found(
-    name: str, data_dir: Path, registered: Sequence[str], arguments: Mapping[str, Any] | None = None
+    text: str, name: str, arguments: Mapping[str, Any], root: Folder, registered: Sequence[str]
 ) -> str:
-    """Returns a message: what was asked, what is there, what to do."""
-    try:
-        prepared, incomplete = _found_under(data_dir)
-    except OSError as error:
-        return f"The root {data_dir} of dataset {quoted(name)} cannot be looked into: {error.strerror or error}."
+    """Return a message: what was asked, what is there, what to do.
+
+    Args:
+        text: the whole name as it was asked for.
+        name: of the dataset, without config and version.
+        arguments: the config and the version, as far as they were named.
+        root: the folder that was looked into.
+        registered: the names that TFDS knows.
+    """
+    return (
+        _describe_near(text, arguments, Path(root.path), registered)
+        if root.is_local
+        else _describe_far(text, name, arguments, root)
+    )
+
+
+def _describe_near(text: str, arguments: Mapping[str, Any], data_dir: Path, registered: Sequence[str]) -> str:
+    prepared, incomplete = _found_under(data_dir)
     found = f" Prepared there: {_listed(prepared)}." if prepared else " Nothing is prepared there."
     if incomplete:
         found += f" Incomplete, without a features.json: {_listed(incomplete)}."
     known = [*registered, *map(base_name, prepared)]
-    base = _own_name(base_name(name), known)
-    if base in known and base != _snake_case(base_name(name)):
-        problem = f"There is no dataset {quoted(name)} under {data_dir}: its name is {quoted(base)}."
-        advice = "" if base in map(base_name, prepared) else _build_advice(base, arguments or {}, data_dir)
+    base = _own_name(base_name(text), known)
+    if base in known and base != _snake_case(base_name(text)):
+        problem = f"There is no dataset {quoted(text)} under {data_dir}: its name is {quoted(base)}."
+        advice = "" if base in map(base_name, prepared) else _build_advice(base, arguments, data_dir)
     elif base in registered:
-        problem = f"The dataset {quoted(name)} is not prepared under {data_dir}."
-        advice = _build_advice(base, arguments or {}, data_dir)
+        problem = f"The dataset {quoted(text)} is not prepared under {data_dir}."
+        advice = _build_advice(base, arguments, data_dir)
     else:
-        problem = f"There is no dataset {quoted(name)}, neither prepared under {data_dir} nor known to TFDS."
-        near = nearest_names(name, known)
+        problem = f"There is no dataset {quoted(text)}, neither prepared under {data_dir} nor known to TFDS."
+        near = nearest_names(text, known)
         advice = f" The nearest names are: {', '.join(dict.fromkeys(near))}." if near else ""
     if not data_dir.is_dir():
         return (
-            f"The root {data_dir} of dataset {quoted(name)} does not exist, or is not a directory. Give the directory "
+            f"The root {data_dir} of dataset {quoted(text)} does not exist, or is not a directory. Give the directory "
             f"that holds the folders of the datasets.{advice if base in known else ''}"
         )
     return problem + advice + found
 
 
-def root_above(name: str, data_dir: Path) -> Path | None:
-    """Returns the root above a dataset's own folder, where that folder (or its config's) was given as root."""
+def _describe_far(text: str, name: str, arguments: Mapping[str, Any], root: Folder) -> str:
+    config, version = arguments.get("config"), arguments.get("version")
+    asked = f"{name}{f'/{config}' if config else ''}{f':{version}' if version else ''}"
+    problem = f"There is no dataset {quoted(asked)} under {root}."
+    if not root.lists:
+        return f"{problem} There is no {root.below(name)}/.../{FEATURES}: check the name and the version."
     try:
-        if not any(data_dir.glob("*/dataset_info.json")):  # It holds versions.
-            is_own = data_dir.name == name and any(data_dir.glob("*/*/dataset_info.json"))
-            return data_dir.parent if is_own else None
+        there = root.folders()
+        below = root.below(name).folders() if name in there else []
+    except (UnlistedError, UnreadableError) as error:
+        return f"{problem} What is there is not known: {error}"
+    if name in there:
+        return f"{problem} Configs and versions of {quoted(name)} there: {_listed(below) or 'none'}."
+    near = nearest_names(name, there)
+    hint = f" The nearest names are: {', '.join(near)}." if near else ""
+    return problem + hint + (f" Prepared there: {_listed(there)}." if there else " Nothing is there.")
+
+
+def root_above(name: str, path: str) -> str | None:
+    """Return the root above a dataset's own folder, where that folder (or its config's) was given as root."""
+    data_dir = Path(path)
+    try:
+        if not any(data_dir.glob(f"*/{INFO}")):  # It holds versions.
+            is_own = data_dir.name == name and any(data_dir.glob(f"*/*/{INFO}"))
+            return str(data_dir.parent) if is_own else None
     except OSError:
         return None
-    return data_dir.parent.parent if data_dir.parent.name == name else data_dir.parent
-
-
-def describe_too_deep(name: str, data_dir: Path, root: Path) -> str:
-    """Returns the message for a root that lies inside a dataset's own folder."""
-    folder = data_dir.relative_to(root)
-    what = "the own folder of a dataset" if len(folder.parts) == 1 else "a config's folder of a dataset"
-    return (
-        f"The root {data_dir} of dataset {quoted(name)} is {what}, and a root is a folder above: it holds a folder "
-        f"for each dataset. Give root={quoted(str(root))}."
-    )
+    return str(data_dir.parent.parent if data_dir.parent.name == name else data_dir.parent)
 
 
 def _own_name(base: str, known: Sequence[str]) -> str:
-    """Returns the name that is meant: TFDS takes CamelCase for its snake_case, and no other capitals (CIFAR10)."""
+    """Return the name that is meant: TFDS takes CamelCase for its snake_case, and no other capitals (CIFAR10)."""
     snake, small = _snake_case(base), base.lower()
     return small if snake not in known and small in known else snake
 
@@ -91,7 +115,7 @@ def _snake_case(base: str) -> str:
 
 
 def _build_advice(base: str, arguments: Mapping[str, Any], data_dir: Path) -> str:
-    """Returns the command that prepares a dataset, with the config and the version asked for where TFDS builds them."""
+    """Return the command that prepares a dataset, with the config and the version asked for where TFDS builds them."""
     try:
         builder = tfds.builder_cls(base)
         configs = {config.name: config for config in builder.BUILDER_CONFIGS}
@@ -115,7 +139,7 @@ def _build_advice(base: str, arguments: Mapping[str, Any], data_dir: Path) -> st
 
 
 def _versions(builder: Any, config: Any) -> list[str]:
-    """Returns the versions that TFDS builds of a dataset, the newest first."""
+    """Return the versions that TFDS builds of a dataset, the newest first."""
     of_config = [config] if config is not None else getattr(builder, "BUILDER_CONFIGS", [])[:1]
     found: list[Any] = []
     for owner, newest, others in [
@@ -134,7 +158,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _found_under(data_dir: Path) -> tuple[list[str], list[str]]:
-    """Returns the datasets below a root, as `name:version` or `name/config:version`: whole ones, incomplete ones."""
+    """Return the datasets below a root, as `name:version` or `name/config:version`: whole ones, incomplete ones."""
     whole: list[str] = []
     incomplete: list[str] = []
     for info in sorted([*data_dir.glob("*/*/dataset_info.json"), *data_dir.glob("*/*/*/dataset_info.json")]):

@@ -20,8 +20,8 @@ from tfds_torch.parsers.cache import CACHED_MODES, DecodedCache, open_cached
 from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.parser import DatasetParser
+from tfds_torch.parsers.remote_store import open_dataset_store
 from tfds_torch.parsers.statistics import Statistics, read_statistics
-from tfds_torch.parsers.tfds.dataset_urls import open_dataset_store
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import Leaf, list_leaves
 from tfds_torch.parsers.tfds.fields import DatasetFields, OptionalLabelField, is_image

@@ -1,23 +1,36 @@
-"""Split expressions: the examples that they name, and cuts that TFDS rounds to something else.
+"""Splits: the examples that an expression names, the cuts that TFDS rounds to something else, and the names of shards.
+
+Names of shards are TFDS's own, in bounded time and memory: TFDS hands the templates of dataset_info.json to
+`str.format`, which takes format specs (`{SHARD_INDEX:>999999999}` makes names of a GB) and attributes of what it fills
+in, and it makes a path object of every name.
 
 Source: https://www.tensorflow.org/datasets/splits
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.source import is_local
 
+_LONGEST_TEMPLATE = 1000  # Characters.
+_LONGEST_NAME = 255  # Bytes of a file's name, on the file systems of all systems.
+_split_braces = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])").finditer
+_PLACEHOLDERS = ("DATASET", "SPLIT", "FILEFORMAT", "SHARD_INDEX", "NUM_SHARDS", "SHARD_X_OF_Y")
+_BY_SHARD = {"SHARD_INDEX", "SHARD_X_OF_Y"}
+_LEAST_DIGITS = 5
 _TWO_ENDS = re.compile(r"([\w-]+)\[(-?[\d_.]+)(%|shard)?:(-?[\d_.]+)(%|shard)?\]")
 
 
 def check_slices(split: str, splits: Mapping[str, Any], dataset: str) -> list[str]:
-    """Returns the names of the splits of an expression.
+    """Return the names of the splits of an expression.
 
     A slice such as [10:5] would make TFDS read a negative number of examples, and [10:9] all of them.
 
@@ -37,7 +50,7 @@ def check_slices(split: str, splits: Mapping[str, Any], dataset: str) -> list[st
 
 
 def _check_cuts(split: Any, splits: Mapping[str, Any], dataset: str) -> None:
-    """Refuses cuts that TFDS's arithmetic makes something else of: a part of 1 % of 30 examples, and the rest, [1%:].
+    """Refuse cuts that TFDS's arithmetic makes something else of: a part of 1 % of 30 examples, and the rest, [1%:].
 
     Raises:
         ConfigError: a bound that is not the start or the end of its split is rounded to it, shards end before the first
@@ -61,7 +74,7 @@ def _check_cuts(split: Any, splits: Mapping[str, Any], dataset: str) -> None:
 
 
 def _check_units(part: str, splits: Mapping[str, Any], dataset: str) -> None:
-    """Refuses [10:50%]: TFDS takes both ends as percent. 0 is the same in every unit."""
+    """Refuse [10:50%]: TFDS takes both ends as percent. 0 is the same in every unit."""
     found = _TWO_ENDS.fullmatch(part)
     if found is None:
         return
@@ -91,7 +104,7 @@ def _check_percent(cut: Any, percent: float, num_examples: int, dataset: str) ->
 
 
 def _check_last_shard(cut: Any, num_shards: int, dataset: str) -> None:
-    """Refuses [:0shard], which TFDS takes as all shards, and [:-9shard] of 8 shards, as 7 of them."""
+    """Refuse [:0shard], which TFDS takes as all shards, and [:-9shard] of 8 shards, as 7 of them."""
     is_last_shard = (cut.from_, cut.to) == (-1, 0)  # What TFDS makes of [-1shard].
     if is_last_shard or cut.to > 0 or -num_shards <= cut.to < 0:
         return
@@ -104,14 +117,14 @@ def _check_last_shard(cut: Any, num_shards: int, dataset: str) -> None:
 
 
 def _shown(cut: Any) -> str:
-    """Returns a ReadInstruction as an expression."""
+    """Return a ReadInstruction as an expression."""
     unit = "" if cut.unit == "abs" else cut.unit
     start, stop = ("" if bound is None else f"{bound:g}{unit}" for bound in (cut.from_, cut.to))
     return quoted(f"{cut.split_name}[{start}:{stop}]")
 
 
 def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> str:
-    """Returns a split as a TFDS split expression: a text as it is, a split object by the examples that it stands for.
+    """Return a split as a TFDS split expression: a text as it is, a split object by the examples that it stands for.
 
     Objects that stand for the same examples give one expression: neighbouring slices are joined, empty ones left out.
 
@@ -151,3 +164,103 @@ def _expression(name: str, start: int, stop: int, num_examples: int) -> str:
     if (start, stop) == (0, num_examples):
         return name
     return f"{name}[{start or ''}:{'' if stop == num_examples else stop}]"
+
+
+class BadTemplateError(Exception):
+    """A template that makes no names of shards; the message is a sentence."""
+
+
+def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[str]:
+    """Return the names of a split's shards, in their order, relative to the dataset's directory."""
+    parts = _parse(template or tfds.core.naming.DEFAULT_FILENAME_TEMPLATE, values)
+    if num_shards > 1 and not any(is_placeholder and text in _BY_SHARD for is_placeholder, text in parts):
+        raise _bad(template, f"gives all of its {num_shards} shards the same name")
+    digits = max(len(str(num_shards)), _LEAST_DIGITS)
+    of_all = f"{num_shards:0{digits}d}"
+    # Only the number of the shard differs: one format string without anything of the template's own in it.
+    pattern = "".join(
+        text.replace("%", "%%")
+        if not is_placeholder
+        else {
+            "SHARD_INDEX": "%(n)s",
+            "NUM_SHARDS": of_all,
+            "SHARD_X_OF_Y": f"%(n)s-of-{of_all}",
+        }.get(text, values.get(text, "").replace("%", "%%"))
+        for is_placeholder, text in parts
+    )
+    longest = max((len(part.encode(errors="replace")) for part in (pattern % {"n": of_all}).split("/")), default=0)
+    if longest > _LONGEST_NAME:
+        raise _bad(template, f"makes names of {longest} bytes, and {_LONGEST_NAME} is the most of a file's name")
+    return [pattern % {"n": f"{number:0{digits}d}"} for number in range(num_shards)]
+
+
+def _parse(template: str, values: dict[str, str]) -> list[tuple[bool, str]]:
+    """Return a template's texts and placeholders: whether it is a placeholder, and the text or its name."""
+    if len(template) > _LONGEST_TEMPLATE:
+        raise _bad(template, f"has {len(template):,} characters, and {_LONGEST_TEMPLATE:,} is the most")
+    if "\0" in template:
+        raise _bad(template, "holds a null character")
+    parts: list[tuple[bool, str]] = []
+    end = 0
+    for found in _split_braces(template):
+        parts.append((False, template[end : found.start()]))
+        end, name = found.end(), found[1]
+        if found[2]:
+            raise _bad(template, "has a brace that is not closed, or not opened")
+        if name is None:
+            parts.append((False, found[0][0]))
+            continue
+        if name not in _PLACEHOLDERS or (name not in values and name in _PLACEHOLDERS[:3]):
+            raise _bad(template, f"has the placeholder {{{quoted(name)[1:-1]}}}, which TFDS does not write")
+        parts.append((True, name))
+    return [*parts, (False, template[end:])]
+
+
+def _bad(template: str, what: str) -> BadTemplateError:
+    known = ", ".join(f"{{{name}}}" for name in _PLACEHOLDERS)
+    return BadTemplateError(f"The filepathTemplate {quoted(template)} {what}. The placeholders are {known}.")
+
+
+@dataclass(frozen=True, eq=False)
+class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
+    """TFDS's `SplitInfo`, with the paths of its shards made by `shard_names`.
+
+    Attributes:
+        folder: path or URL of the folder that the names are relative to; that of its template is not looked at.
+    """
+
+    folder: str = ""
+
+    @property
+    def filepaths(self) -> list[str]:
+        """The paths or URLs of all shards, in their order: all numbers have as many digits, so that sorting keeps it.
+
+        Raises:
+            BadTemplateError: the template is not one of TFDS's, or a file lies outside of the folder.
+        """
+        cached: list[str] | None = self.__dict__.get("_filepaths")
+        if cached is None:
+            cached = self._make_paths()
+            object.__setattr__(self, "_filepaths", cached)  # The dataclass is frozen.
+        return cached
+
+    def _make_paths(self) -> list[str]:
+        template = self.filename_template
+        values = {"DATASET": template.dataset_name, "SPLIT": template.split, "FILEFORMAT": template.filetype_suffix}
+        names = shard_names(
+            template.template, {key: value for key, value in values.items() if value}, len(self.shard_lengths)
+        )
+        if not names:
+            return []
+        # Names differ by digits alone: all lie in folders of the same depth, inside or outside as the first one does.
+        folder = os.path.abspath(self.folder) if is_local(self.folder) else "/url"
+        path = os.path.normpath(os.path.join(folder, names[0]))
+        if os.path.commonpath([path, folder]) != folder:
+            raise BadTemplateError(
+                f"dataset_info.json in {self.folder} names the file {path if is_local(self.folder) else names[0]}, "
+                f"which does not lie there. Only files of the dataset's own directory are read: check its "
+                f"filepathTemplate."
+            )
+        if path != f"{folder}/{names[0]}":
+            names = [os.path.relpath(os.path.join(folder, name), folder) for name in names]
+        return [f"{folder if is_local(self.folder) else self.folder.rstrip('/')}/{name}" for name in names]

@@ -21,7 +21,7 @@ _MOST_SUGGESTED = 3
 
 
 def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, ...] | None:
-    """Returns the key of a target, or the keys of several fields.
+    """Return the key of a target, or the keys of several fields.
 
     Args:
         target_key: a feature's key; several, as a sequence or as timm writes them, "cat,dog"; or None.
@@ -44,7 +44,7 @@ def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, 
 
 
 def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> tuple[FoundFeature, ...]:
-    """Returns the features of several target keys.
+    """Return the features of several target keys.
 
     Raises:
         ConfigError: a feature does not exist, or is not a scalar number.
@@ -64,7 +64,7 @@ def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> 
 
 
 def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> list[str] | None:
-    """Returns the names of a target's classes, by label; None when it has no classes, or is not there.
+    """Return the names of a target's classes, by label; None when it has no classes, or is not there.
 
     A sequence of labels has the classes of its labels; of several target keys each is a class.
     """
@@ -79,18 +79,8 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> 
     return list(leaf.class_names or map(str, range(leaf.num_classes)))
 
 
-def check_class_names(features: Feature) -> None:
-    """Raises ValueError where a feature has another number of classes than names; TFDS itself drops that error."""
-    for key, leaf in list_leaves(features):
-        if leaf.class_names and leaf.num_classes not in (None, 0, len(leaf.class_names)):
-            raise ValueError(
-                f"features.json declares {leaf.num_classes} classes of {quoted(key)}, and its .labels.txt has "
-                f"{len(leaf.class_names)} names."
-            )
-
-
 def suggest_targets(features: Feature) -> str:
-    """Returns the advice for a missing target, as further sentences of a message."""
+    """Return the advice for a missing target, as further sentences of a message."""
     labels = [key for key, leaf in list_leaves(features) if leaf.kind == "label"]
     others = "target_key=None, and fields=('image', ...) with the features that are wanted"
     if not labels:
@@ -112,7 +102,7 @@ def _is_scalar_number(found: FoundFeature) -> bool:
 
 
 def check_can_be_mapped(target_key: str | tuple[str, ...] | None, features: Feature, dataset: str) -> None:
-    """Raises ConfigError where a class map cannot give a target new labels: it is neither integers nor texts."""
+    """Raise ConfigError where a class map cannot give a target new labels: it is neither integers nor texts."""
     if isinstance(target_key, tuple):
         return
     if target_key is None:
