@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tfds_torch import demo, errors
     from tfds_torch.engines.batch import Batch
     from tfds_torch.engines.options import ReadOptions
-    from tfds_torch.engines.window_transform import WindowTransform
+    from tfds_torch.engines.window_fields import WindowTransform
     from tfds_torch.export.exporting import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.images.views import Views
@@ -60,7 +60,7 @@ _ROOMS = {
     "RemoteOptions": "storage.remote.options",
     "TrainPreprocess": "images.preprocess",
     "Views": "images.views",
-    "WindowTransform": "engines.window_transform",
+    "WindowTransform": "engines.window_fields",
     "Windows": "plan.windows",
     "World": "plan.world",
     "create_loader": "torch_data.loader",

@@ -87,7 +87,13 @@ def droid_features() -> Any:
                     **_flags(),
                 }
             ),
-            "episode_metadata": {"file_path": f.Text(), "tags": f.Sequence(f.Text()), "codes": f.Sequence(np.int64)},
+            "episode_metadata": {
+                "file_path": f.Text(),
+                "tags": f.Sequence(f.Text()),
+                "codes": f.Sequence(np.int64),
+                "marks": f.Sequence({"at": np.int64}),
+                "number": np.int64,
+            },
         }
     )
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from zygote import tensorflow_zygote
 
-from parsers.robot_episodes import LENGTHS, Robots, libero_features, shard_paths, value_at, write_dataset
+from parsers.robot_episodes import LENGTHS, Robots, shard_paths, value_at
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.parsers.mixture import ParserMixture
@@ -32,7 +30,7 @@ FIELDS = {
 }
 OF_EPISODES = {
     "bridge_like": ["file_path", "episode_id", "has_image_0"],
-    "droid_like": ["file_path"],
+    "droid_like": ["file_path", "number"],
     "libero_like": ["file_path"],
 }
 
@@ -97,19 +95,6 @@ def test_columns_are_those_of_the_windows_that_are_whole(robots: Robots) -> None
     assert not parser.columns(["action_pad"])["action_pad"].any()
 
 
-def write_array_records(root: str) -> None:
-    write_dataset(root, "libero_like", libero_features(), LENGTHS["libero_like"], "array_record")
-
-
-def test_columns_of_array_record_files(robots: Robots, tmp_path: Path) -> None:
-    tensorflow_zygote().call(write_array_records, str(tmp_path))
-    parser = ParserTfds(tmp_path, "libero_like", windows=Windows(), batch_size=4)
-    expected = open_parser(robots, "libero_like").columns(FIELDS["libero_like"])
-    for key, values in parser.columns(FIELDS["libero_like"]).items():
-        np.testing.assert_array_equal(values, expected[key])
-    assert parser.columns([]) == {}
-
-
 def test_names_of_ones_own_and_padding(robots: Robots) -> None:
     windows = Windows(offsets={"act": range(3)}, texts=["task"])
     names = {"act": "action", "state": "observation/state", "task": "language_instruction"}
@@ -159,34 +144,6 @@ def seen(parser: ParserTfds) -> list[tuple[int, int]]:
         for batch in batches
         for episode, step in zip(batch.features["episode"].tolist(), batch.features["step"].tolist(), strict=True)
     )
-
-
-def test_steps_that_do_nothing_are_left_out(robots: Robots) -> None:
-    parser = open_parser(robots, "bridge_like")
-    action = parser.columns(["action"])["action"]
-    moving = parser.subset(np.linalg.norm(action[:, :6], axis=1) > 2)
-    expected = [
-        (number, step)
-        for number, episode in enumerate(robots.episodes["bridge_like"])
-        for step, one in enumerate(episode["steps"])
-        if np.linalg.norm(one["action"][:6]) > 2
-    ]
-    assert 0 < len(expected) < len(parser)
-    assert seen(moving) == expected
-
-
-def test_episodes_without_language_are_left_out(robots: Robots) -> None:
-    parser = open_parser(robots, "droid_like")
-    text = parser.columns(["language_instruction"])["language_instruction"]
-    spoken = parser.subset(text != "")
-    assert 0 < len(spoken) < len(parser)
-    assert all(one["language_instruction"] for one in (parser[i].features for i in spoken.indices.tolist()))
-    assert seen(spoken) == [
-        (number, step)
-        for number, episode in enumerate(robots.episodes["droid_like"])
-        for step, one in enumerate(episode["steps"])
-        if one["language_instruction"]
-    ]
 
 
 def test_ranges_to_keep(robots: Robots) -> None:
@@ -240,69 +197,9 @@ def test_columns_of_a_mixture_that_cannot_be_one_array(robots: Robots) -> None:
         weighted.columns(["action"])
 
 
-# What is refused.
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "message"),
-    [
-        ("libero_like", "actoin", "windows have no field 'actoin'"),
-        ("libero_like", "actoin", "Did you mean 'action'?"),
-        ("libero_like", "observation/image", "columns: the field 'observation/image' is an image: columns are the"),
-        ("droid_like", "observation/depth", "'observation/depth' is an image"),
-        ("droid_like", "observation", "'observation' holds several features"),
-        ("droid_like", "objects/box", "which does not have one size in every step: it cannot be one array"),
-        ("droid_like", "episode_metadata/tags", "does not have one size in every step"),
-        ("droid_like", "episode_metadata/codes", "does not have one size in every step"),
-        ("droid_like", "action_pad", "'action' has no offsets"),
-    ],
-)
-def test_fields_that_are_no_columns_are_refused(robots: Robots, name: str, field: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        open_parser(robots, name).columns(["is_last", field])
-
-
-def write_marked(root: str) -> None:
-    features = tfds.features
-    write_dataset(
-        root,
-        "marked",
-        features.FeaturesDict(
-            {
-                "steps": features.Dataset({"action": features.Tensor(shape=(2,), dtype=np.float32)}),
-                "episode_metadata": {"marks": features.Sequence({"at": np.int64}), "number": np.int64},
-            }
-        ),
-        (3, 4),
-    )
-
-
-def test_what_an_episode_has_several_of_is_no_column(tmp_path: Path) -> None:
-    tensorflow_zygote().call(write_marked, str(tmp_path))
-    parser = ParserTfds(tmp_path, "marked", windows=Windows(), batch_size=4)
-    assert len(set(parser.columns(["episode_metadata/number"])["episode_metadata/number"].tolist())) == 2
-    with pytest.raises(ConfigError, match=r"'episode_metadata/marks/at' is .* does not have one size"):
-        parser.columns(["episode_metadata/marks/at"])
-
-
-def test_columns_need_windows(robots: Robots) -> None:
-    whole = ParserTfds(robots.root, "libero_like", image_key=None, target_key=None, batch_size=4)
-    with pytest.raises(ConfigError, match=r"whole records. Give ParserTfds windows=Windows\('steps'\)"):
-        whole.columns(["action"])
-    with pytest.raises(ConfigError, match=r"Give ParserTfds windows"):
-        whole.statistics(["action"])
-    with pytest.raises(ConfigError, match=r"fields='action' must be a list"):
-        open_parser(robots, "libero_like").columns("action")
-
-
-@pytest.mark.parametrize("num_threads", [1, 2])
-def test_a_flipped_byte_is_an_error_that_names_episode_and_step(
-    robots: Robots, tmp_path: Path, num_threads: int
-) -> None:
+def test_a_flipped_byte_is_an_error_that_names_episode_and_step(robots: Robots, tmp_path: Path) -> None:
     shutil.copytree(robots.root / "droid_like", tmp_path / "droid_like")
-    parser = ParserTfds(
-        tmp_path, "droid_like", windows=Windows(), batch_size=4, read=ReadOptions(num_threads=num_threads)
-    )
+    parser = ParserTfds(tmp_path, "droid_like", windows=Windows(), batch_size=4)
     values = parser.columns(["action"])["action"]
     episode, step = 0, 66
     number = int(np.flatnonzero(parser.columns(["step"])["step"] == step)[0])

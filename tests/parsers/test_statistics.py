@@ -4,9 +4,10 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 from parsers.robot_episodes import LENGTHS, Robots, shard_paths, value_at
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.mixture import ParserMixture
-from tfds_torch.parsers.statistics import FieldStatistics, compute_statistics
+from tfds_torch.parsers.statistics import FieldStatistics, compute_statistics, read_statistics
 from tfds_torch.parsers.tfds import window_columns
-from tfds_torch.parsers.tfds.parser import ParserTfds, TfdsDataset
+from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 
 NAMES = ("mean", "std", "min", "max", "q01", "q99")
@@ -92,10 +93,6 @@ def test_a_subset_has_statistics_of_its_own(robots: Robots) -> None:
         assert (found.num_transitions, found.num_trajectories) == (int((episode == number).sum()), 1)
 
 
-def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_columns, "read_examples", None)
-
-
 def test_they_are_kept_as_long_as_the_files_are_the_same(
     robots: Robots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +103,7 @@ def test_they_are_kept_as_long_as_the_files_are_the_same(
 
     first = open_copy().statistics(["action"])
     with monkeypatch.context() as patch:
-        forbid_reading(patch)
+        patch.setattr(window_columns, "read_examples", None)
         again = open_copy().statistics(["action"])
         for name in NAMES:
             assert getattr(again["action"], name).tobytes() == getattr(first["action"], name).tobytes()
@@ -170,18 +167,6 @@ def test_the_layout_of_openvla_and_octo(robots: Robots) -> None:
     assert named == {"libero_like": statistics.as_dict()}
 
 
-def test_a_policy_of_openvla_can_undo_its_normalisation(robots: Robots) -> None:
-    """The arithmetic of OpenVLA's `predict_action`, over the file as it is written."""
-    parser = open_parser(robots, "libero_like")
-    own = json.loads(parser.statistics(["action"]).as_json(name="libero"))["libero"]["action"]
-    low, high = np.array(own["q01"]), np.array(own["q99"])
-    mask = np.array(own.get("mask", np.ones_like(own["q01"], dtype=bool)))
-    action = np.clip(parser.columns(["action"])["action"], low, high)
-    normalised = np.where(mask, 2 * (action - low) / (high - low) - 1, action)
-    np.testing.assert_allclose(np.where(mask, 0.5 * (normalised + 1) * (high - low) + low, normalised), action)
-    assert np.abs(normalised).max() <= 1 + 1e-9
-
-
 def test_which_field_is_proprio(robots: Robots) -> None:
     parser = open_parser(robots, "droid_like", fields={"act": "action_dict/joint_velocity"})
     one, other = "observation/cartesian_position", "observation/gripper_position"
@@ -200,16 +185,14 @@ def test_which_field_is_proprio(robots: Robots) -> None:
     assert {"action", "proprio", "reward"} < set(own)
 
 
-@pytest.mark.parametrize("mask", [[True] * 6, [1] * 7, [[True] * 7], "yes"])
-def test_a_mask_that_does_not_fit_is_refused(robots: Robots, mask: Any) -> None:
-    with pytest.raises(ConfigError, match=r"must have one bool for each number of the action, of the shape \(7,\)"):
-        open_parser(robots, "libero_like").statistics(["action"]).as_dict(mask=mask)
-
-
-def test_an_unknown_layout_is_refused(robots: Robots) -> None:
-    layout: Any = "openvl"
+def test_masks_that_do_not_fit_and_unknown_layouts_are_refused(robots: Robots) -> None:
+    found, unknown = open_parser(robots, "libero_like").statistics(["action"]), dict[str, Any](layout="openvl")
+    masks: list[Any] = [[True] * 6, [1] * 7, [[True] * 7], "yes"]
+    for mask in masks:
+        with pytest.raises(ConfigError, match=r"must have one bool for each number of the action, of the shape \(7,\)"):
+            found.as_dict(mask=mask)
     with pytest.raises(ConfigError, match=r"layout='openvl' must be 'openvla' or 'octo'"):
-        open_parser(robots, "libero_like").statistics(["action"]).as_json(layout)
+        found.as_json(**unknown)
 
 
 def test_members_of_a_mixture_have_statistics_of_their_own(robots: Robots) -> None:
@@ -227,44 +210,61 @@ def test_members_of_a_mixture_have_statistics_of_their_own(robots: Robots) -> No
         found.as_dict(mask={"bridge": [True] * 7})
 
 
+class Joined:
+    """Datasets one behind the other, as those of several directories: it has columns, and no source of windows."""
+
+    def __init__(self, *parsers: ParserTfds) -> None:
+        self.parsers, self.asked = parsers, list[str]()
+        self.dataset_name, self.fingerprint = "joined", "-".join(one.fingerprint for one in parsers)
+        self.source: Any = SimpleNamespace(stamps=[one.source.stamps for one in parsers])
+        self.indices = np.arange(sum(map(len, parsers)))
+        self.column_keys, self.number_of_none = parsers[0].column_keys, parsers[0].number_of_none
+
+    def ids(self, index: np.ndarray) -> list[str]:
+        every = [id_ for one in self.parsers for id_ in one.ids(one.indices)]
+        return [every[number] for number in index.tolist()]
+
+    def columns(self, fields: Sequence[str]) -> dict[str, np.ndarray]:
+        self.asked += fields
+        parts, first = [one.columns(fields) for one in self.parsers], 0
+        for part in parts if "episode" in fields else ():
+            part["episode"] += first
+            first = part["episode"].max() + 1
+        return {name: np.concatenate([part[name] for part in parts]) for name in fields}
+
+
+def test_they_are_of_columns_whatever_lies_below(robots: Robots) -> None:
+    names = ("libero_like", "bridge_like")
+    joined = Joined(*(open_parser(robots, name) for name in names))
+    values = np.concatenate([all_values(robots, name, "action") for name in names])
+    for _ in range(2):
+        found = read_statistics(joined, ["action"])
+        check_statistics(found["action"], values)
+        assert (found.num_transitions, found.num_trajectories) == (len(values), 9)
+    assert joined.asked == ["episode", "action", "episode"], "the second time, they are those that were kept"
+
+
 # What is refused.
 
 
-def test_values_that_are_not_finite_are_named(robots: Robots, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("field", "place"), [("action", 2), ("reward", ...)])
+def test_values_that_are_not_finite_are_named_with_the_remedy(
+    robots: Robots, monkeypatch: pytest.MonkeyPatch, field: str, place: Any
+) -> None:
     parser = open_parser(robots, "libero_like")
-    really_read = TfdsDataset.columns_at
+    really_read = ParserTfds.columns_at
 
-    def with_nan(self: TfdsDataset, names: Any, index: Any) -> dict[str, np.ndarray]:
+    def with_nan(self: ParserTfds, names: Any, index: Any) -> dict[str, np.ndarray]:
         columns = really_read(self, names, index)
-        if "action" in columns:
-            columns["action"][np.isin(index, [3, 9]), 2] = math.nan
+        if field in columns:
+            columns[field][np.isin(index, [3, 9]), place] = math.nan
         return columns
 
-    monkeypatch.setattr(TfdsDataset, "columns_at", with_nan)
+    monkeypatch.setattr(ParserTfds, "columns_at", with_nan)
     (id_,) = parser.ids(np.array([3]))
     with pytest.raises(
-        ConfigError, match=rf"2 of 55 values of 'action' are not finite, the first one at {id_}\. Leave"
-    ):
-        parser.statistics(["action"])
-    finite = parser.subset(np.isfinite(parser.columns(["action"])["action"]).all(axis=1))
-    assert finite.statistics(["action"]).num_transitions == 53
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (["language_instruction"], "statistics are of numbers, and the field 'language_instruction' is texts"),
-        (["observation/image"], "'observation/image' is an image"),
-        (["actoin"], "Did you mean 'action'?"),
-        ("action", "fields='action' must be a list of the names of fields"),
-    ],
-)
-def test_fields_that_have_no_statistics_are_refused(robots: Robots, fields: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        open_parser(robots, "libero_like").statistics(fields)
-
-
-def test_no_windows_have_no_statistics(robots: Robots) -> None:
-    parser = open_parser(robots, "libero_like")
-    with pytest.raises(ConfigError, match="there are no windows, and so no statistics"):
-        parser.subset(np.zeros(55, bool)).statistics(["action"])
+        ConfigError, match=rf"2 of 55 values of '{field}' are not finite, the first one at {id_}\. Leave"
+    ) as raised:
+        parser.statistics([field])
+    remedy = str(raised.value).partition("Leave these steps out: ")[2].rstrip(".")
+    assert eval(remedy, {"parser": parser, "np": np}).statistics([field]).num_transitions == 53

@@ -1,17 +1,14 @@
 """Images of windows that are cut and resized by camera: all of a window alike, anew in every epoch."""
 
-import re
 from typing import Any
 
 import numpy as np
-import pytest
 from tfds_fixtures import encode
 
 from parsers.robot_episodes import Robots, draw_frame
-from tfds_torch import EvalPreprocess, ParserMixture, ParserTfds, TrainPreprocess, Views, Windows, World
+from tfds_torch import EvalPreprocess, ParserMixture, ParserTfds, TrainPreprocess, Windows, World
 from tfds_torch.engines.fields import SAMPLES, Samples
 from tfds_torch.engines.window_fields import WindowImageField
-from tfds_torch.errors import ConfigError
 
 NAMES = {"primary": "observation/image", "wrist": "observation/wrist_image"}
 CROPS = {"primary": TrainPreprocess(size=8), "wrist": TrainPreprocess(size=(6, 4), scale=(0.2, 0.5))}
@@ -115,32 +112,3 @@ def test_a_mixture_takes_cameras_of_several_sizes(robots: Robots) -> None:
         assert first.features["primary"].shape == (len(first), 2, 3, 8, 8)
         np.testing.assert_array_equal(first.features["primary"], again.features["primary"])
     assert set(mixture.cameras) == {"bridge_like/primary", "droid_like/primary"}
-
-
-@pytest.mark.parametrize(
-    ("preprocess", "arguments", "message"),
-    [
-        ({"action": TrainPreprocess(size=8)}, {}, "preprocess names 'action', which is not a camera"),
-        (
-            {"front": TrainPreprocess(size=8)},
-            {},
-            "'front', which is not a camera: uint8 images, one a step. Its cameras are 'primary'",
-        ),
-        ({"wrist": 8}, {}, "preprocess=8 must be a TrainPreprocess"),
-        (
-            {"wrist": TrainPreprocess(size=8)},
-            {"batch_size": None, "is_training": False},
-            "A preprocess needs batch_size",
-        ),
-        ({"wrist": TrainPreprocess(size=8, also=("primary",))}, {}, "cannot go through"),
-        ({"wrist": Views((TrainPreprocess(size=8), 2))}, {}, "cannot go through"),
-        ({"wrist": TrainPreprocess(size=8)}, {"windows": None, "fields": None}, "cameras are those of windows"),
-        (TrainPreprocess(size=8), {}, "Give each camera its own: preprocess={'primary': TrainPreprocess(...)}"),
-    ],
-)
-def test_preprocesses_that_cannot_work_are_refused(
-    robots: Robots, preprocess: Any, arguments: dict[str, Any], message: str
-) -> None:
-    values = {"windows": Windows(), "fields": NAMES, "batch_size": 4, "is_training": True, **arguments}
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        ParserTfds(robots.root, "libero_like", preprocess=preprocess, **values)

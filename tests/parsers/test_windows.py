@@ -1,26 +1,38 @@
 """Windows of robots' episodes: bit for bit those that are cut out of what TFDS reads, by number, in any world."""
 
-import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conformance import check_resumes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
-from tensorflow_datasets.proto import tf_example_pb2
 from zygote import forked_instead_of_fresh, tensorflow_zygote
 
-from parsers.robot_episodes import LENGTHS, Robots, read_episodes, shard_paths, value_at, write_dataset_of
+from parsers.resuming import ParserLoader
+from parsers.robot_episodes import (
+    LENGTHS,
+    Robots,
+    bridge_features,
+    droid_features,
+    read_episodes,
+    value_at,
+    write_dataset_of,
+)
 from parsers.window_values import assert_equal, check_batches, expected_value, step_fields
+from tfds_torch import ParserMixture
 from tfds_torch.demo import prepare_fake
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.tfds.connectors import plain_features
+from tfds_torch.parsers.tfds.feature_tree import Dictionary, Feature, Repeated
 from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.tfds.windows import episode_features, find_sequence
 from tfds_torch.plan.windows import Windows
-from tfds_torch.storage.tfrecord.framing import read_records
 
 OFFSETS = st.lists(st.integers(-9, 20), min_size=1, max_size=5).map(tuple)
 
@@ -58,15 +70,6 @@ def test_windows_equal_those_of_the_episodes_that_tfds_reads(
     assert count == len(parser) == (expected if whole else sum(-(-length // stride) for length in lengths))
 
 
-def test_every_feature_of_a_step_can_be_asked_for(robots: Robots) -> None:
-    for name in LENGTHS:
-        keys = step_fields(robots, name)
-        offsets = dict.fromkeys(keys[::2], (-1, 0, 2))
-        parser = ParserTfds(robots.root, name, windows=Windows(offsets=offsets), batch_size=7)
-        assert check_batches(parser, robots, name, keys) == sum(LENGTHS[name])
-        assert {*keys, *(f"{key}_pad" for key in offsets)} <= set(parser.element_spec.fields)
-
-
 def test_element_spec_says_what_batches_hold(robots: Robots) -> None:
     windows = Windows(offsets={"action": range(16), "observation/image": [-1, 0]})
     parser = ParserTfds(robots.root, "libero_like", windows=windows, batch_size=5)
@@ -76,12 +79,9 @@ def test_element_spec_says_what_batches_hold(robots: Robots) -> None:
         if isinstance(values, np.ndarray):
             assert (values.shape[1:], values.dtype) == (specs[name].shape, specs[name].dtype), name
     assert batch.features["action"].shape == (5, 16, 7)
-    assert batch.features["action_pad"].shape == (5, 16)
     assert batch.features["observation/image"].shape == (5, 2, 3, 16, 16)
-    assert batch.features["observation/wrist_image"].shape == (5, 3, 16, 16)
-    assert batch.features["language_instruction"] == [
-        robots.episodes["libero_like"][0]["steps"][step]["language_instruction"] for step in range(5)
-    ]
+    steps = robots.episodes["libero_like"][0]["steps"][:5]
+    assert batch.features["language_instruction"] == [step["language_instruction"] for step in steps]
 
 
 def test_features_of_whole_episodes_come_with_each_window(robots: Robots) -> None:
@@ -93,30 +93,6 @@ def test_features_of_whole_episodes_come_with_each_window(robots: Robots) -> Non
         assert batch.features["episode_metadata/file_path"][row] == metadata["file_path"]
         assert list(batch.features["episode_metadata/tags"][row]) == list(metadata["tags"])
         assert batch.features["episode_metadata/codes"][row].tolist() == list(metadata["codes"])
-
-
-def test_frames_of_jpeg_files_are_pillows(robots: Robots) -> None:
-    windows = Windows(offsets={"observation/image_0": [-1, 0]})
-    parser = ParserTfds(robots.root, "bridge_like", windows=windows, batch_size=56)
-    (batch,) = parser.batches(fields=["observation/image_0", "observation/image_1", "step"])
-    records = [
-        tf_example_pb2.Example.FromString(record)
-        for shard in shard_paths(robots.root, "bridge_like")
-        for record in read_records(shard)
-    ]
-    stored: dict[str, list[bytes]] = {"image_0": [], "image_1": []}
-    for name, files in stored.items():
-        for record in records:
-            files += record.features.feature[f"steps/observation/{name}"].bytes_list.value
-    for row, step in enumerate(batch.features["step"].tolist()):
-        last = row if step == 0 else row - 1
-        for file, ours in (
-            (stored["image_0"][last], batch.features["observation/image_0"][row, 0]),
-            (stored["image_0"][row], batch.features["observation/image_0"][row, 1]),
-            (stored["image_1"][row], batch.features["observation/image_1"][row]),
-        ):
-            with Image.open(io.BytesIO(file)) as image:
-                np.testing.assert_array_equal(np.moveaxis(np.asarray(image), -1, 0), ours)
 
 
 def test_names_of_ones_own_and_texts(robots: Robots) -> None:
@@ -203,6 +179,7 @@ def test_every_kind_of_feature_can_have_two_names(robots: Robots) -> None:
         offsets = {name: [0, 2] for name in names if name.endswith("_then")}
         windows = Windows(offsets=offsets, texts=[name for name in names if "instruction_then" in name])
         parser = ParserTfds(robots.root, dataset, windows=windows, fields=names, batch_size=9)
+        assert {*names, *(f"{name}_pad" for name in offsets)} <= set(parser.element_spec.fields)
         for batch in parser.batches(fields=[*names, "episode", "step"]):
             places = zip(batch.features["episode"].tolist(), batch.features["step"].tolist(), strict=True)
             for row, (number, step) in enumerate(places):
@@ -213,18 +190,6 @@ def test_every_kind_of_feature_can_have_two_names(robots: Robots) -> None:
                         expected = [text.decode() for text in expected]
                     is_jpeg = key.startswith("observation/image_")
                     assert_equal(batch.features[name][row], expected, name, 2.0 if is_jpeg else 0.0)
-
-
-def test_zeros_stand_outside_of_an_episode(robots: Robots) -> None:
-    windows = Windows(offsets={"observation/image": [-1, 0], "action": [0, 1]}, pad="zero")
-    parser = ParserTfds(robots.root, "libero_like", windows=windows, batch_size=55)
-    (batch,) = parser.batches(fields=["observation/image", "observation/image_pad", "action", "action_pad"])
-    for name in ("observation/image", "action"):
-        values, outside = batch.features[name], batch.features[f"{name}_pad"]
-        assert outside.any()
-        assert not outside.all()
-        assert not values[outside].any()
-        assert values[~outside].any(axis=tuple(range(1, values.ndim - 1))).all()
 
 
 def test_windows_are_found_by_index_and_by_id(robots: Robots) -> None:
@@ -238,15 +203,6 @@ def test_windows_are_found_by_index_and_by_id(robots: Robots) -> None:
     assert again.fingerprint == parser.fingerprint
     other = ParserTfds(robots.root, "libero_like", windows=Windows(stride=2, pad="zero"), batch_size=4)
     assert other.fingerprint != parser.fingerprint
-
-
-def test_a_slice_of_a_split_has_the_windows_of_its_episodes(robots: Robots) -> None:
-    parser = ParserTfds(robots.root, "libero_like", "train[1:3]", windows=Windows(), batch_size=4)
-    lengths = [len(episode["steps"]) for episode in robots.episodes["libero_like"][1:3]]
-    assert len(parser) == sum(lengths)
-    ids = [episode["tfds_id"].decode() for episode in robots.episodes["libero_like"][1:3]]
-    expected = [f"{name}/{step}" for name, steps in zip(ids, lengths, strict=True) for step in range(steps)]
-    assert parser.filenames() == expected
 
 
 # Formats, and datasets that TFDS knows by name.
@@ -277,3 +233,82 @@ def test_datasets_that_tfds_knows_by_name(tmp_path: Path, name: str) -> None:
         windows = Windows(offsets={"action": range(-1, 3), keys[-1]: [0]}, pad=pad)
         parser = ParserTfds(tmp_path, name, windows=windows, batch_size=3)
         assert check_batches(parser, robots, name, keys) == len(parser) > 4
+
+
+# Orders and mixtures are those of all parsers.
+
+
+def training(robots: Robots, **arguments: Any) -> ParserTfds:
+    windows = Windows(offsets={"action": range(4), "observation/image_0": [-1, 0]})
+    return ParserTfds(robots.root, "bridge_like", windows=windows, is_training=True, seed=7, **arguments)
+
+
+def mixed(robots: Robots, **arguments: Any) -> ParserMixture:
+    """Returns a mixture of three datasets, whose cameras and actions have equal names."""
+    windows = Windows(offsets={"action": range(4), "image_primary": [-1, 0]})
+    cameras = {"bridge_like": "observation/image_0", "libero_like": "observation/image"}
+    members = {
+        name: ParserTfds(robots.root, name, windows=windows, fields={"image_primary": camera, "now": camera})
+        for name, camera in cameras.items()
+    }
+    wrist = dict.fromkeys(("image_primary", "now"), "observation/wrist_image")
+    members["again"] = ParserTfds(robots.root, "libero_like", "train[:2]", windows=windows, fields=wrist)
+    weights = {"bridge_like": 0.5, "libero_like": 0.3, "again": 0.2}
+    return ParserMixture(members, weights, is_training=True, epoch_size=30, **arguments)
+
+
+def test_a_mixture_of_windows_has_their_values(robots: Robots) -> None:
+    parser = mixed(robots, batch_size=6)
+    names = ["bridge_like", "libero_like", "again"]
+    fields = ["image_primary", "now", "action", "action_pad", "episode", "step", "language_instruction", "member"]
+    (batch, *_) = parser.batches(fields=fields)
+    images = batch.features["image_primary"]
+    assert images.shape == (6, 2, 3, 16, 16)
+    np.testing.assert_array_equal(batch.features["now"], images[:, 1])
+    assert set(fields) <= set(parser.element_spec.fields)
+    for row, member in enumerate(batch.features["member"].tolist()):
+        name = "libero_like" if member else "bridge_like"
+        episode = robots.episodes[name][batch.features["episode"][row]]
+        step = int(batch.features["step"][row])
+        expected = expected_value(episode, "action", step, range(4))
+        assert_equal(batch.features["action"][row], expected, batch.id[row])
+        assert batch.features["language_instruction"][row] == episode["steps"][step]["language_instruction"]
+        assert batch.id[row] == f"{names[member]}/{episode['tfds_id'].decode()}/{step}"
+
+
+@pytest.mark.parametrize(
+    ("make", "grid", "other"),
+    [
+        (training, (1, 1), (3, 2)),
+        pytest.param(training, (2, 2), (1, 3), marks=pytest.mark.slow),
+        pytest.param(mixed, (1, 1), (3, 2), marks=pytest.mark.slow),
+        (mixed, (2, 2), (1, 3)),
+    ],
+)
+def test_every_state_goes_on_in_other_worlds(
+    robots: Robots, make: Any, grid: tuple[int, int], other: tuple[int, int]
+) -> None:
+    make_parser = cache(partial(make, robots))  # A parser has no position: one is opened for each batch size.
+    assert check_resumes(partial(ParserLoader, make_parser, grid, 6), partial(ParserLoader, make_parser, other, 6)) > 20
+
+
+def turned_round(feature: Feature) -> Feature:
+    """The same features, which dictionaries hold in the opposite order."""
+    if isinstance(feature, Repeated):
+        return replace(feature, feature=turned_round(feature.feature))
+    if isinstance(feature, Dictionary):
+        turned = {key: turned_round(inner) for key, inner in reversed(list(feature.features.items()))}
+        return replace(feature, features=turned)
+    return feature
+
+
+@pytest.mark.parametrize("make_features", [bridge_features, droid_features])
+def test_the_layout_does_not_depend_on_the_order_in_which_features_were_read(make_features: Callable[[], Any]) -> None:
+    """TFDS reads them in another order in each process, and the index of steps is kept for all of them."""
+    features = plain_features(make_features())
+    found, turned = (
+        episode_features(one, find_sequence(one, "steps", "made"), "made") for one in (features, turned_round(features))
+    )
+    assert found == turned
+    assert list(found.layout.numbers) == list(turned.layout.numbers)
+    assert list(found.stored_as) == list(turned.stored_as)

@@ -1,20 +1,27 @@
-"""Fields of windows: steps outside of an episode become zeros, and images of many steps one array."""
+"""How fields of windows are decoded: steps outside of an episode become zeros, images of many steps one array.
 
-from collections.abc import Iterator, Sequence
+WindowTransform: a function of the user's makes fields of windows out of others, in numpy, where they are decoded.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.fields import SAMPLES, FieldDecoder, OneKeyField, Samples
+from tfds_torch.engines.fields import SAMPLES, FieldDecoder, OneKeyField, Samples, describe
+from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import Preprocess, PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
+from tfds_torch.runtime.keyword_hints import explain_keywords
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
+from tfds_torch.storage.episodes.window_reader import EPISODE, STEP
 from tfds_torch.storage.source import Columns
 
 
@@ -99,12 +106,12 @@ class WindowImageField(OneKeyField):
         return (self.key,) if self.padding is None else (self.key, self.padding)
 
     def row_shape(self, columns: Columns, position: int) -> tuple[int, int, int, int]:
-        """Returns how many images a window has, and [H, W, C] of the window at a position; raises BadImageError."""
+        """Return how many images a window has, and [H, W, C] of the window at a position; raise BadImageError."""
         images = self._images(columns[self.key][position : position + 1])
         return (len(images), *self._transform(columns[SAMPLES]).row_shape(images))
 
     def write(self, columns: Columns, rows: Sequence[BufferRows]) -> None:
-        """Decodes the images of n windows into as many rows as there are images; see `CameraField`."""
+        """Decode the images of n windows into as many rows as there are images; see `CameraField`."""
         images, samples = self._images(columns[self.key]), columns[SAMPLES]
         num_steps = len(images) // len(samples.keys)
         with self._naming_windows(num_steps):
@@ -116,7 +123,7 @@ class WindowImageField(OneKeyField):
                 start += len(part)
 
     def decode(self, columns: Columns) -> Any:
-        """Returns the images of n windows; raises BadImageError or PreprocessError with the window's position."""
+        """Return the images of n windows; raise BadImageError or PreprocessError with the window's position."""
         windows = columns[self.key]
         if not len(windows):
             return []
@@ -135,12 +142,12 @@ class WindowImageField(OneKeyField):
         return pixels if self.padding is None else _with_zeros(pixels, columns[self.padding])
 
     def _images(self, windows: Sequence[Any]) -> list[bytes]:
-        """Returns the images of windows, one behind the other."""
+        """Return the images of windows, one behind the other."""
         return [image for window in windows for image in window] if self.has_time else list(windows)
 
     @contextmanager
     def _naming_windows(self, num_steps: int) -> Iterator[None]:
-        """Turns errors of images into those of their windows."""
+        """Turn errors of images into those of their windows."""
         try:
             yield
         except OtherSizeError:
@@ -160,12 +167,12 @@ class WindowImageField(OneKeyField):
 
 
 def _in_windows(images: Sequence[Any], num_steps: int) -> list[Any]:
-    """Returns images, one behind the other, as windows of so many steps."""
+    """Return images, one behind the other, as windows of so many steps."""
     return [as_one_array(images[at : at + num_steps]) for at in range(0, len(images), num_steps)]
 
 
 def as_one_array(values: Any) -> Any:
-    """Returns values as one array where they are numbers of one shape; else as they are."""
+    """Return values as one array where they are numbers of one shape; else as they are."""
     if isinstance(values, np.ndarray) or not values:
         return values
     if not all(isinstance(value, np.ndarray | np.generic) and is_numeric(value.dtype) for value in values):
@@ -174,7 +181,7 @@ def as_one_array(values: Any) -> Any:
 
 
 def _with_zeros(windows: Any, is_outside: NDArray[np.bool_]) -> Any:
-    """Returns windows, [n, T, ...] or n of T values, with zeros where steps are outside; bool [n, T]."""
+    """Return windows, [n, T, ...] or n of T values, with zeros where steps are outside; bool [n, T]."""
     if not is_outside.any():
         return windows
     if isinstance(windows, np.ndarray):
@@ -194,7 +201,7 @@ def _steps_with_zeros(steps: Any, is_outside: NDArray[np.bool_]) -> Any:
 
 
 def _empty_like(value: Any) -> Any:
-    """Returns what stands for a step whose values differ in size: an image of zeros, else an empty sequence."""
+    """Return what stands for a step whose values differ in size: an image of zeros, else an empty sequence."""
     if isinstance(value, dict):
         return {name: _empty_like(inner) for name, inner in value.items()}
     is_image = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3
@@ -205,3 +212,109 @@ def _text_of(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return [_text_of(one) for one in value]
+
+
+@explain_keywords
+@dataclass(frozen=True)
+class WindowTransform:
+    """A function that makes fields of a window out of others, for example actions relative to the state.
+
+    It runs in the workers, for one window at a time, in several threads at once; what it returns may depend on its
+    window alone, so that a batch can be made again. It can be pickled where the function can.
+
+    Attributes:
+        function: field -> its value in one window, as numpy has it: arrays [T, ...] of a field with offsets, [...] of
+            one without, images channels first; texts, bytes. It returns a dictionary of the same kind, and may change
+            the arrays of numbers.
+        reads: the fields that it gets, as the dataset has them.
+        gives: the fields that it returns; one that the dataset has, too, takes that one's place. None: those of
+            `reads`.
+
+    Raises:
+        ConfigError: an argument that cannot work.
+    """
+
+    function: Callable[[dict[str, Any]], Mapping[str, Any]]
+    reads: Sequence[str]
+    gives: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigError(f"WindowTransform: function={quoted(self.function)} must be a function of a dictionary.")
+        object.__setattr__(self, "reads", _names("reads", self.reads))
+        object.__setattr__(self, "gives", self.reads if self.gives is None else _names("gives", self.gives))
+
+
+def _names(argument: str, names: object) -> tuple[str, ...]:
+    is_list = isinstance(names, Sequence) and not isinstance(names, str | bytes)
+    if not is_list or not names or not all(isinstance(name, str) and name for name in names):  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"WindowTransform: {argument}={quoted(names)} must be a list of the names of fields, such as ['action']."
+        )
+    return tuple(dict.fromkeys(names))  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class TransformedField:
+    """One of the fields that a transform gives.
+
+    Attributes:
+        name: the field.
+        transform: makes it.
+        inputs: name -> how a field that the function gets is decoded.
+        dataset: name of the dataset, for messages.
+    """
+
+    name: str
+    transform: WindowTransform
+    inputs: Mapping[str, FieldDecoder]
+    dataset: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return tuple(dict.fromkeys([*(key for one in self.inputs.values() for key in one.keys), EPISODE, STEP]))
+
+    def with_jpeg_decoder(self, jpeg_decoder: str) -> "TransformedField":
+        """Return this field, whose function gets images that are decoded in another way."""
+        inputs = {
+            name: replace(one, jpeg_decoder=jpeg_decoder) if isinstance(one, WindowImageField) else one
+            for name, one in self.inputs.items()
+        }
+        return replace(self, inputs=inputs)
+
+    def decode(self, columns: Columns) -> Any:
+        """Return n values: one array of numbers of one shape, else a list; raise ConfigError where it fails."""
+        inputs = {name: one.decode(columns) for name, one in self.inputs.items()}
+        values = []
+        for row, (episode, step) in enumerate(zip(columns[EPISODE].tolist(), columns[STEP].tolist(), strict=True)):
+            window = {name: _own_copy(own[row]) for name, own in inputs.items()}
+            try:
+                found = self.transform.function(window)
+            except (TfdsTorchError, MemoryError):
+                raise
+            except Exception as error:  # It is the user's.
+                raise self._failed(f"It failed at step {step} of episode {episode}. {describe(error)}") from error
+            if not isinstance(found, Mapping) or self.name not in found:
+                there = list(found) if isinstance(found, Mapping) else type(found).__name__
+                raise self._failed(
+                    f"It must return a dictionary with {quoted(self.name)}, which gives= names, and it returned "
+                    f"{quoted(there)}."
+                )
+            values.append(_as_numpy(found[self.name]))
+        return as_one_array(values)
+
+    def _failed(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"{self.dataset}: the transform that gives {quoted(self.name)} cannot be used. {reason} It gets the fields "
+            f"{', '.join(self.inputs)}."
+        )
+
+
+def _own_copy(value: Any) -> Any:
+    """Return a value that may be changed: numbers may be another field's, too; images are decoded for this one."""
+    is_image = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim > 2
+    return value.copy() if isinstance(value, np.ndarray) and not is_image else value
+
+
+def _as_numpy(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, int | float | np.generic) else value

@@ -795,4 +795,4 @@ class Dataset(ABC):
             ConfigError: there are no windows; a field does not exist, or is not numbers; or a value is not finite.
             ShardError, CorruptRecordError: as reading raises them.
         """
-        return read_statistics(self, fields, stored=stored)
+        return read_statistics(self.as_stored(fields) if stored else self, fields)

@@ -156,8 +156,8 @@ class MixedDataset(Dataset):
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> MemberStatistics:
         """Return member -> statistics of fields of numbers; members are windows. See `Dataset`."""
-        members = self.members.items()
-        return MemberStatistics({name: read_statistics(one, fields, stored=stored) for name, one in members})
+        members = {name: one.as_stored(fields) if stored else one for name, one in self.members.items()}
+        return MemberStatistics({name: read_statistics(one, fields) for name, one in members.items()})
 
     def as_stored(self, fields: Sequence[str]) -> "MixedDataset":
         """Return this dataset of members without functions of the user's; see `Dataset`."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.window_transform import WindowTransform
+from tfds_torch.engines.window_fields import WindowTransform
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.beton import ParserBeton

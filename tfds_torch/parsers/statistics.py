@@ -5,9 +5,9 @@ and the file of the same name of openvla/openvla, which calls the quantiles q01 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from tfds_torch.parsers.kept_values import kept_path, load_kept, store_kept
 from tfds_torch.runtime.arguments import check_choice, did_you_mean
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
-
-if TYPE_CHECKING:
-    from tfds_torch.parsers.dataset import Dataset
+from tfds_torch.storage.source import Source
 
 Layout = Literal["openvla", "octo"]
 Float64Array = NDArray[np.float64]
@@ -49,36 +47,26 @@ class FieldStatistics:
     q99: Float64Array
 
     def as_dict(self, layout: Layout = "openvla") -> dict[str, Any]:
-        """Returns name -> numbers, in lists where a value has several; quantiles by the name that a layout has."""
+        """Return name -> numbers, in lists where a value has several; quantiles by the name that a layout has."""
         letter = _QUANTILES[layout]
         values = {one.name: getattr(self, one.name).tolist() for one in fields(self)}
         return {letter + name[1:] if name.startswith("q") else name: value for name, value in values.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics(Mapping[str, FieldStatistics]):
-    """Statistics of some fields of the windows of a parser: field -> FieldStatistics.
+class Statistics(dict[str, FieldStatistics]):
+    """Statistics of some fields over the windows of a dataset: field -> FieldStatistics, in the order asked for.
 
     Attributes:
         dataset: name of the dataset.
-        by_field: the fields, in the order asked for.
         num_transitions: steps that they are of: one for each window.
         num_trajectories: episodes that these steps belong to.
     """
 
-    dataset: str
-    by_field: Mapping[str, FieldStatistics]
-    num_transitions: int
-    num_trajectories: int
-
-    def __getitem__(self, field: str) -> FieldStatistics:
-        return self.by_field[field]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.by_field)
-
-    def __len__(self) -> int:
-        return len(self.by_field)
+    def __init__(
+        self, dataset: str, by_field: Mapping[str, FieldStatistics], num_transitions: int, num_trajectories: int
+    ) -> None:
+        super().__init__(by_field)
+        self.dataset, self.num_transitions, self.num_trajectories = dataset, num_transitions, num_trajectories
 
     def as_dict(
         self,
@@ -88,7 +76,7 @@ class Statistics(Mapping[str, FieldStatistics]):
         proprio: str | None = None,
         mask: Sequence[bool] | None = None,
     ) -> dict[str, Any]:
-        """Returns the statistics of one dataset as Octo and OpenVLA keep them.
+        """Return the statistics of one dataset as Octo and OpenVLA keep them.
 
         Args:
             layout: "openvla", with the quantiles q01 and q99; or "octo", with p01 and p99.
@@ -104,20 +92,30 @@ class Statistics(Mapping[str, FieldStatistics]):
             ConfigError: a field has no statistics here, several could be `proprio`, or a mask of another length.
         """
         check_choice("statistics: layout", layout, tuple(_QUANTILES))
-        names = {self._checked(action): _ACTION}
+        for name in (action, proprio):
+            if name is not None and name not in self:
+                raise ConfigError(
+                    f"{self.dataset}: there are no statistics of {quoted(name)} here: they are of "
+                    f"{', '.join(self)}.{did_you_mean(name, list(self))}"
+                )
         others = [name for name in self if name != action]
-        if proprio is not None:
-            names[self._checked(proprio)] = _PROPRIO
-        elif len(others) == 1:
-            names[others[0]] = _PROPRIO
-        elif others and _PROPRIO not in others:
+        if proprio is None and len(others) > 1 and _PROPRIO not in others:
             raise ConfigError(
                 f"{self.dataset}: several fields could be `proprio`: {', '.join(others)}. Say which one is, such as "
                 f"as_dict(proprio={quoted(others[0])})."
             )
+        names = {action: _ACTION}
+        if proprio is not None or len(others) == 1:
+            names[proprio or others[0]] = _PROPRIO
         found = {names.get(name, name): one.as_dict(layout) for name, one in self.items()}
         if mask is not None:
-            found[_ACTION]["mask"] = self._mask(mask, self[action])
+            flags, shape = np.asarray(mask), self[action].mean.shape
+            if flags.dtype != np.bool_ or flags.shape != shape:
+                raise ConfigError(
+                    f"{self.dataset}: mask={quoted(mask)} must have one bool for each number of the action, of the "
+                    f"shape {shape}."
+                )
+            found[_ACTION]["mask"] = flags.tolist()
         return found | {"num_transitions": self.num_transitions, "num_trajectories": self.num_trajectories}
 
     def as_json(
@@ -129,56 +127,17 @@ class Statistics(Mapping[str, FieldStatistics]):
         proprio: str | None = None,
         mask: Sequence[bool] | None = None,
     ) -> str:
-        """Returns the text of a `dataset_statistics.json`; arguments and errors as of `as_dict`.
+        """Return the text of a `dataset_statistics.json`; other arguments and errors are those of `as_dict`.
 
-        Args:
-            layout: see `as_dict`.
-            name: the dataset's name, as the key of its statistics: OpenVLA's files hold several datasets, and a policy
-                names one as `unnorm_key`. None: the file is of this dataset alone.
-            action: see `as_dict`.
-            proprio: see `as_dict`.
-            mask: see `as_dict`.
+        OpenVLA's files hold several datasets, and a policy names one as `unnorm_key`: `name` is this key. Without it,
+        the file is of this dataset alone.
         """
         own = self.as_dict(layout, action=action, proprio=proprio, mask=mask)
         return json.dumps(own if name is None else {name: own}, indent=2)
 
-    def _checked(self, field: str) -> str:
-        if field not in self.by_field:
-            raise ConfigError(
-                f"{self.dataset}: there are no statistics of {quoted(field)} here: they are of "
-                f"{', '.join(self)}.{did_you_mean(field, list(self))}"
-            )
-        return field
 
-    def _mask(self, mask: Sequence[bool], action: FieldStatistics) -> list[bool]:
-        values = np.asarray(mask)
-        if values.dtype != np.bool_ or values.shape != action.mean.shape:
-            raise ConfigError(
-                f"{self.dataset}: mask={quoted(mask)} must have one bool for each number of the action, of the shape "
-                f"{action.mean.shape}."
-            )
-        flags: list[bool] = values.tolist()
-        return flags
-
-
-@dataclass(frozen=True, eq=False)
-class MemberStatistics(Mapping[str, Statistics]):
-    """Statistics of the members of a mixture: name -> Statistics. Each dataset is normalised with its own.
-
-    Attributes:
-        by_member: the members, in their order.
-    """
-
-    by_member: Mapping[str, Statistics]
-
-    def __getitem__(self, member: str) -> Statistics:
-        return self.by_member[member]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.by_member)
-
-    def __len__(self) -> int:
-        return len(self.by_member)
+class MemberStatistics(dict[str, Statistics]):
+    """Statistics of the members of a mixture: name -> Statistics. Each dataset is normalised with its own."""
 
     def as_dict(
         self,
@@ -188,22 +147,17 @@ class MemberStatistics(Mapping[str, Statistics]):
         proprio: str | None = None,
         mask: Mapping[str, Sequence[bool]] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """Returns member -> its statistics, as Octo's and OpenVLA's policies hold them.
+        """Return member -> its statistics, as Octo's and OpenVLA's policies hold them; see `Statistics.as_dict`.
 
-        Args:
-            layout: see `Statistics.as_dict`, as for the other arguments.
-            action: the field that becomes `action`.
-            proprio: the field that becomes `proprio`.
-            mask: member -> of each number of the action, whether it is normalised.
+        Here `mask` is a dictionary: member -> of each number of its action, whether it is normalised.
 
         Raises:
             ConfigError: as `Statistics.as_dict`; or mask names a member that is not there.
         """
         masks = mask or {}
-        unknown = next((name for name in masks if name not in self.by_member), None)
+        unknown = next((name for name in masks if name not in self), None)
         if unknown is not None:
-            there = ", ".join(self)
-            raise ConfigError(f"mask= names the member {quoted(unknown)}: the mixture has {there}.")
+            raise ConfigError(f"mask= names the member {quoted(unknown)}: the mixture has {', '.join(self)}.")
         return {
             name: own.as_dict(layout, action=action, proprio=proprio, mask=masks.get(name))
             for name, own in self.items()
@@ -217,51 +171,63 @@ class MemberStatistics(Mapping[str, Statistics]):
         proprio: str | None = None,
         mask: Mapping[str, Sequence[bool]] | None = None,
     ) -> str:
-        """Returns the text of a `dataset_statistics.json` of several datasets; arguments and errors as of `as_dict`."""
+        """Return the text of a `dataset_statistics.json` of several datasets; arguments and errors as of `as_dict`."""
         return json.dumps(self.as_dict(layout, action=action, proprio=proprio, mask=mask), indent=2)
 
 
-def read_statistics(parser: "Dataset", names: Sequence[str], *, stored: bool = False) -> Statistics:
-    """Returns statistics of fields over the own steps of a parser's windows, from the cache folder where they are kept.
+class HasColumns(Protocol):
+    """What statistics ask of a dataset, which may lie in one directory or in several."""
 
-    Those of what a function of the user's gives are computed each time.
+    @property
+    def dataset_name(self) -> str: ...  # noqa: D102
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+    @property
+    def source(self) -> Source: ...  # noqa: D102
+    @property
+    def indices(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def ids(self, index: NDArray[np.int64]) -> Sequence[str]: ...  # noqa: D102
+    def columns(self, fields: Sequence[str]) -> dict[str, NDArray[Any]]: ...  # noqa: D102
+    def column_keys(self, field: str) -> tuple[str, ...] | None: ...  # noqa: D102
+    def number_of_none(self, field: str) -> float | None: ...  # noqa: D102
+
+
+def read_statistics(dataset: HasColumns, names: Sequence[str]) -> Statistics:
+    """Return statistics of fields over a dataset's columns, from the cache folder where they are kept.
+
+    Those of what a function of the user's makes are computed each time.
 
     Args:
-        parser: has windows.
+        dataset: has windows; its column `episode` has another number for each episode.
         names: the fields.
-        stored: whether they are of what is stored, as in `Dataset.columns`.
 
     Raises:
-        ConfigError: as of `Dataset.columns`; a field is not numbers, a value is not finite, or there are no windows.
+        ConfigError: as of `columns`; a field is not numbers, a value is not finite, or there are no windows.
         ShardError, CorruptRecordError: as reading raises them.
     """
     if isinstance(names, str):
         raise ConfigError(f"statistics: fields={quoted(names)} must be a list of the names of fields.")
-    if stored:
-        parser = parser.as_stored(names)
-    episode = parser.columns(["episode"])["episode"]
-    parser.check_fields(names)
+    episode = dataset.columns(["episode"])["episode"]
     if not len(episode):
-        raise ConfigError(f"{parser.dataset_name}: there are no windows, and so no statistics.")
-    keys = {name: parser.column_keys(name) for name in names}
-    of_none = {name: parser.number_of_none(name) for name in names}
+        raise ConfigError(f"{dataset.dataset_name}: there are no windows, and so no statistics.")
+    keys = {name: dataset.column_keys(name) for name in names}
     files = {
-        name: kept_path("statistics", (1, parser.fingerprint, parser.source.stamps, own), ".json")
+        name: kept_path("statistics", (2, dataset.fingerprint, dataset.source.stamps, own), ".json")
         for name, own in keys.items()
-        if own is not None and of_none[name] is None  # Those of older versions count None as a number.
+        if own is not None
     }
     found = {name: own for name, file in files.items() if (own := _decode(load_kept(file))) is not None}
-    for name, values in parser.columns([name for name in keys if name not in found]).items():
-        _check_numbers(parser, name, values, of_none[name])
+    for name, values in dataset.columns([name for name in keys if name not in found]).items():
+        _check_numbers(dataset, name, values)
         found[name] = compute_statistics(values)
         if name in files:
             store_kept(files[name], json.dumps(found[name].as_dict()).encode(), "Statistics")
     in_order = {name: found[name] for name in keys}
-    return Statistics(parser.dataset_name, in_order, len(episode), len(np.unique(episode)))
+    return Statistics(dataset.dataset_name, in_order, len(episode), len(np.unique(episode)))
 
 
 def compute_statistics(values: NDArray[Any]) -> FieldStatistics:
-    """Returns the statistics of n values, [n, ...] of numbers, n >= 1, all finite; computed in float64."""
+    """Return the statistics of n values, [n, ...] of numbers, n >= 1, all finite; computed in float64."""
     shape = values.shape[1:]
     rows = values.reshape(len(values), -1)
     found: dict[str, list[Any]] = {one.name: [] for one in fields(FieldStatistics)}
@@ -275,7 +241,7 @@ def compute_statistics(values: NDArray[Any]) -> FieldStatistics:
 
 
 def _decode(content: bytes | None) -> FieldStatistics | None:
-    """Returns the statistics that are kept; None: there are none."""
+    """Return the statistics that are kept; None where there are none, or they are damaged."""
     if content is None:
         return None
     try:
@@ -285,26 +251,29 @@ def _decode(content: bytes | None) -> FieldStatistics | None:
         return None
 
 
-def _check_numbers(parser: "Dataset", name: str, values: NDArray[Any], none: float | None) -> None:
+def _check_numbers(dataset: HasColumns, name: str, values: NDArray[Any]) -> None:
+    """Raise ConfigError where the values of a field have no statistics: texts, None, NaN and infinities."""
     if not is_numeric(values.dtype) or values.dtype.kind == "c":
         raise ConfigError(
-            f"{parser.dataset_name}: statistics are of numbers, and the field {quoted(name)} is texts or bytes."
+            f"{dataset.dataset_name}: statistics are of numbers, and the field {quoted(name)} is texts or bytes."
         )
-    num_none = 0 if none is None else np.count_nonzero((values == none).reshape(len(values), -1).all(axis=1))
+    column, rows = f"parser.columns([{quoted(name)}])[{quoted(name)}]", values.reshape(len(values), -1)
+    flat = "" if values.ndim <= 2 else f".reshape({len(values)}, -1)"
+    none = dataset.number_of_none(name)
+    num_none = 0 if none is None else np.count_nonzero((rows == none).all(axis=1))
     if num_none:
         number = "-np.inf" if none == -np.inf else repr(none)
-        largest = "" if values.ndim == 1 else f".reshape({len(values)}, -1).max(axis=1)"
         raise ConfigError(
-            f"{parser.dataset_name}: {quoted(name)} is an optional feature, and {num_none:,} of {len(values):,} values "
-            f"are None, for which TFDS reads {number}. Leave these steps out: "
-            f"parser.subset(parser.columns([{quoted(name)}])[{quoted(name)}]{largest} > {number})."
+            f"{dataset.dataset_name}: {quoted(name)} is an optional feature, and {num_none:,} of {len(values):,} "
+            f"values are None, for which TFDS reads {number}. Leave these steps out: "
+            f"parser.subset({column}{flat}{'.max(axis=1)' if values.ndim > 1 else ''} > {number})."
         )
-    is_finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    is_finite = np.isfinite(rows).all(axis=1)
     if not is_finite.all():
         row = int(np.flatnonzero(~is_finite)[0])
-        (id_,) = parser.ids(parser.indices[row : row + 1])
+        (id_,) = dataset.ids(dataset.indices[row : row + 1])
         raise ConfigError(
-            f"{parser.dataset_name}: {np.count_nonzero(~is_finite):,} of {len(values):,} values of {quoted(name)} are "
+            f"{dataset.dataset_name}: {np.count_nonzero(~is_finite):,} of {len(values):,} values of {quoted(name)} are "
             f"not finite, the first one at {id_}. Leave these steps out: "
-            f"parser.subset(np.isfinite(parser.columns([{quoted(name)}])[{quoted(name)}]).all(axis=1))."
+            f"parser.subset(np.isfinite({column}){flat}{'.all(axis=1)' if values.ndim > 1 else ''})."
         )

@@ -1,16 +1,20 @@
 """The indices of shards in object stores: found by reading the shards once, and written beside them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.one_split import is_beton, is_one_split
 from tfds_torch.parsers.remote_store import open_dataset_store, open_files
+from tfds_torch.parsers.tfds.feature_tree import Dictionary, Feature, Repeated, find_feature, list_keys
 from tfds_torch.parsers.tfds.find import open_dataset
-from tfds_torch.parsers.tfds.window_layout import step_layouts
+from tfds_torch.parsers.tfds.windows import episode_features
+from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.storage.array_record.source import ArrayRecordSource
+from tfds_torch.storage.episodes.layout import EpisodeLayout
 from tfds_torch.storage.episodes.step_index import kind_of, open_step_index, scan_steps, steps_beside
 from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.open_files import ProcessLock
@@ -71,7 +75,7 @@ def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
     source = dataset.source("+".join(dataset.splits))
     if not isinstance(source, TfrecordSource | ArrayRecordSource) or not isinstance(source.files, ObjectFiles):
         raise ConfigError(f"{dataset.name}: only TFRecord and ArrayRecord files have an index of this kind.")
-    layouts = step_layouts(dataset.features, dataset.name)
+    layouts = _step_layouts(dataset.features, dataset.name)
     index: RemoteRecordIndex | None = None
     if isinstance(source, TfrecordSource):
         index = RemoteRecordIndex(source.table, source.files, source.fetched_records)
@@ -101,6 +105,19 @@ def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
                 for layout in layouts:
                     open_step_index(layout, own.name, *own_shards, own.scan, source.files)
     return writer.report(dataset.name, len(shards), len(source), [layout.sequence for layout in layouts])
+
+
+def _step_layouts(features: Feature, dataset: str) -> list[EpisodeLayout]:
+    """Return where windows find the steps of each feature that holds an episode: of nested datasets, and `steps`."""
+    found = []
+    for key in list_keys(features) if isinstance(features, Dictionary) else ():
+        one = find_feature(features, key)
+        if one is None or one.sequence_depth or not isinstance(one.feature, Repeated):
+            continue
+        if key == Windows().sequence or one.feature.is_dataset:
+            with suppress(ConfigError):  # Its steps cannot be counted.
+                found.append(episode_features(features, one, dataset).layout)
+    return found
 
 
 def _index_tars(url: str, remote: RemoteOptions | None) -> IndexedShards:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, TensorImageField
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.window_transform import TransformedField, WindowTransform
+from tfds_torch.engines.window_fields import TransformedField, WindowTransform
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
@@ -23,14 +23,12 @@ from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.remote_store import open_dataset_store
 from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
-from tfds_torch.parsers.tfds.feature_tree import Leaf, list_leaves
+from tfds_torch.parsers.tfds.feature_tree import list_leaves
 from tfds_torch.parsers.tfds.fields import DatasetFields, OptionalLabelField, is_image
-from tfds_torch.parsers.tfds.named_fields import NamedFields
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
-from tfds_torch.parsers.tfds.window_arguments import WindowArguments, check_read_mode, divide_preprocess
-from tfds_torch.parsers.tfds.window_columns import WindowColumns
+from tfds_torch.parsers.tfds.window_columns import read_columns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
-from tfds_torch.parsers.tfds.window_transforms import TransformedFields, read_given
+from tfds_torch.parsers.tfds.windows import WindowArguments, check_read_mode, divide_preprocess
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.keyword_hints import explain_keywords
@@ -72,7 +70,7 @@ class TfdsDataset(Dataset):
         source: Source,
         split: str,
         decoding: DecodeOptions,
-        fields: NamedFields,
+        fields: DatasetFields | WindowFields,
         directory: str,
         cache: DecodedCache | None = None,
     ) -> None:
@@ -161,38 +159,22 @@ class TfdsDataset(Dataset):
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
-        given = {name: one for name in fields if (one := self._given(name)) is not None}
-        stored = [name for name in fields if name not in given]
-        of_windows = self._fields.stored(stored)
-        if not isinstance(of_windows, WindowFields) or not isinstance(self.source, WindowSource):
+        if not isinstance(self._fields, WindowFields) or not isinstance(self.source, WindowSource):
             return super().columns_at(fields, index)
-        num_threads = self.read.threads_of_worker(1)
-        columns = WindowColumns(of_windows, self.source, num_threads).read(stored, index)
-        columns |= read_given(given, of_windows, self.source, index, num_threads)
-        return {name: columns[name] for name in fields}
+        return read_columns(self._fields, self.source, fields, index, self.read)
 
     def as_stored(self, fields: Sequence[str]) -> "TfdsDataset":
         """Return this dataset without its WindowTransforms; see `Dataset`."""
         return self._with(_fields=self._fields.stored(fields))
 
     def column_keys(self, field: str) -> tuple[str, ...] | None:
-        """Return the stored fields that a column is made of; None: a WindowTransform makes it."""
-        return None if self._given(field) is not None else super().column_keys(field)
+        """Return the stored fields that a column is made of; None where a WindowTransform makes it."""
+        fields = self._fields
+        return fields.column_keys(field) if isinstance(fields, WindowFields) else super().column_keys(field)
 
     def number_of_none(self, field: str) -> float | None:
         """Return the number that stands for None in a column of an optional feature; see `Dataset`."""
-        if self._given(field) is not None or not isinstance(self.source, WindowSource):
-            return None
-        of_windows = self._fields.stored([field])
-        is_feature = isinstance(of_windows, WindowFields) and of_windows.own_field(field) is None
-        feature = of_windows.find(field).feature if is_feature else None
-        return feature.none if isinstance(feature, Leaf) else None
-
-    def _given(self, name: str) -> TransformedField | None:
-        """Return how a field is made that a WindowTransform makes; None: it is stored."""
-        if not isinstance(self._fields, TransformedFields) or name not in self._fields.given:
-            return None
-        return self._fields.given[name].with_jpeg_decoder(self.read.jpeg_decoder)
+        return self._fields.number_of_none(field) if isinstance(self._fields, WindowFields) else None
 
     @property
     def has_optional_label(self) -> bool:
@@ -368,12 +350,12 @@ class ParserTfds(DatasetParser):
         found = open_dataset(root, name, download=download, store=store)
         split = split_expression(split, found.splits, found.name)
         source = found.source(split, verify_checksums=read.verify_checksums)
-        named: NamedFields
-        of_windows = WindowArguments(windows, fields, transform, cameras)
+        named: DatasetFields | WindowFields
+        of_windows = WindowArguments(windows, fields, transform, of_image, cameras)
         if of_windows.are_given:
             others: dict[str, Any] = {"image_key": image_key, "target_key": target_key, "class_map": class_map}
             others |= {"cache": cache, "decoders": decoders}
-            named, source = of_windows.open(source, found.features, decoding, batch_size, others)
+            named, source = of_windows.open(source, found.features, batch_size, read, others)
         else:
             target = parse_target_key(target_key, found.features)
             named = DatasetFields(found.name, found.features, image_key, target)
@@ -417,4 +399,4 @@ class ParserTfds(DatasetParser):
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics:
         """Return mean, std, min, max and two quantiles of fields of numbers over all windows; see `Dataset`."""
-        return read_statistics(self.dataset, fields, stored=stored)
+        return read_statistics(self.dataset.as_stored(fields) if stored else self.dataset, fields)

@@ -1,25 +1,27 @@
-"""Fields of all windows as arrays: numbers and texts of their own steps, read without an image."""
+"""Fields of all windows as arrays: what each has at its own step. Of what is stored, no byte of an image is read."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import Content, FieldDecoder
+from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.window_fields import TransformedField
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.parsers.tfds.feature_tree import FoundFeature, Leaf, innermost
+from tfds_torch.parsers.examples import examples_at_once
+from tfds_torch.parsers.tfds.feature_tree import Leaf
 from tfds_torch.parsers.tfds.fields import is_image
-from tfds_torch.parsers.tfds.window_fields import WindowFields
+from tfds_torch.parsers.tfds.window_fields import FeatureRow, WindowFields
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.windows import window_rows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.source import WindowSource
-from tfds_torch.storage.episodes.window_reader import EPISODE, STEP, padding_key
+from tfds_torch.storage.episodes.window_reader import EPISODE
 from tfds_torch.storage.source import FieldSpec
 
 _MOST_AT_ONCE = 1 << 14  # Steps that are read together: the arithmetic of more of them leaves the processor's cache.
@@ -27,154 +29,198 @@ _BYTES_AT_ONCE = 8 << 20
 _READ_AHEAD = 16  # So many times as many steps are announced to the system at once.
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One field of steps, or of episodes.
+def read_columns(
+    fields: WindowFields, source: WindowSource, names: Sequence[str], index: Int64Array, read: ReadOptions
+) -> dict[str, NDArray[Any]]:
+    """Return what windows have of fields at their own steps, whatever the offsets.
 
-    Attributes:
-        decoder: makes its values.
-        spec: of one value.
-        is_of_steps: whether each step has a value, rather than the episode.
-        is_text: whether its bytes become str.
+    Args:
+        fields: the fields of the windows.
+        source: the windows.
+        names: the fields that are asked for.
+        index: int64 [n], the windows.
+        read: how many threads read and decode.
+
+    Returns:
+        Name -> values in the order asked: numbers [n, ...] of the declared dtype, or objects [n]: str of texts, else
+        bytes. What a function of the user's makes is what batches hold.
+
+    Raises:
+        ConfigError: a field does not exist, is an image, or has no fixed size; a function failed, or makes values that
+            differ in size, or none of the own step.
+        ShardError, CorruptRecordError: as reading raises them.
     """
+    num_threads = read.threads_of_worker(1)
+    given = {name: fields.given[name].with_jpeg_decoder(read.jpeg_decoder) for name in names if name in fields.given}
+    columns = _read_stored(fields, source, [name for name in names if name not in given], index, num_threads)
+    columns |= _read_given(fields, source, given, index, num_threads)
+    return {name: columns[name] for name in names}
+
+
+# What is stored.
+
+
+def _read_stored(
+    fields: WindowFields, source: WindowSource, names: Sequence[str], index: Int64Array, num_threads: int
+) -> dict[str, NDArray[Any]]:
+    """Return the columns of stored fields."""
+    order = None if (np.diff(index) >= 0).all() else np.argsort(index, kind="stable")
+    episode, step = source.reader.table.locate(index if order is None else index[order])
+    num_steps = source.reader.num_steps
+    columns: dict[str, NDArray[Any]] = {}
+    of_steps: dict[str, _Column] = {}
+    of_episodes: dict[str, _Column] = {}
+    for name in names:
+        row = fields.row(name)
+        if isinstance(row, FeatureRow):
+            (of_steps if row.is_of_steps else of_episodes)[name] = _column(fields, source, name, row)
+        elif row.offsets is not None:
+            columns[name] = window_rows(step, num_steps[episode], row.offsets)[1]
+        else:
+            columns[name] = episode if row.key == EPISODE else step
+    first = np.cumsum(num_steps) - num_steps  # The number of each episode's first step among all of them.
+    if of_steps:
+        columns |= _read_steps(source, of_steps, first[episode] + step, num_threads)
+    if of_episodes:
+        distinct, back = np.unique(episode, return_inverse=True)
+        read = _read_steps(source, of_episodes, first[distinct], num_threads)
+        columns |= {name: values[back] for name, values in read.items()}
+    return columns if order is None else {name: _reordered(values, order) for name, values in columns.items()}
+
+
+class _Column(NamedTuple):
+    """How a field of steps, or of episodes, is read: bytes become str where it is a text."""
 
     decoder: FieldDecoder
     spec: FieldSpec
-    is_of_steps: bool
     is_text: bool
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of one value; of texts a guess."""
-        return 64 if self.spec.dtype is object else prod(side or 0 for side in self.spec.shape) * 8
+
+def _column(fields: WindowFields, source: WindowSource, name: str, row: FeatureRow) -> _Column:
+    """Return how a field is read; raise ConfigError where it cannot be one array."""
+    if is_image(row.leaf):
+        why = (
+            "is an image: columns are the numbers and texts of all steps, read without a byte of an image. Images come "
+            "in batches()"
+        )
+        raise ConfigError(f"{source.name}: columns: the field {quoted(name)} {why}.")
+    (decoder, _, spec, _), layout = fields.encoded_field(name, own_step=True), source.features.layout
+    if row.is_of_steps:
+        has_one = all(key in layout.values or key in layout.numbers for key in decoder.keys)
+    else:
+        has_one = not row.found.sequence_depth
+    is_leaf = isinstance(row.found.feature, Leaf) and isinstance(spec, FieldSpec) and None not in spec.shape
+    if not has_one or not is_leaf or (np.dtype(spec.dtype).kind in "OSU" and spec.shape):
+        why = (
+            f"is {quoted(row.found.feature)}, which does not have one size in every step: it cannot be one array. It "
+            f"comes in batches()"
+        )
+        raise ConfigError(f"{source.name}: columns: the field {quoted(name)} {why}.")
+    return _Column(decoder, spec, row.leaf.kind == "text" or row.is_text)
 
 
-@dataclass(frozen=True)
-class WindowColumns:
-    """Reads fields of windows: of a field of steps, the value of each window's own step, whatever its offsets.
-
-    Attributes:
-        fields: the fields of the windows.
-        source: the windows.
-        num_threads: number of threads that read and decode.
-    """
-
-    fields: WindowFields
-    source: WindowSource
-    num_threads: int = 1
-
-    def read(self, names: Sequence[str], index: Int64Array) -> dict[str, NDArray[Any]]:
-        """Returns name -> values of windows, int64 [n], in the order asked.
-
-        They are numbers, [n, ...] of the declared dtype, or objects [n]: str of texts, else bytes.
-
-        Raises:
-            ConfigError: a field does not exist, is an image, or has no fixed size.
-            ShardError, CorruptRecordError: as reading raises them.
-        """
-        order = None if (np.diff(index) >= 0).all() else np.argsort(index, kind="stable")
-        ordered = index if order is None else index[order]
-        episode, step = self.source.reader.table.locate(ordered)
-        columns = self._known(names, episode, step)
-        read = {name: self._column(name) for name in names if name not in columns}
-        num_steps = self.source.reader.num_steps
-        first = np.cumsum(num_steps) - num_steps  # The number of each episode's first step among all of them.
-        columns |= self._read({name: one for name, one in read.items() if one.is_of_steps}, first[episode] + step)
-        of_episodes = {name: one for name, one in read.items() if not one.is_of_steps}
-        if of_episodes:
-            distinct, back = np.unique(episode, return_inverse=True)
-            columns |= {name: values[back] for name, values in self._read(of_episodes, first[distinct]).items()}
-        return {name: columns[name] if order is None else _reordered(columns[name], order) for name in names}
-
-    def _known(self, names: Sequence[str], episode: Int64Array, step: Int64Array) -> dict[str, NDArray[Any]]:
-        """Returns those fields of windows that begin at steps of episodes, int64 [n], that are arithmetic."""
-        offsets = {padding_key(key): own for key, own in self.source.features.offsets.items()}
-        known: dict[str, NDArray[Any]] = {}
-        for name in names:
-            (key, *_) = self.fields.encoded_field(name).decoder.keys
-            if key in offsets:
-                known[name] = window_rows(step, self.source.reader.num_steps[episode], offsets[key])[1]
-            elif key in (EPISODE, STEP):
-                known[name] = episode if key == EPISODE else step
-        return known
-
-    def _column(self, name: str) -> _Column:
-        """Returns how a field is read; raises ConfigError where it cannot be a column."""
-        found = self.fields.find(name)
-        own_steps = replace(self.fields, windows=replace(self.fields.windows, offsets={}, pad="edge"))
-        leaf = innermost(found.feature)
-        if is_image(leaf):
-            raise self._refused(
-                name,
-                "is an image: columns are the numbers and texts of all steps, read without a byte of an image. Images "
-                "come in batches()",
-            )
-        encoded = own_steps.encoded_field(name)
-        decoder, spec = encoded.decoder, encoded.spec
-        is_of_steps = self.source.features.is_of_steps("/".join(found.path))
-        if not self._has_one_size(found, decoder, spec, is_of_steps):
-            raise self._refused(
-                name,
-                f"is {quoted(found.feature)}, which does not have one size in every step: it cannot be one array. It "
-                f"comes in batches()",
-            )
-        is_text = (isinstance(leaf, Leaf) and leaf.kind == "text") or self.fields.is_text(name)
-        return _Column(decoder, spec, is_of_steps, is_text)
-
-    def _has_one_size(self, found: FoundFeature, decoder: FieldDecoder, spec: object, is_of_steps: bool) -> bool:
-        if not isinstance(found.feature, Leaf) or not isinstance(spec, FieldSpec) or None in spec.shape:
-            return False
-        if np.dtype(spec.dtype).kind in "OSU" and spec.shape:
-            return False
-        layout = self.source.features.layout
-        if is_of_steps:
-            return all(key in layout.values or key in layout.numbers for key in decoder.keys)
-        return not found.sequence_depth
-
-    def _refused(self, name: str, why: str) -> ConfigError:
-        return ConfigError(f"{self.source.name}: columns: the field {quoted(name)} {why}.")
-
-    def _read(self, columns: Mapping[str, _Column], numbers: Int64Array) -> dict[str, NDArray[Any]]:
-        """Returns fields of steps by their numbers among all steps of the split, int64 [n], ascending."""
-        if not columns:
-            return {}
-        found = {name: _empty(one, len(numbers)) for name, one in columns.items()}
-        content = Content({name: one.decoder for name, one in columns.items()}, has_label=False)
-        size = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, sum(one.num_bytes for one in columns.values()))))
-        steps, texts, stop = self.source.steps(), _Texts(), 0
-        for at in range(0, len(numbers), size * _READ_AHEAD):
-            part = numbers[at : at + size * _READ_AHEAD]
-            with suppress(ShardError):  # Reading raises it.
-                steps.reader.announce(part, content.keys)
-            for index, decoded in read_examples(steps, content, part, self.num_threads, size):
-                start, stop = stop, stop + len(index)
-                for name, one in columns.items():
-                    values = texts.of(decoded[name]) if one.is_text else decoded[name]
-                    found[name][start:stop] = values
-        return found
+def _read_steps(
+    source: WindowSource, columns: Mapping[str, _Column], numbers: Int64Array, num_threads: int
+) -> dict[str, NDArray[Any]]:
+    """Return fields of steps by their numbers among all steps of the split, int64 [n], ascending."""
+    found = {name: _empty(one.spec, len(numbers)) for name, one in columns.items()}
+    content = Content({name: one.decoder for name, one in columns.items()}, has_label=False)
+    # The size of a text is a guess.
+    step_bytes = sum(64 if own.dtype == object else 8 * prod(own.shape[1:]) for own in found.values())
+    size = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, step_bytes)))
+    texts = {name: dict[bytes | str, str]() for name, one in columns.items() if one.is_text}
+    steps, stop = source.steps(), 0
+    for at in range(0, len(numbers), size * _READ_AHEAD):
+        part = numbers[at : at + size * _READ_AHEAD]
+        with suppress(ShardError):  # Reading raises it.
+            steps.reader.announce(part, content.keys)
+        for index, decoded in read_examples(steps, content, part, num_threads, size):
+            start, stop = stop, stop + len(index)
+            for name, own in found.items():
+                own[start:stop] = _texts_of(decoded[name], texts[name]) if name in texts else decoded[name]
+    return found
 
 
-class _Texts:
-    """Makes str of bytes, one for all values that are equal: a text of an episode stands there for every step."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes | str, str] = {}
-
-    def of(self, values: Sequence[bytes | str]) -> list[str]:
-        """Returns the texts of n values."""
-        known = self._known
-        for value in set(values) - known.keys():
-            known[value] = value if isinstance(value, str) else value.decode(errors="replace")
-        return [known[value] for value in values]
+def _texts_of(values: Sequence[bytes | str], known: dict[bytes | str, str]) -> list[str]:
+    """Return str of bytes, one for all values that are equal: a text of an episode stands there for every step."""
+    for value in set(values) - known.keys():
+        known[value] = value if isinstance(value, str) else value.decode(errors="replace")
+    return [known[value] for value in values]
 
 
-def _empty(column: _Column, size: int) -> NDArray[Any]:
-    dtype = np.dtype(column.spec.dtype)
-    return np.empty((size, *column.spec.shape), object if dtype.kind in "OSU" else dtype)  # type: ignore[arg-type]
+def _empty(spec: FieldSpec, size: int) -> NDArray[Any]:
+    dtype = np.dtype(spec.dtype)
+    return np.empty((size, *spec.shape), object if dtype.kind in "OSU" else dtype)  # type: ignore[arg-type]
 
 
 def _reordered(values: NDArray[Any], order: Int64Array) -> NDArray[Any]:
-    """Returns values, [n, ...], of which the i-th one belongs at the place order[i]."""
+    """Return values, [n, ...], of which the i-th one belongs at the place order[i]."""
     found = np.empty_like(values)
     found[order] = values
     return found
+
+
+# What functions of the user's make.
+
+_UNLIKE = "does not give values of one size and dtype in every window"
+
+
+def _read_given(
+    fields: WindowFields,
+    source: WindowSource,
+    given: Mapping[str, TransformedField],
+    index: Int64Array,
+    num_threads: int,
+) -> dict[str, NDArray[Any]]:
+    """Return columns that functions make: what a batch holds of each window's own step."""
+    if not given or not len(source):
+        return {name: np.empty(0) for name in given}
+    asked = index if len(index) else np.zeros(1, np.int64)  # The first window shows shape and dtype.
+    content, size = Content(given, has_label=False), examples_at_once(source)
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in given}
+    for _, decoded in read_examples(source, content, asked, num_threads, size):
+        for name, own in parts.items():
+            own.append(_own_steps(given[name], fields, decoded[name]))
+            if (own[-1].dtype, own[-1].shape[1:]) != (own[0].dtype, own[0].shape[1:]):
+                raise _not_a_column(given[name], _UNLIKE)
+    return {name: np.concatenate(own)[: len(index)] for name, own in parts.items()}
+
+
+def _own_steps(field: TransformedField, fields: WindowFields, values: Any) -> NDArray[Any]:
+    """Return what n windows have of a field at their own step, [n, ...]."""
+    if not isinstance(values, np.ndarray):
+        if not all(isinstance(one, str) for one in values) and not all(isinstance(one, bytes) for one in values):
+            raise _not_a_column(field, _UNLIKE)
+        texts = np.empty(len(values), object)
+        texts[:] = values
+        return texts
+    step = _own_step(field, fields, values.shape[1:])
+    own: NDArray[Any] = values if step is None else values[:, step]
+    if own.dtype == np.uint8 and own.ndim > 3:
+        raise _not_a_column(field, "gives images, and columns are numbers and texts. Images come in batches()")
+    return own
+
+
+def _own_step(field: TransformedField, fields: WindowFields, shape: tuple[int, ...]) -> int | None:
+    """Return the place of a window's own step in a value; None: it is one value, without an axis of time."""
+    rows = map(fields.row, [field.name] if fields.has(field.name) else field.inputs)
+    times = {row.offsets for row in rows if isinstance(row, FeatureRow) and row.offsets is not None}
+    fitting = [offsets for offsets in times if shape and len(offsets) == shape[0]]
+    if not fitting:
+        return None
+    places = {offsets.index(0) if 0 in offsets else None for offsets in fitting}
+    if len(places) > 1 or None in places:
+        steps = " or ".join(str(list(offsets)) for offsets in fitting)
+        raise _not_a_column(
+            field,
+            f"gives values of the steps {steps}, counted from the window's own, and a column is of the own one. Give "
+            f"it the name of a field whose offsets have 0, or read batches()",
+        )
+    return places.pop()
+
+
+def _not_a_column(field: TransformedField, why: str) -> ConfigError:
+    return ConfigError(
+        f"{field.dataset}: columns: the transform that gives {quoted(field.name)} {why}. What is stored of a field "
+        f"comes with stored=True."
+    )
