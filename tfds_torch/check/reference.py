@@ -119,11 +119,12 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
     """
     if isinstance(parser, ParserMixture):
         return ExpectedIds.of_members({name: ids_of(one) for name, one in datasets_of(parser).items()})
-    if isinstance(parser, ParserTfds) and isinstance(parser.source, WindowSource):
+    is_joined = isinstance(parser, ParserTfds) and len(parser.data_dirs) > 1
+    if not is_joined and isinstance(parser, ParserTfds) and isinstance(parser.source, WindowSource):
         source = parser.source
         episodes = expected_ids(metadata_of(parser), parser.split, source.episodes.instructions)
         return expected_windows(episodes, source.reader.num_steps.tolist(), source.windows)
-    if isinstance(parser, ParserTfds):
+    if not is_joined and isinstance(parser, ParserTfds):
         return expected_ids(metadata_of(parser), parser.split, parser.files)
     names = list(parser.ids(np.arange(len(parser.source))))
     return ExpectedIds([IdRun(parser.dataset_name, 0, len(names), names)])
@@ -249,6 +250,8 @@ def _why_not_compared(parser: SingleParser) -> str | None:
         return "TFDS does not read a dataset of one's own"
     if isinstance(parser.source, WindowSource):
         return "TFDS reads whole episodes, not windows of them"
+    if isinstance(parser, ParserTfds) and len(parser.data_dirs) > 1:
+        return "TFDS reads one directory at a time"
     if isinstance(parser, ParserTfds) and not all(is_local(run.path) for run in parser.files):
         return "TFDS does not read files of object stores"
     if is_image_folder(metadata_of(parser)):

@@ -240,8 +240,8 @@ def _dataset_directories(samples: SampleSource, folders: Iterable[str]) -> set[s
     """Returns the directories that a dataset has for itself."""
     found = {folder for folder in folders if os.path.isfile(os.path.join(folder, "dataset_info.json"))}
     parser = samples.parser if isinstance(samples, ParserSamples) else None
-    if isinstance(parser, ParserTfds) and is_local(str(parser.data_dir)):
-        found.add(str(parser.data_dir))
+    if isinstance(parser, ParserTfds):
+        found.update(str(one) for one in parser.data_dirs if is_local(str(one)))
     return found
 
 

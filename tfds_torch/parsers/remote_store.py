@@ -116,7 +116,7 @@ def open_files(
 
 def open_dataset_store(
     root: _Path | Sequence[_Path] | None,
-    name: _Path,
+    name: _Path | None,
     remote: RemoteOptions | None = None,
     read: ReadOptions = ReadOptions(),
 ) -> ObjectStore | None:
@@ -131,7 +131,7 @@ def open_dataset_store(
     Raises:
         ConfigError: a URL that no dataset is opened from; or as `open_store` raises it.
     """
-    roots = [root] if root is None or isinstance(root, str | os.PathLike) else list(root)
+    roots = list(root) if isinstance(root, list | tuple) else [root]
     for argument, path in (*(("root", one) for one in roots), ("name", name)):
         if isinstance(path, str | os.PathLike):
             _check_url(argument, os.fspath(path))

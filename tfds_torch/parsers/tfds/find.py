@@ -97,13 +97,6 @@ class _Asked:
         raise UnreadableError(f"The dataset {quoted(self.text)} was not found, and not all could be looked at: {error}")
 
 
-def open_datasets(
-    roots: Sequence[_Path], name: _Path, *, download: bool, store: ObjectStore | None = None
-) -> list[DatasetInfo]:
-    """Return the dataset of each root, in their order; see `open_dataset`."""
-    return [open_dataset(root, name, download=download, store=store) for root in roots]
-
-
 def open_dataset(root: _Path | None, name: _Path, *, download: bool, store: ObjectStore | None = None) -> DatasetInfo:
     """Return a prepared dataset; no tensorflow is imported for it.
 

@@ -6,8 +6,8 @@ finds. Here every value is checked, and neither code of the dataset nor tensorfl
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow_datasets as tfds
@@ -19,6 +19,7 @@ from tfds_torch.parsers.tfds.feature_tree import Feature
 from tfds_torch.parsers.tfds.features_json import read_connectors, warn_of_keys, without_unknown
 from tfds_torch.parsers.tfds.folder import FEATURES, INFO, LABELS, DamagedError, Folder
 from tfds_torch.parsers.tfds.splits import BadTemplateError, NamedSplit, check_slices
+from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.printable import quoted, shortened
 from tfds_torch.storage.map_style.image_folder import FILENAME, IMAGE, LABEL, list_image_folder
@@ -49,6 +50,10 @@ class DatasetInfo:
         file_format: how examples are stored, a name of the registry of `storage/source.py`.
         files: where the shards lie.
         listing: the listing of an image folder; None: it is not an image folder.
+        directories: those of a dataset that lies in several; `directory` is the first.
+        lacking: split -> the directories that lack it, of splits that not all have.
+        labels: key of a feature of labels -> for each directory, what its labels stand for; see `RecordSource`.
+        others: names of the further directories' datasets, where they differ.
     """
 
     base_name: str
@@ -61,11 +66,15 @@ class DatasetInfo:
     file_format: str
     files: ShardFiles = LOCAL
     listing: Any = None
+    directories: Sequence[str] = ()
+    lacking: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[Int64Array | None]] = field(default_factory=dict)
+    others: Sequence[str] = ()
 
     @property
     def name(self) -> str:
-        """`name/config:version`, or `name:version` without a config."""
-        return _full_name(self.base_name, self.config, self.version)
+        """`name/config:version`, or `name:version` without a config; those of several directories with " + "."""
+        return " + ".join([_full_name(self.base_name, self.config, self.version), *self.others])
 
     @property
     def mean_example_bytes(self) -> int:
@@ -97,6 +106,8 @@ class DatasetInfo:
             empty_files=empty_files,
             verify_checksums=verify_checksums,
             files=self.files,
+            folders=self.directories,
+            labels=self.labels,
         )
 
     def _instructions(self, split: str) -> tuple[tuple[FileInstruction, ...], tuple[str, ...]]:
@@ -106,6 +117,12 @@ class DatasetInfo:
             found = self.splits[split].file_instructions
         except (ValueError, KeyError, AssertionError) as error:
             unknown = [bare for part in split.split("+") if (bare := part.partition("[")[0].strip()) not in there]
+            for name in unknown:
+                if name in self.lacking:
+                    raise ConfigError(
+                        f"{self.name}: the split {quoted(name)} is not in {', '.join(self.lacking[name])}, and a "
+                        f"dataset in several directories has the splits that all of them have: {', '.join(there)}."
+                    ) from None
             hint = did_you_mean(unknown[0], there) if unknown else ""
             listed = ", ".join(f"{name} ({number} examples)" for name, number in there.items())
             reason = str(error).splitlines()[0].rstrip(".")

@@ -54,11 +54,11 @@ class TfdsDataset(Dataset):
         split: the split expression.
         decoding: how examples are read and decoded.
         fields: those of the records, or of the windows.
-        directory: the version directory, or the root of an image folder.
+        directories: the version directories, one or several, or the root of an image folder.
         cache: where decoded images are kept, and built here and now; None: nowhere.
 
     Attributes:
-        directory: see above.
+        directories: see above.
         cache: see above.
 
     Raises:
@@ -71,10 +71,10 @@ class TfdsDataset(Dataset):
         split: str,
         decoding: DecodeOptions,
         fields: DatasetFields | WindowFields,
-        directory: str,
+        directories: Sequence[str],
         cache: DecodedCache | None = None,
     ) -> None:
-        self._fields, self.directory, self.cache = fields, directory, cache
+        self._fields, self.directories, self.cache = fields, directories, cache
         super().__init__(source, split, decoding, fields.image_key, fields.target_key)
         if cache is not None:
             self._check_cache(decoding.read)
@@ -126,7 +126,7 @@ class TfdsDataset(Dataset):
 
     @property
     def _folder(self) -> str:
-        return str(self.directory)
+        return os.path.commonpath(self.directories) if len(self.directories) > 1 else self.directories[0]
 
     def _file_names(self) -> list[str]:
         key = self._fields.file_name_key
@@ -247,11 +247,13 @@ class ParserTfds(DatasetParser):
 
     Args:
         root: TFDS data directory, or the version directory of one dataset, as a path or a URL (s3, gs, az, https, http;
-            see docs/remote-files.md); None: TFDS's default data directory. For
+            see docs/remote-files.md); None: TFDS's default data directory. A list of these: one dataset in several
+            directories, its examples in their order, with ids `<number of the directory>/<id>`; labels become those
+            of the first directory, by the names of their classes. For
             `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .png, .tif, ...); or
             `<label>/<image>.jpg`, which is the split `train`.
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
-            `image_folder`, read as `tfds.ImageFolder` reads it.
+            `image_folder`, read as `tfds.ImageFolder` reads it. None: `root` is a version directory.
         split: a TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5shard:7shard]`; or an object of
             TFDS: one of `tfds.even_splits(...)`, a `tfds.core.ReadInstruction`, or a sum of these, which becomes an
             expression: `parser.split`. Cuts that TFDS rounds to the start or the end of a split are refused.
@@ -303,8 +305,8 @@ class ParserTfds(DatasetParser):
 
     def __init__(
         self,
-        root: str | os.PathLike[str] | None,
-        name: str | os.PathLike[str],
+        root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+        name: str | os.PathLike[str] | None = None,
         split: "str | AbstractSplit" = "train",
         shuffle: bool | None = None,
         is_training: bool = False,
@@ -344,10 +346,10 @@ class ParserTfds(DatasetParser):
         )
         store = open_dataset_store(root, name, remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.
-        from tfds_torch.parsers.tfds.find import open_dataset
+        from tfds_torch.parsers.tfds.joined import open_joined
         from tfds_torch.parsers.tfds.splits import split_expression
 
-        found = open_dataset(root, name, download=download, store=store)
+        found = open_joined(root, name, download=download, store=store)
         split = split_expression(split, found.splits, found.name)
         source = found.source(split, verify_checksums=read.verify_checksums)
         named: DatasetFields | WindowFields
@@ -355,6 +357,11 @@ class ParserTfds(DatasetParser):
         if of_windows.are_given:
             others: dict[str, Any] = {"image_key": image_key, "target_key": target_key, "class_map": class_map}
             others |= {"cache": cache, "decoders": decoders}
+            if found.labels:
+                raise ConfigError(
+                    f"{found.name}: windows of several directories need equal classes, and {', '.join(found.labels)} "
+                    f"has others. Mix the directories as members of a ParserMixture."
+                )
             named, source = of_windows.open(source, found.features, batch_size, read, others)
         else:
             target = parse_target_key(target_key, found.features)
@@ -364,11 +371,14 @@ class ParserTfds(DatasetParser):
 
                 decoding = replace(decoding, decode=merge_decoders(decode, decoders, named))
         self.windows = windows
-        super().__init__(TfdsDataset(source, split, decoding, named, found.directory, cache), epoch)
+        directories = found.directories or (found.directory,)
+        super().__init__(TfdsDataset(source, split, decoding, named, directories, cache), epoch)
 
     @staticmethod
     def split_names(
-        root: str | os.PathLike[str] | None, name: str | os.PathLike[str], remote: RemoteOptions | None = None
+        root: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+        name: str | os.PathLike[str] | None,
+        remote: RemoteOptions | None = None,
     ) -> list[str]:
         """Return the splits of a prepared dataset; arguments are those of the parser.
 
@@ -376,16 +386,19 @@ class ParserTfds(DatasetParser):
             ConfigError: the name has no valid form.
             DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
         """
-        from tfds_torch.parsers.tfds.find import open_dataset
+        from tfds_torch.parsers.tfds.joined import open_joined
 
-        store = open_dataset_store(root, name, remote)
-        return list(open_dataset(root, name, download=False, store=store).splits)
+        return list(open_joined(root, name, store=open_dataset_store(root, name, remote)).splits)
 
     @property
     def data_dir(self) -> Path | str:
         """The version directory that holds the shards and `dataset_info.json`; of a URL the URL, a text."""
-        directory = self.dataset.directory
-        return Path(directory) if is_local(directory) else directory
+        return self.data_dirs[0]
+
+    @property
+    def data_dirs(self) -> list[Path | str]:
+        """The version directories, of a dataset that lies in several all of them."""
+        return [Path(one) if is_local(one) else one for one in self.dataset.directories]
 
     @property
     def cache(self) -> DecodedCache | None:

@@ -10,7 +10,7 @@ Source: https://www.tensorflow.org/datasets/splits
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -264,3 +264,24 @@ class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
         if path != f"{folder}/{names[0]}":
             names = [os.path.relpath(os.path.join(folder, name), folder) for name in names]
         return [f"{folder if is_local(self.folder) else self.folder.rstrip('/')}/{name}" for name in names]
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedSplit(NamedSplit):
+    """A split that lies in several directories, one behind the other.
+
+    Attributes:
+        parts: that of each directory.
+    """
+
+    parts: tuple[NamedSplit, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[NamedSplit]) -> "JoinedSplit":
+        """Return the row of several splits of one name."""
+        lengths = [length for part in parts for length in part.shard_lengths]
+        first, num_bytes = parts[0], sum(part.num_bytes for part in parts)
+        return cls(first.name, lengths, num_bytes, first.filename_template, parts=tuple(parts))
+
+    def _make_paths(self) -> list[str]:
+        return [path for part in self.parts for path in part.filepaths]

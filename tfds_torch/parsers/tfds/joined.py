@@ -1,0 +1,144 @@
+"""One dataset in several directories: each split is one row, in the order of the directories."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.tfds.feature_tree import Leaf, list_leaves
+from tfds_torch.parsers.tfds.find import open_dataset
+from tfds_torch.parsers.tfds.info import DatasetInfo
+from tfds_torch.parsers.tfds.splits import JoinedSplit
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.printable import quoted
+from tfds_torch.storage.remote.store import ObjectStore
+
+_MOST_LISTED = 20
+
+
+_Path = str | os.PathLike[str]
+
+
+def open_joined(
+    root: _Path | Sequence[_Path] | None,
+    name: _Path | None,
+    *,
+    download: bool = False,
+    store: ObjectStore | None = None,
+) -> DatasetInfo:
+    """Return the dataset of one root, or of several as one; see `open_dataset`.
+
+    Args:
+        root: as ParserTfds takes it.
+        name: as ParserTfds takes it; None where each root is a version directory.
+        download: whether to prepare what is not there.
+        store: where URLs lie.
+
+    Raises:
+        ConfigError: no root or the same one twice, or datasets that cannot be one.
+        DatasetNotFoundError, ShardError: as of `open_dataset`.
+    """
+    if root is None or isinstance(root, str | os.PathLike):
+        return _open(root, name, download, store)
+    if not isinstance(root, Sequence) or not root or not all(isinstance(one, str | os.PathLike) for one in root):
+        raise ConfigError(f"root={quoted(root)} must be a path or a URL, or a list of these, with at least one.")
+    infos = [_open(one, name, download, store) for one in root]
+    twice = next((one for one, times in Counter(info.directory for info in infos).items() if times > 1), None)
+    if twice is not None:
+        raise ConfigError(f"root={quoted(root)} has {twice} more than once: an example would come twice. Name it once.")
+    return infos[0] if len(infos) == 1 else join(infos)
+
+
+def _open(root: _Path | None, name: _Path | None, download: bool, store: ObjectStore | None) -> DatasetInfo:
+    if name is not None:
+        return open_dataset(root, name, download=download, store=store)
+    if root is None:
+        raise ConfigError("name=None needs root, the version directory of a dataset: give its path, or a name.")
+    return open_dataset(None, root, download=download, store=store)
+
+
+def join(infos: Sequence[DatasetInfo]) -> DatasetInfo:
+    """Return several datasets as one.
+
+    Labels become those of the first directory, by the names of their classes.
+
+    Raises:
+        ConfigError: two have other features, other file formats, or lie on this machine and in a store; or a directory
+            has a class that the first one does not know.
+    """
+    first, *others = infos
+    for other in others:
+        _check_agree(first, other)
+    names = dict.fromkeys(name for info in infos for name in info.splits)
+    lacking = {name: [info.directory for info in infos if name not in info.splits] for name in names}
+    splits = [JoinedSplit.of([info.splits[name] for info in infos]) for name in names if not lacking[name]]
+    return replace(
+        first,
+        splits=tfds.core.SplitDict(splits),
+        directories=tuple(info.directory for info in infos),
+        others=tuple(dict.fromkeys(info.name for info in others if info.name != first.name)),
+        lacking={name: directories for name, directories in lacking.items() if directories},
+        labels=dict(_translations(infos)),
+    )
+
+
+def _check_agree(first: DatasetInfo, other: DatasetInfo) -> None:
+    where = f"{first.directory} and {other.directory} cannot be one dataset"
+    if first.file_format != other.file_format:
+        raise ConfigError(
+            f"{where}: their files are {first.file_format!r} and {other.file_format!r}. Prepare both in one format."
+        )
+    if first.listing is not None:
+        raise ConfigError(f"{where}: image folders are read one by one. Mix them: ParserMixture without weights.")
+    if type(first.files) is not type(other.files):
+        raise ConfigError(f"{where}: one is of this machine, and the other is far away. Give one kind.")
+    ours, theirs = (
+        {key: (tuple(spec.shape), str(np.dtype(spec.dtype))) for key, spec in info.specs.items()}
+        for info in (first, other)
+    )
+    for key in dict.fromkeys([*ours, *theirs]):
+        if ours.get(key) != theirs.get(key):
+            shown = [_shown(specs.get(key)) for specs in (ours, theirs)]
+            raise ConfigError(
+                f"{where}: the feature {quoted(key)} is {shown[0]} in the first, and {shown[1]} in the other."
+            )
+
+
+def _shown(spec: tuple[tuple[int | None, ...], str] | None) -> str:
+    return "missing" if spec is None else f"{spec[1]} {list(spec[0])}"
+
+
+def _translations(infos: Sequence[DatasetInfo]) -> Iterator[tuple[str, list[Int64Array | None]]]:
+    """Yield features of labels by key, with what the labels of each directory stand for; None: they are the same."""
+    every = [_classes_of(info) for info in infos]
+    for key, ours in every[0].items():
+        found: list[Int64Array | None] = []
+        for info, classes in zip(infos, every, strict=True):
+            theirs = classes.get(key)
+            number = {name: label for label, name in enumerate(ours or ())}
+            unknown = [name for name in theirs or () if name not in number]
+            if theirs != ours and (not ours or not theirs or unknown):
+                raise ConfigError(
+                    f"{infos[0].directory} and {info.directory} cannot be one dataset: {quoted(key)} has other "
+                    f"classes. The first has {_listed(ours)}; the other {_listed(theirs)}. Its classes must be among "
+                    f"those of the first directory; or mix both as members of a ParserMixture, each with a class_map."
+                )
+            found.append(None if theirs == ours else np.array([number[name] for name in theirs or ()], np.int64))
+        if any(one is not None for one in found):
+            yield key, found
+
+
+def _classes_of(info: DatasetInfo) -> dict[str, tuple[str, ...] | None]:
+    leaves: dict[str, Leaf] = dict(list_leaves(info.features))
+    return {key: leaf.class_names for key, leaf in leaves.items() if leaf.kind == "label"}
+
+
+def _listed(names: Sequence[str] | None) -> str:
+    if not names:
+        return "no names"
+    more = f", ... ({len(names):,} of them)" if len(names) > _MOST_LISTED else ""
+    return ", ".join(names[:_MOST_LISTED]) + more
