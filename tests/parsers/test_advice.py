@@ -69,6 +69,7 @@ def plan_of(num_examples: int = 10, num_replicas: int = 1, batch_size: int = 64,
         ),
         (plan_of(64), None),
         (plan_of(16, repeats=4), None),
+        (plan_of(10, remainder=Remainder.PAD), None),
         (plan_of(10, is_training=False), None),
     ],
 )
@@ -134,6 +135,7 @@ def test_rows_that_ranks_read_twice_are_told(plan: EpochPlan, is_said: bool) -> 
         (plan_of(90, 2, 20, epoch_size=45), "batch_size 20: 35 examples of the next epoch fill up"),
         (plan_of(45, 1, 20, is_training=False), None),
         (plan_of(0, 2, 20, is_training=False), None),
+        (plan_of(400, 1, 420), None),  # A twentieth.
         # 3 examples on 2 ranks: 1 is wasted with batch_size 2 and with 1.
         (plan_of(3, 2, 2), "batch_size 2: 1 examples of the next pass fill up every epoch (33% of it)."),
         # A global batch of 400: 3048 lack 152, and a twentieth of them are 152.4.
@@ -267,10 +269,20 @@ def test_workers_that_need_more_memory_than_is_free_are_told_from_the_first_byte
 def test_a_worker_holds_its_batches_of_images(
     options: dict[str, Any], image_bytes: Callable[[int], int], root: Path
 ) -> None:
-    parser = ParserTfds(root, "pictures", batch_size=1000, read=ReadOptions(prefetch_batches=3), **options)
-    _, (size, words) = worker_parts(parser, 2, prefetch_batches=5)
-    assert size == 9 * 1000 * image_bytes(parser.mean_example_bytes)
-    assert words.startswith("9 batches of ")
+    for batch_size in (1000,) if "preprocess" in options else (1000, None):
+        parser = ParserTfds(root, "pictures", batch_size=batch_size, read=ReadOptions(prefetch_batches=3), **options)
+        _, (size, words) = worker_parts(parser, 2, prefetch_batches=5)
+        assert size == 9 * (batch_size or 1) * image_bytes(parser.mean_example_bytes)
+        assert words.startswith("9 batches of ")
+
+
+@pytest.mark.parametrize("mode", ["examples", "files"])  # `files` are for training: which is reported elsewhere.
+def test_a_worker_of_a_stream_holds_tensorflow_and_buffers_as_well(mode: str, root: Path) -> None:
+    read = ReadOptions(mode=mode, shuffle_buffer=100, cycle_length=7, read_buffer_bytes=1_000_000)
+    parser = ParserTfds(root, "pictures", batch_size=8, read=read)
+    _, (_, first), (size, second), _ = worker_parts(parser, 2, prefetch_batches=5)
+    assert (first, second) == ("tensorflow", "the shuffle buffer and open files")
+    assert size == 50 * parser.mean_example_bytes + 7_000_000
 
 
 def check_text(found: str | None, said: str | None) -> None:

@@ -40,6 +40,7 @@ from tfds_torch import (
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.boxes import BoxRows, FieldPart
+from tfds_torch.parsers.advice import facts_of
 from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.parsers.tfds.connectors import plain_features
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
@@ -301,6 +302,9 @@ def test_boxes_of_another_form_stay_with_a_warning(root: Path) -> None:
     (text,) = warnings_of(open_boxed(root, batch_size=4), ("image", "corners", "head", "objects"))
     assert "TrainPreprocess crops or flips the images, and the boxes in 'corners' stay those of the whole" in text
     assert warnings_of(open_boxed(root, TrainPreprocess(size=8, boxes=()), batch_size=4), ("image", "corners")) == []
+    whole = EvalPreprocess(size=8, crop_pct=1, crop_mode="squash")
+    assert warnings_of(open_boxed(root, whole, batch_size=4), ("image", "corners")) == []
+    assert facts_of(open_boxed(root), ("corners",)).unmoved_boxes == []  # Without the image, nothing is cropped.
     for example in examples_of(open_boxed(root), fields=("image", "corners")):
         assert example["corners"].tolist() == [1, 2, 3, 4]
 

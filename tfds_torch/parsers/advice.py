@@ -130,7 +130,7 @@ def describe_padding(plan: EpochPlan, facts: Facts) -> str | None:
 def describe_remainder(plan: EpochPlan) -> str | None:
     """Return the advice for an epoch whose last batch leaves out, repeats or pads many examples."""
     wasted = _num_wasted(plan)
-    if not plan.num_examples or wasted <= _LARGE_REMAINDER * plan.num_own_slots:
+    if wasted <= _LARGE_REMAINDER * plan.num_own_slots:
         return None
     what = {
         Remainder.DROP: "examples are dropped from",
