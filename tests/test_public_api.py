@@ -146,7 +146,7 @@ POSITIONAL, KEYWORD_ONLY = {inspect.Parameter.POSITIONAL_OR_KEYWORD}, {inspect.P
 def test_the_first_parameters_of_parser_tfds_keep_timms_order() -> None:
     assert list(defaults(tfds_torch.ParserTfds, POSITIONAL).items()) == [
         ("root", EMPTY),
-        ("name", EMPTY),
+        ("name", None),
         ("split", "train"),
         ("shuffle", None),
         ("is_training", False),

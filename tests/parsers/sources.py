@@ -145,6 +145,27 @@ def make_windows(folder: Path, files: Files) -> Made:
     return Made(make, file=lambda number: f"{int(number >= stops[1]):05}-of-00002")
 
 
+def make_directories(folder: Path, files: Files) -> Made:
+    """Two directories, of which the second counts its classes from the last one."""
+    names, first = [f"class {number:02}" for number in range(NUM_EXAMPLES)], 10
+    for root, numbers, classes in (("a", range(first), names), ("b", range(first, NUM_EXAMPLES), names[::-1])):
+        directory = folder / root / "halves" / "1.0.0"
+        directory.mkdir(parents=True)
+        labels_of = {number: classes.index(names[number]) for number in numbers}
+        records = [write_example({"image": [files[number]], "label": [own]}) for number, own in labels_of.items()]
+        write_shard(directory / "halves-train.tfrecord-00000-of-00001", records)
+        image, label = tfds.features.Image(shape=(None, None, 3)), tfds.features.ClassLabel(names=classes)
+        tfds.folder_dataset.write_metadata(
+            data_dir=str(directory),
+            features=tfds.features.FeaturesDict({"image": image, "label": label}),
+            split_infos=[tfds.core.SplitInfo(name="train", shard_lengths=[len(records)], num_bytes=9)],
+            filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+            check_data=False,
+        )
+    make = partial(ParserTfds, [str(folder / "a"), str(folder / "b")], "halves")
+    return Made(make, file=lambda number: f"/{'ab'[number >= first]}/halves/1.0.0/halves-train")
+
+
 def make_beton(folder: Path, files: Files, numbers: Sequence[int] = range(NUM_EXAMPLES)) -> Made:
     fields = {"image": BetonImage(), "label": BetonInt()}
     with BetonWriter(folder / "a.beton", fields, len(numbers), page_size=PAGE) as writer:
@@ -222,6 +243,7 @@ def make_concatenation(folder: Path, files: Files, weights: Any = None) -> Made:
 SOURCES: dict[str, Callable[[Path, Files], Made]] = {
     "records": make_records,
     "array records": make_array_records,
+    "two directories": make_directories,
     "image folder": make_folder,
     "windows": make_windows,
     "beton": make_beton,

@@ -16,7 +16,7 @@ from parsers.sources import FILES, NUM_EXAMPLES, PIXELS, SIDE, SOURCES, Made, da
 from tfds_torch import EvalPreprocess, ImageDataset, ReadOptions, TrainPreprocess, World, create_loader
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundError
-from tfds_torch.parsers.parser import Parser
+from tfds_torch.parsers.protocol import Parser
 
 GLOBAL_BATCH, DAMAGED = 6, 5
 WORLDS = ((1, 1), (1, 3), (2, 1), (3, 2))
@@ -66,7 +66,7 @@ def assert_stored(made: Made, batch: Batch) -> None:
 def test_it_is_a_parser_of_one_split_that_is_read_by_number(made: Made) -> None:
     parser = made.make(is_training=made.weighs, batch_size=2)
     assert isinstance(parser, Parser)
-    assert parser.num_examples == len(parser) == len(made.numbers)
+    assert parser.num_examples == len(parser) == len(made.numbers)  # type: ignore[arg-type]
     assert parser.read_mode(World()) == "index"
     assert {"image", "label", "valid", "index", "id"} <= set(parser.element_spec.fields)
     assert f"{type(parser).__name__}({parser.dataset_name}, split={parser.split!r}, num_examples=" in repr(parser)

@@ -32,14 +32,14 @@ from parsers.cached_pictures import (
 )
 from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
+from tfds_torch.parsers import cache as opening
+from tfds_torch.parsers import cache_building as building
 from tfds_torch.parsers.cache import (
     COMPLETE,
     FAILED,
     READING,
     CacheStatus,
-    building,
     lock_path,
-    opening,
     read_status,
     status_path,
     write_status,

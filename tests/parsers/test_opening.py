@@ -118,15 +118,6 @@ def test_tensorflow_s_folders_are_read_as_those_of_this_machine(datasets: Datase
         far._ask(lambda path: path / 3)
 
 
-def test_the_datasets_of_several_roots_are_opened_in_their_order(datasets: Datasets) -> None:
-    roots = [datasets.gaps, datasets.shapes, datasets.root]
-    found = find.open_datasets(roots, "shapes:1.0.0", download=False)
-    assert [one.directory for one in found] == [
-        str(folder) for folder in (datasets.gaps / "shapes" / "1.0.0", datasets.shapes, datasets.shapes)
-    ]
-    assert [one.name for one in found] == ["shapes:1.0.0"] * 3
-
-
 def test_a_version_directory_opens_as_root_and_as_name(datasets: Datasets) -> None:
     directory = datasets.shapes
     places: list[tuple[Any, Any]] = [

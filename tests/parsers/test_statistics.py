@@ -5,9 +5,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,9 @@ from hypothesis import strategies as st
 from parsers.robot_episodes import LENGTHS, Robots, shard_paths, value_at
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.mixture import ParserMixture
-from tfds_torch.parsers.statistics import FieldStatistics, compute_statistics, read_statistics
+from tfds_torch.parsers.statistics import FieldStatistics, compute_statistics
 from tfds_torch.parsers.tfds import window_columns
-from tfds_torch.parsers.tfds.parser import ParserTfds
+from tfds_torch.parsers.tfds.parser import ParserTfds, TfdsDataset
 from tfds_torch.plan.windows import Windows
 
 NAMES = ("mean", "std", "min", "max", "q01", "q99")
@@ -210,40 +208,6 @@ def test_members_of_a_mixture_have_statistics_of_their_own(robots: Robots) -> No
         found.as_dict(mask={"bridge": [True] * 7})
 
 
-class Joined:
-    """Datasets one behind the other, as those of several directories: it has columns, and no source of windows."""
-
-    def __init__(self, *parsers: ParserTfds) -> None:
-        self.parsers, self.asked = parsers, list[str]()
-        self.dataset_name, self.fingerprint = "joined", "-".join(one.fingerprint for one in parsers)
-        self.source: Any = SimpleNamespace(stamps=[one.source.stamps for one in parsers])
-        self.indices = np.arange(sum(map(len, parsers)))
-        self.column_keys, self.number_of_none = parsers[0].column_keys, parsers[0].number_of_none
-
-    def ids(self, index: np.ndarray) -> list[str]:
-        every = [id_ for one in self.parsers for id_ in one.ids(one.indices)]
-        return [every[number] for number in index.tolist()]
-
-    def columns(self, fields: Sequence[str]) -> dict[str, np.ndarray]:
-        self.asked += fields
-        parts, first = [one.columns(fields) for one in self.parsers], 0
-        for part in parts if "episode" in fields else ():
-            part["episode"] += first
-            first = part["episode"].max() + 1
-        return {name: np.concatenate([part[name] for part in parts]) for name in fields}
-
-
-def test_they_are_of_columns_whatever_lies_below(robots: Robots) -> None:
-    names = ("libero_like", "bridge_like")
-    joined = Joined(*(open_parser(robots, name) for name in names))
-    values = np.concatenate([all_values(robots, name, "action") for name in names])
-    for _ in range(2):
-        found = read_statistics(joined, ["action"])
-        check_statistics(found["action"], values)
-        assert (found.num_transitions, found.num_trajectories) == (len(values), 9)
-    assert joined.asked == ["episode", "action", "episode"], "the second time, they are those that were kept"
-
-
 # What is refused.
 
 
@@ -252,15 +216,15 @@ def test_values_that_are_not_finite_are_named_with_the_remedy(
     robots: Robots, monkeypatch: pytest.MonkeyPatch, field: str, place: Any
 ) -> None:
     parser = open_parser(robots, "libero_like")
-    really_read = ParserTfds.columns_at
+    really_read = TfdsDataset.columns_at
 
-    def with_nan(self: ParserTfds, names: Any, index: Any) -> dict[str, np.ndarray]:
+    def with_nan(self: TfdsDataset, names: Any, index: Any) -> dict[str, np.ndarray]:
         columns = really_read(self, names, index)
         if field in columns:
             columns[field][np.isin(index, [3, 9]), place] = math.nan
         return columns
 
-    monkeypatch.setattr(ParserTfds, "columns_at", with_nan)
+    monkeypatch.setattr(TfdsDataset, "columns_at", with_nan)
     (id_,) = parser.ids(np.array([3]))
     with pytest.raises(
         ConfigError, match=rf"2 of 55 values of '{field}' are not finite, the first one at {id_}\. Leave"

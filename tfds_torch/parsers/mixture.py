@@ -288,8 +288,8 @@ class ParserMixture(DatasetParser):
             epoch_size=epoch_size,
         )
         datasets = {name: parser.dataset for name, parser in self._members.items()}
-        check_read_options(read)
         decoding = DecodeOptions(preprocess=preprocess, image_mode=next(iter(datasets.values())).image_mode, read=read)
+        check_read_options(read)
         check_agreement(self._members, epoch, decoding)
         subset: Subset | None = None
         order: Mixed | None = None

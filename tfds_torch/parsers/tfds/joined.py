@@ -3,13 +3,13 @@
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow_datasets as tfds
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.tfds.feature_tree import Leaf, list_leaves
+from tfds_torch.parsers.tfds.feature_tree import list_leaves
 from tfds_torch.parsers.tfds.find import open_dataset
 from tfds_torch.parsers.tfds.info import DatasetInfo
 from tfds_torch.parsers.tfds.splits import JoinedSplit
@@ -118,27 +118,37 @@ def _translations(infos: Sequence[DatasetInfo]) -> Iterator[tuple[str, list[Int6
     for key, ours in every[0].items():
         found: list[Int64Array | None] = []
         for info, classes in zip(infos, every, strict=True):
-            theirs = classes.get(key)
-            number = {name: label for label, name in enumerate(ours or ())}
-            unknown = [name for name in theirs or () if name not in number]
-            if theirs != ours and (not ours or not theirs or unknown):
+            theirs = classes[key]
+            number = {name: label for label, name in enumerate(ours.names)}
+            if theirs.size > ours.size or (theirs != ours and not set(theirs.names) <= number.keys()):
                 raise ConfigError(
                     f"{infos[0].directory} and {info.directory} cannot be one dataset: {quoted(key)} has other "
-                    f"classes. The first has {_listed(ours)}; the other {_listed(theirs)}. Its classes must be among "
-                    f"those of the first directory; or mix both as members of a ParserMixture, each with a class_map."
+                    f"classes. The first has {ours}; the other {theirs}. Its classes must be among those of the first "
+                    f"directory; or mix both as members of a ParserMixture, each with a class_map."
                 )
-            found.append(None if theirs == ours else np.array([number[name] for name in theirs or ()], np.int64))
+            is_same = theirs.names == ours.names[: len(theirs.names)]
+            found.append(None if is_same else np.array([number[name] for name in theirs.names], np.int64))
         if any(one is not None for one in found):
             yield key, found
 
 
-def _classes_of(info: DatasetInfo) -> dict[str, tuple[str, ...] | None]:
-    leaves: dict[str, Leaf] = dict(list_leaves(info.features))
-    return {key: leaf.class_names for key, leaf in leaves.items() if leaf.kind == "label"}
+@dataclass(frozen=True)
+class _Classes:
+    """The classes of a feature of labels: their number, 0 where it is unknown, and their names, if they have some."""
+
+    size: int
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if not self.names:
+            return f"{self.size:,} classes without names"
+        more = f", ... ({len(self.names):,} of them)" if len(self.names) > _MOST_LISTED else ""
+        return ", ".join(self.names[:_MOST_LISTED]) + more
 
 
-def _listed(names: Sequence[str] | None) -> str:
-    if not names:
-        return "no names"
-    more = f", ... ({len(names):,} of them)" if len(names) > _MOST_LISTED else ""
-    return ", ".join(names[:_MOST_LISTED]) + more
+def _classes_of(info: DatasetInfo) -> dict[str, _Classes]:
+    return {
+        key: _Classes(leaf.num_classes or 0, leaf.class_names or ())
+        for key, leaf in list_leaves(info.features)
+        if leaf.kind == "label"
+    }
