@@ -370,7 +370,7 @@ def _die_while_building(root: Path, cache: DecodedCache) -> None:
         add(self, sample, number)
 
     add = building.BetonWriter.add
-    building.BetonWriter.add = add_and_die
+    building.BetonWriter.add = add_and_die  # type: ignore[assignment,method-assign]
     open_parser(root, cache)
 
 
