@@ -340,18 +340,3 @@ def test_unshuffled_evaluation_of_one_worker_is_in_the_order_of_the_files(epochs
     for place in SPLITS:
         (ids,) = epochs.ids(Case(place))
         assert ids == ledgers[place].ids
-
-
-def test_a_shuffled_evaluation_is_shuffled(epochs: Epochs) -> None:
-    case = Case(("root", "train+test"), 3, 1, shuffle=True, epoch=2)
-    for part in epochs.pipelines(case):
-        assert (np.diff(np.concatenate([batch.index for batch in part])) < 0).any()
-
-
-def test_ids_and_indices_need_no_reading(datasets: Datasets, ledgers: Ledgers) -> None:
-    for root, split in SPLITS:
-        parser = ParserTfds(getattr(datasets, root), "shapes", split)
-        ledger = ledgers[root, split]
-        assert parser.num_examples == len(ledger.ids)
-        assert parser.ids(np.arange(parser.num_examples)) == ledger.ids
-        assert parser.ids(np.array([3, 0, 3])) == [ledger.ids[3], ledger.ids[0], ledger.ids[3]]

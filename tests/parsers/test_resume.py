@@ -46,15 +46,8 @@ FURTHER_CASES = {
     "examples, evaluation, 1x1": resumes(
         "examples", 12, (1, 1), is_training=False, remainder="pad", split="train[:9]+train[12:]"
     ),
-    "index, 1x2 -> 1x3, two epochs": resumes("index", 12, (1, 2), (1, 3), num_epochs=2),
-    "index, 2x2 -> 1x3": resumes("index", 12, (2, 2), (1, 3)),
-    "index, 1x1 -> 3x1, in order": resumes("index", 12, (1, 1), (3, 1), shuffle=False),
-    "index, drop": resumes("index", 8, (1, 2), (2, 1), remainder="drop"),
-    "index, repeats": resumes("index", 14, (1, 2), (1, 1), repeats=2),
-    "index, blocks": resumes("index", 12, (2, 1), (1, 2), blocks=True),
     "index, groups of blocks": resumes("index", 12, (2, 1), (1, 2), groups=4),
     "index, groups and repeats": resumes("index", 10, (1, 2), (2, 1), groups=5, repeats=2),
-    "index, short batch": resumes("index", 12, (1, 3), (1, 1), is_training=False, shuffle=True),
     "files, 2x2": resumes("files", 12, (2, 2)),
     "examples, evaluation, 3x1": resumes("examples", 12, (3, 1), is_training=False, split="train[:9]+train[12:]"),
     "examples, 1x3, repeats": resumes("examples", 14, (1, 3), repeats=2),
