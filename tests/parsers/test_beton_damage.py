@@ -6,7 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pytest
 from storage.beton.made_files import PAGE, flip, places_of, unpack
@@ -172,40 +171,6 @@ def test_a_label_that_is_damaged_between_two_epochs_is_found(path: Path) -> None
         list(parser.batches(epoch=1, fields=("label",)))
 
 
-def read_in_child(source: Any, expected: type[Exception] | None) -> None:
-    """Reads everything in a forked process, as the workers of an epoch do."""
-    child = os.fork()
-    if child == 0:
-        try:
-            source.check()
-            source.read(ALL, ["raw", "array"])
-            found = None
-        except Exception as error:
-            found = type(error)
-        os._exit(0 if found is expected else 1)
-    assert os.waitpid(child, 0)[1] == 0
-
-
-def test_forked_workers_of_all_epochs_compare_pixels_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ParserBeton(path).source
-    read_in_child(source, None)
-    numbers: list[int] = []
-    value = google_crc32c.value
-    monkeypatch.setattr(google_crc32c, "value", lambda content: numbers.append(0) or value(content))
-    source.read(ALL, ["raw", "array"])
-    assert numbers == []
-    source.close()
-    source.read(ALL, ["raw", "array"])
-    assert len(numbers) == 2 * NUM_EXAMPLES  # A file that is opened anew is compared anew.
-
-
-def test_what_is_damaged_between_two_epochs_is_found_by_newly_forked_workers(path: Path) -> None:
-    source = ParserBeton(path).source
-    read_in_child(source, None)
-    flip(path, places_of(path, "raw")[7][0] + 3)
-    read_in_child(source, CorruptRecordError)
-
-
 def test_an_id_that_is_damaged_between_two_epochs_is_found(path: Path) -> None:
     parser = ParserBeton(path, batch_size=6)
     assert [id for batch in parser.batches(fields=()) for id in batch.id] == [f"folder/{n}" for n in ALL]
@@ -267,12 +232,3 @@ def test_a_file_that_is_cut_while_it_is_in_use_is_an_error(fields: tuple[str], p
     os.truncate(path, 10_000)
     with pytest.raises(ShardError, match=CUT):
         list(chain.from_iterable(batch.id for batch in batches))
-
-
-def test_pixels_that_were_cut_off_before_they_are_copied_are_an_error(path: Path) -> None:
-    parser = ParserBeton(path, batch_size=4, image_key="raw")
-    images = parser.source.read(ALL, ["raw"])["raw"]
-    os.truncate(path, 10_000)
-    for copy in (images.copy, images[3:5].copy, lambda: images[7], lambda: parser.source.read(ALL, ["raw"])):
-        with pytest.raises(ShardError, match=CUT):
-            copy()

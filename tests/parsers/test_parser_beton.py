@@ -15,8 +15,6 @@ from tfds_torch import (
     ImageDataset,
     ParserBeton,
     ReadOptions,
-    TrainPreprocess,
-    World,
     create_loader,
 )
 from tfds_torch.errors import CorruptRecordError, ExampleNotFoundError
@@ -24,7 +22,6 @@ from tfds_torch.storage.beton.fields import BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.writer import BetonWriter
-from tfds_torch.storage.stored_pixels import StoredPixels
 
 NUM_EXAMPLES, SIDE = 50, 8
 WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
@@ -64,61 +61,6 @@ def jpeg(one: Any, mode: str = "RGB") -> bytes:
 
 
 # What comes
-
-
-@pytest.mark.parametrize("preprocess", [
-    TrainPreprocess(size=SIDE, crop_padding=0),
-    TrainPreprocess(size=SIDE, crop_padding=2, fill=3),
-    TrainPreprocess(size=5, crop_padding=1),
-    TrainPreprocess(size=(12, 10), crop_padding=3, hflip=0, fill=7),
-    TrainPreprocess(size=6),
-    EvalPreprocess(size=6),
-    EvalPreprocess(size=12, crop_mode="border", fill=9),
-])  # fmt: skip
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
-def test_stored_pixels_are_augmented_like_the_same_pixels_in_a_list(
-    preprocess: Any, mode: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Images of one size are cut and mirrored a batch at a time, those of a list each by itself: the same comes."""
-
-    def read() -> list[Any]:
-        parser = ParserBeton(path, True, True, 16, preprocess=preprocess, image_mode=mode, seed=3)
-        return [batch.image for epoch in range(2) for batch in parser.batches(World(), epoch)]
-
-    at_once = read()
-    monkeypatch.setattr("tfds_torch.images.transform._MOST_SMALL_PIXELS", 0)
-    monkeypatch.setattr("tfds_torch.images.transform.ImageTransform._as_stored", lambda self, images: list(images))
-    one_by_one = read()
-    assert all((one == other).all() for one, other in zip(at_once, one_by_one, strict=True))
-    assert at_once[0].shape[1:3] == ((preprocess.size,) * 2 if isinstance(preprocess.size, int) else preprocess.size)
-
-
-def test_no_python_runs_for_each_stored_image(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: StoredPixels, *place: Any) -> Any:
-        raise AssertionError("an image was taken by itself")
-
-    getitem = StoredPixels.__getitem__
-    monkeypatch.setattr(StoredPixels, "__iter__", refuse)
-    monkeypatch.setattr(
-        StoredPixels,
-        "__getitem__",
-        lambda self, place: getitem(self, place) if isinstance(place, slice) else refuse(self),
-    )
-    monkeypatch.setattr("tfds_torch.storage.beton.ids.BetonIds.names", refuse)
-    for preprocess in (WHOLE, TrainPreprocess(size=SIDE, crop_padding=1)):
-        monkeypatch.setattr("tfds_torch.images.transform.ImageTransform.read_headers", only_one)
-        assert sum(len(batch) for batch in ParserBeton(path, batch_size=8, preprocess=preprocess).batches()) == 50
-
-
-def only_one(self: Any, images: Any) -> Any:
-    assert len(images) == 1
-    return [self._decoder.read_header(image) for image in [images.copy()[0]]]
-
-
-def test_pixels_above_the_limit_are_refused(path: Path) -> None:
-    preprocess = EvalPreprocess(size=SIDE, crop_pct=1.0, max_pixels=SIDE * SIDE - 1)
-    with pytest.raises(CorruptRecordError, match=r"8 x 8 pixels, and at most 63 are allowed"):
-        list(ParserBeton(path, batch_size=4, preprocess=preprocess).batches())
 
 
 def test_pixels_of_several_sizes_are_resized_into_the_batch(folder: Path) -> None:
@@ -217,27 +159,3 @@ def without_checksums(path: Path) -> BetonSource:
     copy.write_bytes(path.read_bytes())
     without_manifest(copy)
     return BetonSource(copy)
-
-
-# What cannot work
-
-
-@pytest.mark.parametrize("preprocess", [WHOLE, TrainPreprocess(size=SIDE, crop_padding=2)])
-def test_small_batches_of_pixels_are_read_several_at_a_time(
-    path: Path, preprocess: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    read = BetonSource.read
-
-    def counting(source: BetonSource, index: Any, fields: Any) -> Any:
-        sizes.append(len(index))
-        return read(source, index, fields)
-
-    monkeypatch.setattr(BetonSource, "read", counting)
-    parser = ParserBeton(path, is_training=True, batch_size=4, preprocess=preprocess, read=ReadOptions(num_threads=1))
-    several = list(parser.batches(World(), 1))
-    assert sizes == [0, 52]  # 13 batches, the last one filled up; nothing, to find out that there are pixels.
-    assert [len(batch) for batch in several] == [4] * 13
-    (whole,) = parser.with_batch_size(52).batches(World(), 1)
-    for name in ("image", "index", "label"):
-        assert np.array_equal(np.concatenate([getattr(batch, name) for batch in several]), getattr(whole, name))

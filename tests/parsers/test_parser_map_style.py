@@ -3,7 +3,6 @@
 import io
 import logging
 import threading
-import warnings
 from collections import namedtuple
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +13,6 @@ import pytest
 import torch
 import torchvision_build
 from PIL import Image
-from tfds_fixtures import Datasets
-from torch.utils.data import Dataset
-from zygote import tensorflow_zygote, torch_zygote
 
 from parsers.look_alikes import Frame, HubDataset, HubImage, HubLabel, Series
 from parsers.tar_samples import SIDE, pixels_of, png
@@ -28,7 +24,6 @@ from tfds_torch import (
     ParserMapStyle,
     ParserMixture,
     ReadOptions,
-    TrainPreprocess,
     World,
     create_loader,
 )
@@ -79,12 +74,6 @@ def test_labels_of_padding_are_marked_where_their_type_can_be(kind: str) -> None
                     num_valid += bool(is_valid) and batched
                     np.testing.assert_array_equal(np.asarray(own), np.asarray(label if is_valid else expected))
     assert num_valid == 10
-
-
-def test_ragged_labels_of_padding_are_marked() -> None:
-    parser = ParserMapStyle([{"label": np.arange(number)} for number in range(10)], batch_size=4)
-    labels = [one for batch in parser.batches(World(3, 4), fields=["label"]) for one in batch.features["label"]]
-    assert [one.tolist() for one in labels] == [[-100] * number for number in range(2, 6)]
 
 
 VALUES: dict[str, tuple[Any, Any]] = {
@@ -175,64 +164,6 @@ def test_a_column_with_none_is_a_list_in_every_batch_and_no_label(library: str) 
     items = ParserMapStyle([{"y": 0}, {"y": None}], batch_size=2, target_key="y")
     with pytest.raises(CorruptRecordError, match=r"Its label 'y' is None: leave such items out"):
         next(items.batches(fields=("label",)))
-
-
-def stored_by_hugging_face(images: Sequence[Image.Image], masks: Sequence[Image.Image]) -> Any:
-    """Returns a dataset of images that were made in memory: those of modes that PNG lacks become TIFF."""
-    import datasets
-
-    columns = {"image": list(images), "mask": list(masks), "label": list(range(len(images)))}
-    features = {"image": datasets.Image(), "mask": datasets.Image(), "label": datasets.Value("int64")}
-    return datasets.Dataset.from_dict(columns, datasets.Features(features))
-
-
-@pytest.mark.parametrize("mode", ["P", "I;16", "CMYK"])
-def test_the_tiffs_of_hugging_faces_image_columns_are_images_and_masks(mode: str) -> None:
-    colours = [Image.fromarray(pixels_of(number)) for number in range(4)]
-    deep = [np.random.default_rng(number).integers(0, 2**16, (SIDE, SIDE)).astype(np.uint16) for number in range(4)]
-    palettes = [image.quantize(32) for image in colours]
-    images = {
-        "P": palettes,
-        "I;16": list(map(Image.fromarray, deep)),
-        "CMYK": [image.convert("CMYK") for image in colours],
-    }[mode]
-    rows = stored_by_hugging_face(images, images)
-    assert rows.data.column("image")[0].as_py()["bytes"].startswith(b"II*\0")
-    wanted = [np.asarray(image.convert("RGB")) for image in images]
-    if mode == "I;16":
-        wanted = [np.repeat((one >> 8).astype(np.uint8)[..., None], 3, axis=2) for one in deep]
-    also = EvalPreprocess(size=SIDE, crop_pct=1.0, also=("mask",))
-    (batch,) = ParserMapStyle(rows, batch_size=4, preprocess=also).batches(fields=("image", "mask"))
-    assert (batch.image == np.stack(wanted)).all()
-    numbers = {"P": np.stack([np.asarray(one) for one in palettes]), "I;16": np.stack(deep), "CMYK": np.stack(wanted)}
-    assert (
-        np.stack(batch.features["mask"]).reshape(4, SIDE, SIDE, -1) == numbers[mode].reshape(4, SIDE, SIDE, -1)
-    ).all()
-    replacing = ParserMapStyle(rows, batch_size=4, preprocess=WHOLE, read=ReadOptions(on_error="replace"))
-    (kept,) = replacing.batches()
-    assert kept.index.tolist() == [0, 1, 2, 3]
-
-
-class Chunked(Dataset[Any]):
-    """Gives items by `__getitems__` alone, as torch's StackDataset may; `short` of them are missing."""
-
-    def __init__(self, short: int = 0) -> None:
-        self.short = short
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitems__(self, numbers: list[int]) -> list[float]:
-        return [number + 0.5 for number in numbers][self.short :]
-
-
-def test_items_are_asked_for_as_torch_asks_for_them() -> None:
-    for rows in (ImageDataset(ParserMapStyle(Chunked(), batch_size=2), fields=("item",), batched=True), Chunked()):
-        size: dict[str, Any] = {} if isinstance(rows, ImageDataset) else {"batch_size": 2}
-        batches = [batch[0] if isinstance(batch, tuple | list) else batch for batch in create_loader(rows, **size)]
-        assert [batch.tolist() for batch in batches] == [[0.5, 1.5], [2.5, 3.5], [4.5]]
-    with pytest.raises(ConfigError, match=r"Chunked.__getitems__ was asked for \d items .* and returned"):
-        only_batch(Chunked(1), ["item"])
 
 
 def test_sizes_that_vary_from_chunk_to_chunk_make_a_list() -> None:
@@ -331,47 +262,6 @@ def test_images_of_every_form_go_through_the_preprocess(kind: str, tmp_path: Pat
     assert label == 4
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16"])
-def test_pil_images_of_any_mode_have_the_pixels_of_pillow(mode: str) -> None:
-    image = Image.fromarray(pixels_of(1))
-    image = image.convert("L").convert("I").point(lambda level: level * 256) if mode == "I;16" else image
-    image = image.convert(mode)
-    (found,) = only_batch([image], ("image",)).image
-    wanted = image.convert("RGB") if mode != "I;16" else Image.fromarray(pixels_of(1)).convert("L").convert("RGB")
-    assert (found == np.asarray(wanted)).all()
-
-
-def resize_read_only_pixels() -> list[int]:
-    """Runs in a process where torch has warned of nothing yet: it does so once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        rows = [(Image.new("RGB", (60, 40), (7, 8, 9)), 0)]
-        parser = ParserMapStyle(rows, batch_size=1, preprocess=EvalPreprocess(20, crop_pct=1.0, crop_mode="squash"))
-        ((images, _),) = ImageDataset(parser)
-    found: list[int] = images[0, :, 0, 0].tolist()
-    return found
-
-
-def test_read_only_pixels_are_resized_without_a_warning() -> None:
-    assert torch_zygote().call(resize_read_only_pixels) == [7, 8, 9]
-
-
-def test_a_first_item_without_an_image_is_said_to_have_none() -> None:
-    rows = [{"image": None, "label": 0}, {"image": png(pixels_of(1)), "label": 1}]
-    with pytest.raises(ConfigError, match="the field 'image' is None, and 'image' must be a PIL image"):
-        ParserMapStyle(rows, batch_size=2, preprocess=WHOLE)
-
-
-def test_grey_arrays_are_images_and_other_fields_are_not() -> None:
-    digits = np.arange(2 * 9, dtype=np.uint8).reshape(2, 3, 3)
-    batch = only_batch({"image": digits, "mask": digits}, ("image", "mask"), image_mode="L")
-    assert (np.stack(batch.image)[..., 0] == digits).all()
-    assert batch.features["mask"].shape == (2, 3, 3)
-    also = TrainPreprocess(size=3, also=("mask",), crop_padding=1)
-    batch = only_batch({"image": digits, "mask": digits}, ("image", "mask"), image_mode="L", preprocess=also)
-    assert (batch.image == np.stack(batch.features["mask"])).all()
-
-
 def test_a_table_of_pandas_is_read_by_position_and_not_by_its_labels() -> None:
     columns: dict[str, list[Any]] = {"x": [5, 3, 4], "name": ["e", "c", "d"]}
     for rows in (Frame(columns), {"x": Series(columns["x"]), "name": columns["name"]}):
@@ -421,12 +311,6 @@ def test_columns_of_a_hub_are_read_encoded_and_only_those_that_are_asked_for() -
     assert only_batch(rows, ("text", "stored/image")).features["text"] == list(map(str, range(NUM)))
 
 
-def test_a_hubs_own_format_is_left_alone() -> None:
-    rows = hub_dataset().with_format("numpy")
-    batch = only_batch(rows, ("image", "label"))
-    assert (np.stack(batch.image) == np.stack([pixels_of(number) for number in range(NUM)])).all()
-
-
 # torchvision
 
 
@@ -460,26 +344,6 @@ def test_an_image_folder_of_torchvision_is_read_by_its_files(tmp_path: Path, mon
     ):
         list(parser.batches())
     del held
-
-
-# tfds.data_source
-
-
-def read_data_source(folder: str) -> tuple[list[Any], list[Any]]:
-    """Returns the labels and the sums of pixels of a split, as TFDS and as a parser over its data source give them."""
-    import tensorflow_datasets as tfds
-
-    decoders = {"depth": tfds.decode.SkipDecoding()}  # Without OpenCV, TFDS cannot decode its 16 bits.
-    rows = tfds.builder_from_directory(folder).as_data_source("train", decoders=decoders)
-    theirs = [(int(row["label"]), int(row["image"].sum())) for row in rows]
-    (batch,) = ParserMapStyle(rows, batch_size=len(rows)).batches()
-    return theirs, list(zip(batch.label.tolist(), [int(image.sum()) for image in batch.image], strict=True))
-
-
-def test_a_data_source_of_tfds_is_a_dataset(datasets: Datasets) -> None:
-    theirs, ours = tensorflow_zygote().call(read_data_source, str(datasets.array_record / "shapes" / "1.0.0"))
-    assert len(theirs) > 10
-    assert ours == theirs
 
 
 # Mixtures, identity, export
@@ -526,18 +390,6 @@ def test_items_are_asked_for_by_the_thread_that_iterates() -> None:
     assert rows.threads == {threading.get_ident()}
 
 
-def test_parsers_of_one_dataset_ask_it_in_turns() -> None:
-    rows = Watched()
-    parsers = [ParserMapStyle(rows, batch_size=10) for _ in range(4)]
-    threads = [threading.Thread(target=lambda one: list(one.batches()), args=(parser,)) for parser in parsers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(rows.threads) == 4
-    assert rows.most == 1
-
-
 # Bad items
 
 
@@ -563,12 +415,6 @@ def test_an_item_that_is_not_like_the_first_is_named(name: str) -> None:
     parser = ParserMapStyle(rows, batch_size=4, read=ReadOptions(on_error="replace"))
     labels = [batch.valid.tolist() for batch in parser.batches(fields=("x", "y"))]
     assert labels == [[True] * 4, [True] * 3 + [False], [True] * 4]
-
-
-@pytest.mark.parametrize("odd", [(1,), (1, 2, 3), {"x": 1}])
-def test_a_tuple_of_another_length_is_named(odd: Any) -> None:
-    with pytest.raises(CorruptRecordError, match=r"item 3 cannot be used\. It (has \d values, and item 0 has 2|is of)"):
-        only_batch([(1, 2), (1, 2), (1, 2), odd], ("0",))
 
 
 class Raising:

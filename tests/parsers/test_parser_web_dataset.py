@@ -8,18 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from encoded_images import photograph, save
-from PIL import Image
 from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
 from parsers.tar_samples import CLASSES, FIELDS, pixels_of, png, sample_of
 from tfds_torch import (
-    EvalPreprocess,
     ImageDataset,
-    ParserTfds,
     ParserWebDataset,
-    TrainPreprocess,
-    create_loader,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError, ShardError
 
@@ -57,24 +51,6 @@ def test_every_kind_of_member_comes_as_what_it_is(urls: str) -> None:
     assert vectors[1].flags.writeable
     assert list(batch.id) == [f"part/{number:04d}" for number in numbers]
     assert parser.class_to_idx == {name: label for label, name in enumerate(CLASSES)}
-
-
-@pytest.mark.parametrize("preprocess", [TrainPreprocess(size=32), EvalPreprocess(size=(40, 56))])
-def test_pixels_are_those_of_parser_tfds_on_the_same_photographs(preprocess: Any, tmp_path: Path) -> None:
-    for number in range(12):
-        folder = tmp_path / "train" / f"label {number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        photograph((60 + 9 * number, 90 - 3 * number)).save(folder / f"{number}.jpg", quality=90)
-    theirs = ParserTfds(tmp_path, "image_folder", is_training=True, batch_size=4, preprocess=preprocess)
-    stored = theirs.encoded_examples(np.arange(theirs.num_examples), ("image", "label"))
-    samples = [{"__key__": f"{n:05d}", "jpg": one.image, "cls": b"%d" % one.label} for n, one in enumerate(stored)]
-    ours = ParserWebDataset(
-        write_samples(tmp_path / "photos.tar", samples), is_training=True, batch_size=4, preprocess=preprocess
-    )
-    for batch, other in zip(ours.batches(epoch=1), theirs.batches(epoch=1), strict=True):
-        assert batch.index.tolist() == other.index.tolist()
-        assert batch.label.tolist() == other.label.tolist()
-        assert (batch.image == other.image).all()
 
 
 # What cannot work
@@ -211,22 +187,6 @@ def test_tars_whose_files_all_belong_to_no_sample_are_an_error(tmp_path: Path) -
         ParserWebDataset(path)
 
 
-def test_what_pillow_alone_reads_is_an_image_and_comes_as_bytes_where_it_is_asked_for(tmp_path: Path) -> None:
-    colours = photograph()
-    deep = Image.fromarray(np.arange(6, dtype=np.uint16).reshape(2, 3) * 9000)
-    members = {"tif": save(colours, "TIFF"), "jp2": save(colours, "JPEG2000"), "depth.tiff": save(deep, "TIFF")}
-    write_samples(tmp_path / "a.tar", [{"__key__": "0", **members}])
-    fields = {"image": "tif", "other": "jp2", "depth": "depth.tiff"}
-    parser = ParserWebDataset(str(tmp_path / "a.tar"), fields=fields, batch_size=1)
-    (batch,) = parser.batches(fields=tuple(fields))
-    assert (batch.image[0] == np.asarray(colours)).all()
-    assert (batch.features["other"][0] == np.asarray(colours)).all()
-    assert batch.features["depth"][0][..., 0].tolist() == np.asarray(deep).tolist()
-    undecoded = ParserWebDataset(str(tmp_path / "a.tar"), fields=fields, batch_size=1, decode={"depth": False})
-    (batch,) = undecoded.batches(fields=("depth",))
-    assert list(batch.features["depth"]) == [members["depth.tiff"]]
-
-
 def test_a_sample_without_its_label_is_named_before_training_begins(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("1.cls", b"1"), ("2.jpg", b"x")])
     with pytest.raises(ShardError, match=r"a\.tar: sample '2' has no member \.cls for the field 'label', as 1 other"):
@@ -313,14 +273,6 @@ def test_a_decoder_of_ones_own_takes_the_place_of_the_usual_one(urls: str, exten
     assert batch.features["facts"] == [len(sample["json"]) for sample in samples]
     assert batch.features["mask"] == [len(sample["seg.png"]) for sample in samples]
     assert (batch.image[3] == pixels_of(3)).all()  # .png has its own, but for .seg.png.
-
-
-def test_a_decoder_reaches_workers_and_extensions_without_a_field(urls: str) -> None:
-    parser = ParserWebDataset(urls, decoders={"txt": reverse}, batch_size=6)
-    loader = create_loader(ImageDataset(parser, fields=("txt", "index"), batched=True), num_workers=2)
-    with loader:
-        for texts, index in loader:
-            assert list(texts) == [sample_of(int(number))["txt"][::-1] for number in index]
 
 
 def test_what_a_decoder_raises_is_named_with_tar_and_key(urls: str) -> None:

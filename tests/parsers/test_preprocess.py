@@ -29,11 +29,10 @@ from parsers.preprocessing import Transformed, error_of, read_transformed
 from tfds_torch import EvalPreprocess, TrainPreprocess
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.request import ReadContext
-from tfds_torch.errors import TfdsTorchError
+from tfds_torch.errors import CorruptRecordError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
-from tfds_torch.storage.image_formats import READABLE_FORMATS
 
 SEED = 42
 MOST_MEAN, LEAST_PSNR = 1.0, 40.0
@@ -71,13 +70,6 @@ def encoded() -> dict[str, list[bytes]]:
 
 
 @pytest.fixture(scope="module")
-def encodings_root(encoded: dict[str, list[bytes]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All encodings in one dataset: its chunks are mixed."""
-    images = [image for images in encoded.values() for image in images]
-    return write_pictures(tmp_path_factory.mktemp("encodings"), images)
-
-
-@pytest.fixture(scope="module")
 def photographs_root(encoded: dict[str, list[bytes]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same photographs as one kind of JPEG: all but the last chunk are decoded side by side."""
     return write_pictures(tmp_path_factory.mktemp("photographs"), encoded["jpeg 4:2:0"] * 5)
@@ -95,25 +87,6 @@ def assert_parity(
         where = f"example {example.index} of epoch {epoch}: {mean:.2f} grey levels, {psnr:.1f} dB"
         assert mean <= MOST_MEAN, where
         assert psnr >= LEAST_PSNR, where
-
-
-@pytest.mark.parametrize(
-    ("buffer", "mode"),
-    [
-        ("tensor", "RGB"),
-        ("array", "L"),
-        *(pytest.param(*pair, marks=slow) for pair in (("array", "RGB"), ("tensor", "L"))),
-        *(pytest.param(buffer, "RGBA", marks=slow) for buffer in ("array", "tensor")),
-    ],
-)
-def test_crops_of_every_encoding_are_pillows(
-    buffer: str, mode: str, encoded: dict[str, list[bytes]], encodings_root: Path
-) -> None:
-    preprocess = TrainPreprocess(size=(192, 160), interpolation="random")
-    images = [image for images in encoded.values() for image in images]
-    options: dict[str, Any] = {"buffer": buffer, "image_mode": mode}
-    for epoch, came in enumerate(transformed(encodings_root, preprocess, epochs=range(2), **options)):
-        assert_parity(images, came, preprocess, epoch, mode)
 
 
 @pytest.mark.parametrize("buffer", BUFFERS)
@@ -214,20 +187,6 @@ def test_evaluation_is_timms(
             assert psnr >= LEAST_PSNR, (case, example.index, mean, psnr)
 
 
-def test_evaluation_pads_each_channel_with_its_own_level(tmp_path: Path) -> None:
-    gray = save(Image.new("RGB", (40, 10), (90, 90, 90)), "PNG")
-    root = write_pictures(tmp_path, [gray])
-    ((example,),) = transformed(root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(1, 2, 3)))
-    assert example.image.shape == (32, 32, 3)
-    assert (example.image[12:20] == 90).all()
-    assert (example.image[[*range(12), *range(20, 32)]] == (1, 2, 3)).all()
-    ((example,),) = transformed(
-        root, EvalPreprocess(size=32, crop_pct=1.0, crop_mode="border", fill=(7,)), image_mode="L"
-    )
-    assert example.image.shape == (32, 32, 1)
-    assert (example.image[:12] == 7).all()
-
-
 # Pad and crop
 
 
@@ -271,16 +230,6 @@ def test_pad_and_crop_is_torchvisions_pixel_by_pixel(buffer: str, tmp_path: Path
             np.testing.assert_array_equal(example.image, pixels)
 
 
-def test_images_smaller_than_the_result_lie_in_its_middle(tmp_path: Path) -> None:
-    pixels = np.arange(6 * 9 * 3, dtype=np.uint8).reshape(6, 9, 3)
-    root = write_pictures(tmp_path, [save(Image.fromarray(pixels), "PNG")])
-    for hflip in (0.0, 1.0):
-        ((example,),) = transformed(root, TrainPreprocess(size=32, crop_padding=2, hflip=hflip, fill=200))
-        wanted = np.full((32, 32, 3), 200, np.uint8)
-        wanted[13:19, 11:20] = pixels
-        np.testing.assert_array_equal(example.image, wanted[:, ::-1] if hflip else wanted)
-
-
 # What goes through the same crop
 
 
@@ -322,21 +271,6 @@ def test_a_mask_shows_the_same_place_as_its_image(preprocess: Any, kind: str, tm
             # A pixel of the coarser grid is a few levels wide, and an edge is blurred into what is behind it.
             assert np.median(apart) <= 4, (example.index, np.median(apart))
             assert np.quantile(apart, 0.95) <= 12, (example.index, np.quantile(apart, 0.95))
-
-
-def test_a_mask_has_no_other_values_than_it_had(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    masks = [np.kron(rng.choice([0, 7, 255], (9, 13)), np.ones((11, 11))).astype(np.uint8) for _ in range(4)]
-    images = [save(Image.fromarray(np.stack([mask] * 3, axis=-1)), "PNG") for mask in masks]
-    root = write_pictures(tmp_path, images, list(map(save_mask, masks)))
-    preprocess = TrainPreprocess(size=40, also=("mask",))
-    for epoch, came in enumerate(transformed(root, preprocess, fields=("image", "mask"), epochs=range(2))):
-        for example in came:
-            image = Image.fromarray(masks[example.index])
-            (top, left, height, width), flip, _ = crop_of(preprocess, image, epoch * len(masks) + example.index)
-            box = (left, top, left + width, top + height)
-            wanted = np.asarray(image.resize((40, 40), Image.Resampling.NEAREST, box))
-            np.testing.assert_array_equal(example.features["mask"][..., 0], wanted[:, ::-1] if flip else wanted)
 
 
 def test_deep_masks_keep_their_type_and_boxes_come_as_lists(datasets: Datasets) -> None:
@@ -515,20 +449,10 @@ WHOLE = save(Image.new("RGB", (64, 48), (200, 100, 50)), "JPEG")
 NOISE = save(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)), "JPEG")
 SMALL = 10_000
 BAD: dict[str, tuple[bytes, str]] = {
-    "a huge PNG": (
-        png_that_claims(60_000, 60_000),
-        "It has 60000 x 60000 pixels, and at most 10,000 are allowed: a preprocess with a larger max_pixels takes it, "
-        "if this is not a mistake.",
-    ),
     "a huge JPEG": (jpeg_that_claims(60_000, 50_000), "It has 60000 x 50000 pixels, and at most 10,000 are allowed"),
-    "a line too long": (png_that_claims(101, 100), "It has 101 x 100 pixels, and at most 10,000 are allowed"),
     "no height": (jpeg_that_claims(0, 64), "It has 0 x 64 pixels: there is nothing to decode."),
-    "no width": (png_that_claims(64, 0), "It has 64 x 0 pixels: there is nothing to decode."),
     "no bytes": (b"", "It is empty."),
-    "garbage": (b"\0garbage" * 200, f"Its 1600 bytes are not a whole {READABLE_FORMATS} image."),
-    "a cut header": (WHOLE[:30], f"Its 30 bytes are not a whole {READABLE_FORMATS} image."),
     "a cut JPEG": (NOISE[: len(NOISE) // 4], "right: it was written that way. "),
-    "a cut PNG": (png_that_claims(60, 60), "right: it was written that way. "),
     "a header alone": (NOISE[: NOISE.index(b"\xff\xda")], "right: it was written that way. "),
 }
 
@@ -549,53 +473,39 @@ def test_an_image_that_is_none_is_an_error_with_file_record_and_id(case: str, mo
     assert "tensorflow" not in text.replace("tensorflow_datasets", "")
 
 
-HUGE = {
-    "JPEG": jpeg_that_claims(65_000, 65_000),
-    "PNG": png_that_claims(65_000, 65_000),
-}
-
-
-def read_singly(parser: ParserTfds) -> Any:
-    return parser[1]
-
-
-def read_several(parser: ParserTfds) -> Any:
-    return parser.examples_by_index([2, 1, 0])
-
-
-def read_apart(parser: ParserTfds) -> Any:
-    return list(parser.batches())
-
-
 def read_whole(parser: ParserTfds) -> Any:
     return list(parser.batches(context=ReadContext(make_buffer=ArrayBuffer)))
 
 
-def error_of_way(arguments: dict[str, Any], way: Callable[[ParserTfds], Any]) -> tuple[str, str, int]:
-    """Returns type and text of what a way of reading raises, and by how many MB the process grew."""
-    parser, before = ParserTfds(**arguments), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def error_of_way(arguments: dict[str, Any], way: Callable[[ParserTfds], Any]) -> tuple[str, str]:
+    """Returns type and text of what a way of reading raises."""
     try:
-        way(parser)
+        way(ParserTfds(**arguments))
     except TfdsTorchError as error:
-        return type(error).__name__, str(error), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-    return "", "", 0
+        return type(error).__name__, str(error)
+    return "", ""
 
 
-@pytest.mark.parametrize("kind", HUGE)
-@pytest.mark.parametrize("way", [read_apart, read_whole, read_singly, read_several])
-@pytest.mark.parametrize("mode", ["index", pytest.param("examples", marks=slow)])
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_an_image_that_claims_to_be_huge_is_refused_without_a_preprocess_too(
-    kind: str, way: Any, mode: str, batch_size: int, tmp_path: Path
-) -> None:
-    root = write_pictures(tmp_path, [WHOLE, HUGE[kind], WHOLE])
-    arguments = reading(root, None, batch_size=batch_size, read=ReadOptions(mode=mode, num_threads=1))
-    error, text, num_mb = call_reader(error_of_way, arguments, way)
-    assert error == "CorruptRecordError"
-    file = "pictures-train.tfrecord-00000-of-00001"
-    assert f"{file}: record 1 (index 1, id {file}__1) of pictures:1.0.0 cannot be decoded" in text
-    assert "It has 65000 x 65000 pixels, and at most 178,956,970 are allowed" in text
-    assert num_mb < 500 or mode == "examples", "nothing of that size was allocated"  # A stream loads tensorflow.
+WAYS: list[Callable[[Any], Any]] = [
+    lambda parser: list(parser.batches()),
+    lambda parser: parser[1],
+    lambda parser: parser.examples_by_index([2, 1, 0]),
+    read_whole,
+]
+
+
+@pytest.mark.parametrize(
+    "huge", [jpeg_that_claims(65_000, 65_000), png_that_claims(65_000, 65_000)], ids=["JPEG", "PNG"]
+)
+def test_an_image_that_claims_to_be_huge_is_refused_without_a_preprocess_too(huge: bytes, tmp_path: Path) -> None:
+    parser = ParserTfds(write_pictures(tmp_path, [WHOLE, huge, WHOLE]), "pictures", batch_size=2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for way in WAYS:
+        with pytest.raises(
+            CorruptRecordError, match=r"__1\) of pictures.*It has 65000 x 65000 pixels, and at most 178,9"
+        ):
+            way(parser)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 * 1024  # Nothing of that size.
 
 
 @pytest.mark.parametrize("mode", ["index", pytest.param("examples", marks=slow)])
@@ -606,7 +516,7 @@ def test_whole_batches_of_images_of_several_sizes_are_refused_with_the_example(
     other = save(Image.new("RGB", (64, 50)), "PNG")
     root = write_pictures(tmp_path, [WHOLE] * 3 + [other] + [WHOLE])
     arguments = reading(root, None, batch_size=batch_size, read=ReadOptions(mode=mode, num_threads=1))
-    error, text, _ = call_reader(error_of_way, arguments, read_whole)
+    error, text = call_reader(error_of_way, arguments, read_whole)
     if batch_size == 1:  # A batch of its own.
         assert (error, text) == ("", "")
         return
@@ -616,12 +526,3 @@ def test_whole_batches_of_images_of_several_sizes_are_refused_with_the_example(
         "images before it. It has [H, W, C] = [50, 64, 3], and the first [48, 64, 3]. Give the parser a preprocess, "
         "such as TrainPreprocess(size=224), or leave out batched=True."
     )
-
-
-def test_images_as_large_as_allowed_are_taken_and_those_with_long_metadata(tmp_path: Path) -> None:
-    long = WHOLE[:2] + b"\xff\xe1" + struct.pack(">H", 60_000) + b"x" * 59_998 + WHOLE[2:]
-    root = write_pictures(tmp_path, [WHOLE, long, WHOLE])
-    (came,) = transformed(root, EvalPreprocess(size=16, max_pixels=64 * 48))
-    assert len(came) == 3
-    for example in came:
-        np.testing.assert_array_equal(example.image, came[0].image)
