@@ -30,7 +30,6 @@ from tfds_torch import (
 from tfds_torch.engines.fields import EncodedField, StoredField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.tar_members import choose_members
-from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.storage.source import FieldSpec
 
 SIDE, NUM = 16, 4
@@ -166,18 +165,6 @@ def test_numbers_of_any_type_go_through_the_crop_of_an_own_dataset() -> None:
         ParserMapStyle([(PICTURE, 3)], batch_size=1, preprocess=EvalPreprocess(8, also=("label",)))
 
 
-def test_a_recipe_names_kinds(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.toml"
-    table = "name = 'x'\n[preprocess]\nkind = 'eval'\nsize = 8\nalso = "
-    recipe.write_text(table + "{ left = 'picture', heat = 'numbers' }")
-    assert load_config(recipe).preprocess == EvalPreprocess(8, also={"left": "picture", "heat": "numbers"})
-    recipe.write_text(table + "{ left = 'photo' }")
-    with pytest.raises(ConfigError, match=r"also=.* has 'photo' for 'left'"):
-        load_config(recipe)
-    with pytest.raises(ConfigError, match=r"has 'pictures' for 'left': .*Did you mean 'picture'"):
-        EvalPreprocess(8, also={"left": "pictures"})  # type: ignore[dict-item]
-
-
 # Exports
 
 
@@ -198,16 +185,6 @@ def test_an_export_has_the_same_numbers(name: str, format: str, tmp_path: Path) 
         assert (batch[field].numpy() == wanted).all(), field
         assert str(batch[field].dtype) == f"torch.{wanted.dtype}"
     assert (batch["left"].permute(0, 2, 3, 1).numpy() == PICTURE).all()
-
-
-def test_integers_and_floats_of_pillow_are_exported_as_they_are(tmp_path: Path) -> None:
-    numbers = DEPTHS.astype(np.int32) * 70000
-    rows = [{"image": Image.fromarray(PICTURE), "far": Image.fromarray(numbers)}] * NUM
-    for source in (rows, ParserMapStyle(rows)):
-        path = tmp_path / type(source).__name__
-        export_dataset(source, path, format="webdataset", num_workers=1)
-        parser = ParserWebDataset(sorted(path.glob("*.tar")), {"image": "png", "far": "far.npy"}, batch_size=NUM)
-        assert (batch_of(parser, ("far",))["far"].squeeze().numpy() == numbers).all()
 
 
 def test_floats_that_tfds_stores_as_pixels_are_exported_as_floats() -> None:

@@ -12,17 +12,14 @@ from picture_fixtures import save
 from PIL import Image
 from storage.beton.made_files import PAGE
 from storage.example_writer import nested_parts, write_example
-from storage.webdataset.made_tars import write_tar
 from tfds_fixtures import call_reader, write_shard
 
 from tfds_torch import (
-    EvalPreprocess,
     ImageDataset,
     IndexedImageDataset,
     MultiLoader,
     ParserBeton,
     ParserTfds,
-    ParserWebDataset,
     ReadOptions,
     World,
     create_loader,
@@ -205,14 +202,9 @@ def test_a_stream_refuses_the_label_too(wrong: Path) -> None:
 
 READERS: dict[str, Callable[[ParserTfds], object]] = {
     "an index": lambda parser: parser[BAD],
-    "a slice": lambda parser: parser[:],
-    "by index": lambda parser: parser.examples_by_index([0, BAD]),
     "IndexedImageDataset": lambda parser: IndexedImageDataset(parser)[BAD],
-    "single examples": lambda parser: list(ImageDataset(parser)),
-    "whole batches": lambda parser: list(ImageDataset(parser, batched=True)),
     "Loader": lambda parser: list(create_loader(ImageDataset(parser, batched=True), num_workers=1)),
     "MultiLoader": lambda parser: list(MultiLoader(parser, 1)),
-    "preprocess": lambda parser: list(parser.with_preprocess(EvalPreprocess(size=4)).batches(World())),
 }
 
 
@@ -271,20 +263,6 @@ def test_lists_of_labels_in_a_beton_file_are_checked(tmp_path: Path) -> None:
     assert [example.features["label"] for example in parser[:2]] == [[], [3, -1]]
     with pytest.raises(CorruptRecordError, match=f"sample 2 .*is 4, {SAID}"):
         list(parser.batches())
-
-
-def test_tars_with_class_names_have_labels_of_these_only(tmp_path: Path) -> None:
-    right = write_tar(tmp_path / "right.tar", [("0.cls", b"3"), ("1.cls", b"-1")])
-    (batch,) = ParserWebDataset(right, {"label": "cls"}, CLASSES, batch_size=2).batches(fields=("label",))
-    assert batch.label is not None
-    assert batch.label.tolist() == [3, -1]
-    wrong = write_tar(tmp_path / "wrong.tar", [("0.cls", b"3"), ("1.cls", b"4")])
-    parser = ParserWebDataset(wrong, {"label": "cls"}, CLASSES, batch_size=2)
-    for read in (lambda: list(parser.batches(fields=("label",))), lambda: parser[1]):
-        with pytest.raises(CorruptRecordError, match=f"sample '1'.*is 4, {SAID}"):
-            read()
-    unnamed = ParserWebDataset(wrong, {"label": "cls"}, batch_size=2)
-    assert unnamed[1].label == 4
 
 
 # Metadata

@@ -15,14 +15,11 @@ from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
     MultiLoader,
-    ParserBeton,
     ParserMixture,
     ParserWebDataset,
     create_loader,
-    export_dataset,
 )
 from tfds_torch.errors import ConfigError, ShardError
-from tfds_torch.parsers.recipe_file import load_config
 
 NUM = 24
 WITHOUT = {"txt": (1, 5, 6, 13), "cls": (3, 5, 23), "npy": (0,), "bin": (1,)}
@@ -135,12 +132,6 @@ def test_extensions_without_a_field_follow_the_same_word(urls: str) -> None:
     assert [one.features["txt"] for one in with_text.examples_by_index([2, 0], ["txt"])] == ["caption 2", "caption 0"]
 
 
-def test_undecoded_members_are_bytes_or_none(urls: str) -> None:
-    parser = ParserWebDataset(urls, ["image", "txt"], missing="none", decode={"txt": False}, batch_size=NUM)
-    (batch,) = parser.batches(fields=("txt",))
-    assert batch.features["txt"] == [None if text is None else text.encode() for text in TEXTS]
-
-
 def test_an_image_is_never_none(tmp_path: Path) -> None:
     files = [("1.jpg", png(pixels_of(1))), ("1.seg.png", png(pixels_of(1))), ("2.txt", b"x"), ("3.txt", b"x")]
     path = write_tar(tmp_path / "a.tar", [*files, ("3.jpg", png(pixels_of(3)))])
@@ -193,29 +184,3 @@ def test_members_of_a_mixture_may_lack_some(urls: str, tmp_path: Path) -> None:
     assert batch.features["txt"] == [*TEXTS, *(TEXTS[n] for n in complete), "caption 2", "caption 4", "caption 7"]
     assert batch.label.tolist() == [*LABELS, *(LABELS[number] for number in complete), 2, 1, 1]
     assert mixture.has_optional_label
-
-
-def test_a_recipe_says_it(urls: str, tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(f'name = "{urls}"\ntarget_key = "txt"\nmissing = "skip"\n')
-    assert load_config(recipe).make_parser().num_examples == NUM - 4
-    recipe.write_text(f'[[mixture]]\nname = "{urls}"\nmissing = "none"\n')
-    assert load_config(recipe).make_parser().targets().tolist() == LABELS
-    recipe.write_text('name = "cifar10"\nmissing = "none"\n')
-    with pytest.raises(ConfigError, match=r"missing='none' is of samples in tars .* 'cifar10' does not name tars"):
-        load_config(recipe).make_parser()
-
-
-def test_a_beton_file_holds_none_as_json_and_refuses_bytes_that_some_lack(urls: str, tmp_path: Path) -> None:
-    parser = ParserWebDataset(urls, ["image", "label", "txt"], missing="none")
-    export_dataset(parser, tmp_path / "a.beton", format="beton", num_workers=0)
-    beton = ParserBeton(tmp_path / "a.beton", batch_size=NUM)
-    (batch,) = beton.batches(fields=("label", "txt"))
-    assert (batch.features["txt"], batch.label.tolist()) == (TEXTS, LABELS)
-    raw = ParserWebDataset(urls, ["bin"], missing="none")
-    with pytest.raises(
-        ConfigError, match=r"'bin': some samples lack it, and a \.beton file has neither .*missing='skip'"
-    ):
-        export_dataset(raw, tmp_path / "b.beton", format="beton", num_workers=0)
-    with pytest.raises(Exception, match=r"none of the exported fields, .*missing='skip'"):
-        export_dataset(raw, tmp_path / "tars", format="webdataset", num_workers=0)

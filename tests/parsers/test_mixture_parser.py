@@ -220,23 +220,6 @@ def test_what_is_not_there_is_named(files: Files, key: Any, message: str) -> Non
         files.mixture()[key]
 
 
-def test_crops_of_single_examples_are_those_of_the_first_pass_of_an_epoch(files: Files) -> None:
-    parser = files.mixture(preprocess=TrainPreprocess(size=4, scale=(0.2, 0.9)), epoch_size=36)
-    start = parser.counts(2 * 36)
-    checked = 0
-    for batch in epoch_of(parser, 2, fields=FIELDS):
-        for number, member, image in zip(
-            batch.index.tolist(), batch.features["member"].tolist(), batch.image, strict=True
-        ):
-            name = parser.member_names[member]
-            if start[name] // SIZES[name] == (start[name] + 1) // SIZES[name]:
-                (example,) = parser.examples_by_index([number], epoch=2)
-                checked += 1
-                start[name] += 1
-                assert (example.image == image).all()
-    assert checked > 10
-
-
 def test_examples_are_handed_over_as_they_are_stored(files: Files) -> None:
     parser = files.mixture()
     assert parser.encoded_names()[:2] == ["image", "label"]

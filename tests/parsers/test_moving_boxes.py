@@ -16,7 +16,6 @@ from parsers.boxed_pictures import (
     assert_seen,
     draw,
     encode,
-    features,
     make_boxes,
     record,
     write_beton_of_boxes,
@@ -39,9 +38,6 @@ from tfds_torch import (
     World,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError
-from tfds_torch.images.boxes import BoxRows, FieldPart
-from tfds_torch.parsers.advice import facts_of
-from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.parsers.tfds.connectors import plain_features
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 
@@ -101,12 +97,6 @@ def test_boxes_end_where_the_objects_in_their_images_do(name: str, root: Path) -
     assert (num_left < whole) is (name in ("train", "padding", "own", "eval"))
 
 
-def test_boxes_of_jpeg_that_is_shrunk_while_it_is_decoded_end_there_too(jpeg_root: Path) -> None:
-    preprocess = TrainPreprocess(size=32, scale=(0.4, 1.0))
-    for example in examples_of(open_boxed(jpeg_root, preprocess)):
-        assert_seen(example["image"], example["label"].tolist(), example["objects/bbox"])
-
-
 def test_a_whole_dictionary_of_objects_moves_alike(root: Path) -> None:
     fields = ("image", "objects", "objects/bbox", "objects/label")
     for example in examples_of(open_boxed(root), fields=fields):
@@ -131,11 +121,6 @@ def test_a_single_box_moves_and_is_empty_where_it_is_out_of_sight(root: Path) ->
     assert num_empty
 
 
-def test_rows_stay_whole_where_their_boxes_are_not_asked_for(root: Path) -> None:
-    for example in examples_of(open_boxed(root), fields=("image", "objects/label")):
-        assert len(example["objects/label"]) == count_rows(example["index"])
-
-
 def test_boxes_stay_where_there_is_no_image_or_no_preprocess(root: Path) -> None:
     parsers = (open_boxed(root), ("objects/bbox",)), (open_boxed(root, None), ("objects/bbox", "image"))
     for parser, fields in parsers:
@@ -144,12 +129,6 @@ def test_boxes_stay_where_there_is_no_image_or_no_preprocess(root: Path) -> None
                 np.testing.assert_array_equal(boxes, make_boxes(index))
     boxes = open_boxed(root).examples_by_index([3], ["image", "objects/bbox"])[0].features["objects/bbox"]
     np.testing.assert_array_equal(boxes, make_boxes(3))
-
-
-def test_a_mask_goes_along(root: Path) -> None:
-    preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), also=("mask",))
-    for example in examples_of(open_boxed(root, preprocess), fields=(*FIELDS, "mask")):
-        assert_seen(example["mask"], example["label"].tolist(), example["objects/bbox"])
 
 
 def test_min_visible_says_which_boxes_stay(root: Path) -> None:
@@ -219,14 +198,6 @@ def test_named_boxes_of_json_move_with_their_labels(tmp_path: Path) -> None:
         assert_seen(example["image"], [CLASSES.index(name) for name in facts["labels"]], facts["boxes"])
 
 
-def test_named_boxes_of_arrays_move(tmp_path: Path) -> None:
-    path = write_tar_of_boxes(tmp_path / "boxes.tar")
-    preprocess = TrainPreprocess(size=64, boxes=("npy",), min_visible=0.0)
-    parser = ParserWebDataset(str(path), is_training=True, batch_size=5, preprocess=preprocess, fields=["image", "npy"])
-    assert all(example["npy"].dtype == np.float32 for example in examples_of(parser, fields=("image", "npy")))
-    assert any(len(one["npy"]) < count_rows(one["index"]) for one in examples_of(parser, fields=("image", "npy")))
-
-
 def test_arrays_of_one_size_become_lists_of_what_is_left(tmp_path: Path) -> None:
     path = write_beton_of_boxes(tmp_path / "boxes.beton")
     preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), boxes={"boxes": ("codes",)})
@@ -256,36 +227,12 @@ def test_named_boxes_of_a_dataset_of_ones_own_move(is_nested: bool) -> None:
     assert num_left
 
 
-def test_rows_of_another_sequence_are_named(root: Path) -> None:
-    preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), boxes={"bboxes": ("codes",)})
-    for example in examples_of(open_boxed(root, preprocess), fields=("image", "bboxes", "codes", "objects/bbox")):
-        assert_seen(example["image"], example["codes"].tolist(), example["bboxes"])
-        np.testing.assert_array_equal(example["objects/bbox"], make_boxes(example["index"]))  # Not named.
-
-
 def test_named_boxes_of_tfds_move_with_their_sequence(root: Path) -> None:
     preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), boxes=("objects/bbox",))
     for example in examples_of(open_boxed(root, preprocess), fields=(*FIELDS, "bboxes")):
         assert_seen(example["image"], example["label"].tolist(), example["objects/bbox"])
         assert len(example["objects/name"]) == len(example["label"])
         np.testing.assert_array_equal(example["bboxes"], make_boxes(example["index"]))
-
-
-def test_a_recipe_names_boxes(root: Path, tmp_path: Path) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text(
-        'name = "boxed"\nis_training = true\nbatch_size = 4\ntarget_key = false\n[preprocess]\nkind = "train"\n'
-        'size = 32\nmin_visible = 0.5\nboxes = {bboxes = ["codes"]}\n'
-    )
-    preprocess = load_config(path).make_parser(root).preprocess
-    assert preprocess == TrainPreprocess(size=32, min_visible=0.5, boxes={"bboxes": ("codes",)})
-    path.write_text(path.read_text().replace('{bboxes = ["codes"]}', '["bboxes"]'))
-    assert load_config(path).make_parser(root).preprocess == TrainPreprocess(
-        size=32, min_visible=0.5, boxes=("bboxes",)
-    )
-    path.write_text(path.read_text().replace('["bboxes"]', "[3]"))
-    with pytest.raises(ConfigError, match=r"\[preprocess\] TrainPreprocess: boxes=\(3,\) must be names of fields"):
-        load_config(path)
 
 
 # What does not move, and what cannot be
@@ -302,9 +249,6 @@ def test_boxes_of_another_form_stay_with_a_warning(root: Path) -> None:
     (text,) = warnings_of(open_boxed(root, batch_size=4), ("image", "corners", "head", "objects"))
     assert "TrainPreprocess crops or flips the images, and the boxes in 'corners' stay those of the whole" in text
     assert warnings_of(open_boxed(root, TrainPreprocess(size=8, boxes=()), batch_size=4), ("image", "corners")) == []
-    whole = EvalPreprocess(size=8, crop_pct=1, crop_mode="squash")
-    assert warnings_of(open_boxed(root, whole, batch_size=4), ("image", "corners")) == []
-    assert facts_of(open_boxed(root), ("corners",)).unmoved_boxes == []  # Without the image, nothing is cropped.
     for example in examples_of(open_boxed(root), fields=("image", "corners")):
         assert example["corners"].tolist() == [1, 2, 3, 4]
 
@@ -334,11 +278,6 @@ def test_boxes_beside_views_stay_with_a_warning(root: Path) -> None:
         np.testing.assert_array_equal(boxes, make_boxes(index))
 
 
-def test_boxes_stay_where_the_preprocess_says_so(root: Path) -> None:
-    for example in examples_of(open_boxed(root, TrainPreprocess(size=8, boxes=()))):
-        np.testing.assert_array_equal(example["objects/bbox"], make_boxes(example["index"]))
-
-
 def test_boxes_in_sequences_of_sequences_do_not_move() -> None:
     import tensorflow_datasets as tfds
 
@@ -351,14 +290,6 @@ def test_boxes_in_sequences_of_sequences_do_not_move() -> None:
     assert find_boxes(tree, paths, {}) == ((), [])
     with pytest.raises(ConfigError, match=r"names 'tracks/boxes', which lies in a sequence of sequences"):
         find_boxes(tree, paths, {"tracks/boxes": ()})
-
-
-def test_the_boxes_of_a_dataset_are_found_with_their_rows() -> None:
-    paths = {"label": ("objects", "label"), "objects": ("objects",), "head": ("head",), "codes": ("codes",)}
-    head = BoxRows((FieldPart("head"),))
-    objects = [FieldPart("objects", (key,)) for key in ("bbox", "label", "name")]
-    rows = BoxRows((objects[0],), (FieldPart("label"), *objects[1:]))
-    assert find_boxes(plain_features(features()), paths, None) == ((head, rows), [])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from own_preprocess import Failing, FailingCrop, NoDataclass, Shade, SquareCrop
 from tfds_fixtures import NUM_TRAIN, Datasets, Read, call_reader, read_all
 
-from parsers.preprocessing import error_of, to_arrays
+from parsers.preprocessing import to_arrays
 from tfds_torch import (
     ImageDataset,
     IndexedImageDataset,
@@ -157,16 +157,6 @@ def test_what_cannot_be_is_an_error_that_names_preprocess_and_example(how: str, 
         list(parser.batches())
     (number,) = re.findall(NAMED, str(refused.value))
     assert int(number) == next((index for index in range(12) if fails_alone(parser, index)), 0)
-
-
-def test_the_same_error_comes_of_a_stream_and_of_single_examples(datasets: Datasets) -> None:
-    arguments = {"root": str(datasets.root), **training(Failing(SIZE, how="raises in augment"), mode="examples")}
-    kind, text = call_reader(error_of, arguments)
-    assert kind == "ConfigError"
-    assert ERRORS["raises in augment"] in text
-    parser = ParserTfds(datasets.root, **training(Failing(SIZE, how="raises in augment")))
-    with pytest.raises(ConfigError, match=f"{NAMED}{re.escape(ERRORS['raises in augment'])}"):
-        parser.examples_by_index(range(20), epoch=0)
 
 
 def test_a_failing_crop_of_stored_pixels_names_the_example(tmp_path: Path) -> None:

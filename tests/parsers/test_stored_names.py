@@ -154,17 +154,6 @@ def test_a_name_that_hides_a_stored_field_is_warned_of_once(reader: Any, parser:
     assert [int(copy[number][0]) for number in ALL] == list(ALL) if reader is IndexedImageDataset else list(copy)
 
 
-def test_fields_that_are_both_asked_for_or_not_at_all_are_not_warned_of(parser: Any) -> None:
-    ImageDataset(parser, fields=("index", "stored/index", "epoch", "label"))
-    assert parser.has_field("index")
-
-
-def test_the_spec_lists_both(parser: Any) -> None:
-    fields = parser.element_spec.fields
-    assert (fields["valid"].dtype, fields["stored/valid"].dtype) == (np.bool_, np.int64)
-    assert {"index", "id", "stored/index", "stored/id", "epoch", "photo"} <= set(fields)
-
-
 def test_what_is_not_stored_is_an_error(parser: Any) -> None:
     for name in ("stored/nothing", "stored/", "stored"):
         with pytest.raises(ConfigError, match=name):
@@ -176,12 +165,6 @@ def test_a_field_that_is_stored_under_such_a_name_comes_first(tmp_path: Path) ->
         writer.add((5, 0.5))
     (example,) = ParserBeton(tmp_path / "a.beton", image_key=None).examples_by_index([0], ["stored/index"])
     assert example.features == {"stored/index": 0.5}
-
-
-def test_an_example_without_image_and_label_has_all_stored_fields(tmp_path: Path) -> None:
-    with BetonWriter(tmp_path / "a.beton", {"index": BetonInt(), "score": BetonFloat()}, 1) as writer:
-        writer.add((5, 0.5))
-    assert ParserBeton(tmp_path / "a.beton")[0].features == {"stored/index": 5, "score": 0.5}
 
 
 def test_an_export_keeps_them(tmp_path: Path) -> None:

@@ -20,20 +20,9 @@ from tfds_torch.engines.fields import FieldDecoder
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.features import structured_field
-from tfds_torch.parsers.tfds.features_json import read_connectors
-from tfds_torch.parsers.tfds.find import open_dataset
-from tfds_torch.parsers.tfds.folder import FEATURES as FILE
-from tfds_torch.parsers.tfds.folder import folder_at
-from tfds_torch.parsers.tfds.info import read_json
+from tfds_torch.parsers.tfds.features_json import read_features
 from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.source import FieldSpec
-
-
-def read_features(folder: str | Path) -> Any:
-    """Returns the connectors of features.json."""
-    found = folder_at(str(folder))
-    return read_connectors(found, read_json(found, FILE) or {})
-
 
 FEATURES = (
     *("a/slash", "audio", "audio_stereo", "box", "bytes", "clips", "colours_16", "deep", "depth", "frames", "frames_3"),
@@ -113,17 +102,6 @@ def test_a_flac_file_that_tfds_stored_gives_its_samples(tmp_path: Path) -> None:
     assert differences(samples, decoded) == []
 
 
-def test_values_can_be_written_to(ours: list[Any]) -> None:
-    def check(value: Any) -> None:
-        if isinstance(value, dict | list):
-            for inner in value.values() if isinstance(value, dict) else value:
-                check(inner)
-        elif isinstance(value, np.ndarray):
-            assert value.flags.writeable
-
-    check(ours)
-
-
 @pytest.mark.parametrize(
     "path", ["nested/inner/tags", "objects/box", "objects/cells", "objects/cells/x", "objects/crop", "translation/de"]
 )
@@ -186,13 +164,6 @@ def test_datasets_of_audio_open_without_tensorflow(speech: Path, tmp_path: Path)
     assert [example["audio"].dtype for example in decoded["speech_commands"]] == [np.int16] * 4
 
 
-@pytest.mark.slow
-def test_tfds_itself_opens_datasets_of_audio_with_tensorflow(speech: Path, tmp_path: Path) -> None:
-    version_dir = open_dataset(speech, "speech_commands", download=False).directory
-    with pytest.raises(RuntimeError, match="TensorflowImportedError"):
-        tensorflow_free.call(tmp_path, "open_as_tfds_does", version_dir)
-
-
 # Opening
 
 
@@ -222,48 +193,7 @@ def test_features_of_old_files_are_read(tmp_path: Path) -> None:
     assert features["type"].shape == (7, 4, 5, 3)
 
 
-def test_a_prepared_dataset_has_these_features_also_after_pickling(speech: Path) -> None:
-    info = pickle.loads(pickle.dumps(open_dataset(speech, "speech_commands", download=False)))
-    assert info.name.startswith("speech_commands:")
-    assert info.splits["train"].num_examples == 4
-    assert info.features.features["audio"].only_tensorflow is None
-
-
-def test_version_directories_are_found_by_name_config_and_version(tmp_path: Path) -> None:
-    root = prepare_fake("glue/cola", num_examples=2, root=tmp_path, progress=False)
-    found = open_dataset(root, "glue/cola", download=False).directory
-    assert open_dataset(root, "glue", download=False).directory == found, "the default config of TFDS's code"
-    assert open_dataset(root, f"glue/cola:{Path(found).name}", download=False).directory == found
-
-
 # Values
-
-
-def test_stored_specs_tell_keys_shapes_types_and_defaults() -> None:
-    f = tfds.features
-    features = f.FeaturesDict(
-        {
-            "a/b": {"c": f.Text(), "d": np.float64},
-            "boxes": f.Sequence({"box": f.BBoxFeature()}),
-            "number": f.Scalar(dtype=np.int32, optional=True),
-            "zipped": f.Tensor(shape=(None, None), dtype=np.int32, encoding="zlib"),
-        }
-    )
-    assert stored_specs(features) == {
-        "a/b/c": FieldSpec((), object, b""),  # features.json does not say whether a text is optional.
-        "a/b/d": FieldSpec((), np.dtype(np.float64)),
-        "boxes/box": FieldSpec((None, 4), np.dtype(np.float32), ()),  # Empty where an example lacks it.
-        "number": FieldSpec((), np.dtype(np.int32), np.iinfo(np.int32).min),
-        "zipped/shape": FieldSpec((2,), np.dtype(np.int32)),
-        "zipped/value": FieldSpec((), object),
-    }
-
-
-def test_only_the_fields_that_are_needed_are_named() -> None:
-    f = tfds.features
-    features = f.FeaturesDict({"objects": f.Sequence({"box": f.BBoxFeature(), "label": np.int64}), "other": np.int64})
-    assert field_of(features, ["objects", "box"]).keys == ("objects/box",)
-    assert field_of(features, ["objects"]).keys == ("objects/box", "objects/label")
 
 
 def test_a_sequence_may_be_at_the_top() -> None:

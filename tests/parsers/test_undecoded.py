@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 import torch
-import torchvision_build
 from picture_fixtures import ENCODINGS, NAMES, photograph, write_pictures
 from PIL import Image
 from storage.beton.made_files import PAGE
@@ -23,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from parsers.look_alikes import HubDataset, HubImage
 from parsers.sources import FILES as OTHER_FILES
-from parsers.sources import make_beton, make_folder
+from parsers.sources import make_beton
 from tfds_torch import (
     EvalPreprocess,
     ImageDataset,
@@ -34,7 +33,6 @@ from tfds_torch import (
     ParserWebDataset,
     ReadOptions,
     create_loader,
-    export_dataset,
 )
 from tfds_torch.check.opening import open_parser
 from tfds_torch.errors import ConfigError, CorruptRecordError
@@ -109,23 +107,6 @@ def test_streams_give_the_same_bytes(mode: str, tmp_path: Path) -> None:
     for index, images in found:
         assert {type(one) for one in images} == {bytes}
         assert images == [FILES[at] for at in index]
-
-
-def test_record_files_and_array_record_files_give_the_same_bytes(datasets: Datasets) -> None:
-    names = ("image", "mask", "depth", "caption", "file_name")
-    arguments: dict[str, Any] = {"batch_size": 9, "decode": dict.fromkeys(names, False)}
-    one, other = (
-        next(ParserTfds(root, "shapes", **arguments).batches(fields=names))
-        for root in (datasets.root, datasets.array_record)
-    )
-    assert one.image == other.image
-    assert one.features == other.features
-    starts = {name: {value[:4] for value in one.features[name]} for name in ("mask", "depth")}
-    assert starts == {name: {b"\x89PNG"} for name in ("mask", "depth")}
-    decoded = next(ParserTfds(datasets.root, "shapes", batch_size=9).batches(fields=("image", "caption")))
-    assert one.features["caption"] == [text.encode() for text in decoded.features["caption"]]
-    for file, pixels in zip(one.image, decoded.image, strict=True):
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(file))), pixels)
 
 
 def theirs(directory: str) -> tuple[list[bytes], list[bytes]]:
@@ -222,19 +203,6 @@ def test_of_a_hub_nothing_is_decoded_but_the_first_image(tmp_path: Path) -> None
     assert rows.num_decoded == 1  # That of the first item, which shows what there is.
     shown = rows.with_format("numpy")
     assert "holds its pixels, not the bytes of a file" in refusal(ParserMapStyle, dataset=shown, **BYTES)
-
-
-def test_an_image_folder_of_torchvision_comes_as_its_files(tmp_path: Path) -> None:
-    held = torchvision_build.declare_where_needed()
-    from torchvision.datasets import ImageFolder
-
-    make_folder(tmp_path, OTHER_FILES)
-    rows = ImageFolder(str(tmp_path / "train"))
-    (batch,) = ParserMapStyle(rows, batch_size=len(OTHER_FILES), **BYTES).batches()
-    assert batch.image == [Path(path).read_bytes() for path, _ in rows.samples]
-    changed = ImageFolder(str(tmp_path / "train"), transform=np.asarray)
-    assert "holds its pixels, not the bytes of a file" in refusal(ParserMapStyle, dataset=changed, **BYTES)
-    del held
 
 
 def test_files_that_no_decoder_knows_come_as_bytes() -> None:
@@ -342,16 +310,6 @@ def test_an_item_that_is_not_bytes_is_named() -> None:
 
 
 # What reads parsers
-
-
-def test_an_export_is_the_same_whatever_comes_undecoded(tmp_path: Path) -> None:
-    root = write_pictures(tmp_path, FILES)
-    written = []
-    for number, decode in enumerate((None, {"image": False})):
-        path = tmp_path / f"{number}.beton"
-        export_dataset(ParserTfds(root, "pictures", decode=decode), path, format="beton")
-        written.append([(one.image, one.label) for one in ParserBeton(path, **BYTES)])
-    assert written[0] == written[1] == list(zip(FILES, range(NUM_EXAMPLES), strict=True))
 
 
 def test_check_decodes_what_a_recipe_leaves_undecoded(tmp_path: Path) -> None:

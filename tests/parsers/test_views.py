@@ -12,7 +12,6 @@ from picture_fixtures import ENCODINGS, NAMES, photograph, write_pictures
 
 from tfds_torch import (
     EvalPreprocess,
-    ImageDataset,
     IndexedImageDataset,
     ParserMixture,
     ParserTfds,
@@ -20,7 +19,6 @@ from tfds_torch import (
     TrainPreprocess,
     Views,
     World,
-    create_loader,
 )
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images import view_transform
@@ -121,29 +119,6 @@ def test_own_crops_and_augments_are_views(root: Path) -> None:
 
 
 # In every loader and world
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("views", [VIEWS, Views((GLOBAL, 2), (LOCAL, 8))], ids=["5", "10"])
-def test_a_loader_delivers_and_normalises_all_views(num_workers: int, views: Views, root: Path) -> None:
-    import torch
-
-    parser, mean, std = open_parser(root, views), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
-    wanted = read(parser)
-    with create_loader(ImageDataset(parser), num_workers) as loader:
-        came = list(loader)
-        assert loader.stats().examples == NUM_EXAMPLES
-    for (images, labels), batch in zip(came, wanted, strict=True):
-        assert labels.tolist() == batch.label.tolist()
-        assert isinstance(images, list)
-        for image, view in zip(images, batch.image, strict=True):
-            assert image.is_contiguous(memory_format=torch.channels_last)
-            np.testing.assert_allclose(image.permute(0, 2, 3, 1).numpy(), view, atol=2)
-    normalised = list(create_loader(ImageDataset(parser), num_workers, device="cpu", mean=mean, std=std))
-    for (images, _), (plain, _) in zip(normalised, came, strict=True):
-        for image, one in zip(images, plain, strict=True):
-            scaled = (one.permute(0, 2, 3, 1) / 255 - torch.tensor(mean)) / torch.tensor(std)
-            torch.testing.assert_close(image.permute(0, 2, 3, 1), scaled, atol=1e-5, rtol=1e-5)
 
 
 def test_a_mixture_has_views(root: Path) -> None:
