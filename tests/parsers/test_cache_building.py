@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import ROOT, RunPython
 from filelock import FileLock
 
 from parsers.cached_pictures import (
@@ -32,14 +31,13 @@ from parsers.cached_pictures import (
 )
 from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
-from tfds_torch.parsers import cache as opening
-from tfds_torch.parsers import cache_building as building
 from tfds_torch.parsers.cache import (
-    COMPLETE,
     FAILED,
     READING,
     CacheStatus,
+    building,
     lock_path,
+    opening,
     read_status,
     status_path,
     write_status,
@@ -54,10 +52,6 @@ FORK = multiprocessing.get_context("fork")
 def left_in(folder: Path) -> list[str]:
     """Returns the endings of what lies in a folder."""
     return sorted(Path(name).suffix for name in os.listdir(folder))
-
-
-def child_environment() -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])}
 
 
 # Once
@@ -155,36 +149,6 @@ def test_processes_that_wait_for_a_failure_do_not_fail_themselves(
     assert (phase_of(path), path.exists()) == (FAILED, False)
 
 
-def test_the_failure_of_another_builder_than_the_one_that_was_waited_for_is_not_its_own(
-    held: Any, small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The builder that is waited for is killed; what it leaves says that another one has failed."""
-    path, status, lock = held
-
-    def look(asked: Path) -> CacheStatus | None:
-        found = read_status(asked)
-        if lock.is_locked:
-            write_status(asked, replace(status, phase=FAILED, reason="there is no more room.", build="another"))
-            lock.release()
-        return found
-
-    monkeypatch.setattr(opening, "read_status", look)
-    monkeypatch.setattr(opening, "_LOOK_EVERY_S", 0.05)
-    parser = open_parser(small, cache)
-    assert parser.source.file is not None
-    assert caplog.records == []
-    assert read_status(status_path(path)).phase == COMPLETE
-
-
-def test_a_later_start_tries_again_after_a_failure(
-    small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(opening.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1, 1, 0))
-        assert open_parser(small, cache).source.file is None
-    assert open_parser(small, cache).source.file is not None
-
-
 # Workers
 
 
@@ -258,36 +222,6 @@ def test_a_disk_that_gets_full_leaves_the_same_pixels_from_the_original_files(
         assert {image.shape for batch in read(parser) for image in batch.image} == {(11, 11, 3)}
 
 
-LIMITED = """
-import logging, resource, sys
-from pathlib import Path
-from parsers.cached_pictures import assert_reads_right, open_parser
-from tfds_torch import DecodedCache
-logging.basicConfig()
-root = Path(sys.argv[1])
-built = open_parser(root, DecodedCache(sys.argv[2] + "/built"))
-assert built.source.file is not None
-assert_reads_right(built, root)
-assert "tensorflow" not in sys.modules
-resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
-parser = open_parser(root, DecodedCache(sys.argv[2]))
-assert parser.source.file is None
-assert_reads_right(parser, root)
-assert "tensorflow" not in sys.modules
-print("read")
-"""
-
-
-@pytest.mark.slow
-def test_a_real_limit_of_the_files_size_leaves_training_on_the_original_files_and_nothing_loads_tensorflow(
-    small: Path, cache: DecodedCache, run_python: RunPython
-) -> None:
-    done = run_python("-c", LIMITED, str(small), str(cache.path), env=child_environment())
-    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
-    assert "File too large. About" in done.stderr
-    assert left_in(cache.path) == ["", ".json", ".lock"]
-
-
 @pytest.mark.parametrize("what", ["file", "denied", "no locks"])
 def test_a_folder_that_cannot_be_written_to_is_a_warning(
     what: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -307,19 +241,6 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(
     (line,) = lines_of(caplog)
     assert f"are decoded from the original files: {folder} cannot be written to: " in line
     assert_reads_right(parser, small)
-
-
-def test_a_folder_in_the_place_of_the_cache_is_a_warning(
-    small: Path, cache: DecodedCache, caplog: pytest.LogCaptureFixture
-) -> None:
-    open_parser(small, cache)
-    (path,) = caches(cache)
-    path.unlink()
-    path.mkdir()
-    caplog.clear()
-    assert_reads_right(open_parser(small, cache), small)
-    assert "are decoded from the original files: " in caplog.records[-1].getMessage()
-    assert "is a folder" in caplog.records[-1].getMessage()
 
 
 def test_a_folder_of_somebody_elses_needs_no_lock_where_the_cache_is_complete(
@@ -465,20 +386,3 @@ def test_a_builder_that_goes_on_is_waited_for_and_shown(
     assert re.fullmatch(
         r"Process 4321 builds the decoded cache of pictures:1.0.0 \(train\): \d+ of 60 examples\.", line
     )
-
-
-# Speed and memory
-
-
-def test_the_builder_says_how_far_it_is(small: Path, cache: DecodedCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[CacheStatus] = []
-    monkeypatch.setattr(opening, "_BEAT_EVERY_S", 0.0)
-    monkeypatch.setattr(building, "_LARGEST_CHUNK", 20)
-    monkeypatch.setattr(opening, "write_status", lambda path, status: said.append(status))
-    open_parser(small, cache)
-    assert [(one.phase, one.num_done) for one in said] == [
-        ("reading", 0), ("reading", 20), ("reading", 40), ("reading", 60), ("writing", 60), ("complete", 60)
-    ]  # fmt: skip
-    assert len({one.build for one in said}) == 1
-    assert said[4].silence_s > said[3].silence_s
-    assert said[0].pid == os.getpid()

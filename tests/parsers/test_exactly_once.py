@@ -90,12 +90,6 @@ SLOW_EVALUATION = [
     Case(("root", "train[10:37]"), 3, 3, batch_size=1, mode="examples"),
     Case(("root", "train[10:37]"), 3, 3, batch_size=1, shuffle=True, mode="index"),
 ]
-CAMPAIGN_EVALUATION = [
-    Case(place, r, w, batch_size=b, shuffle=shuffle, mode=mode)
-    for place in SPLITS
-    for r, w, b in ((1, 4, 5), (5, 2, 7))
-    for shuffle, mode in ((None, "examples"), (True, "index"))
-]
 TRAINING = [
     Case(("gaps", "train+test"), 2, 3, mode="index", is_training=True),
     *(Case(("gaps", "train+test"), 2, 2, mode=mode, is_training=True) for mode in STREAMS),
@@ -120,7 +114,7 @@ SLOW_TRAINING = [
     Case(("root", "train"), 2, 2, mode="files", is_training=True, remainder="drop"),
     *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, epoch=1) for mode in MODES),
 ]
-CAMPAIGN_TRAINING = [
+MANY_TRAININGS = [
     Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
     for place in SPLITS
     for r, w, b in ((1, 1, 6), (1, 3, 16), (4, 2, 3))
@@ -139,8 +133,7 @@ def some_of_each(cases: list[Case]) -> list[Case]:
     return chosen
 
 
-SLOW_TRAINING += some_of_each(CAMPAIGN_TRAINING)
-CAMPAIGN_TRAINING = [case for case in CAMPAIGN_TRAINING if case not in SLOW_TRAINING]
+SLOW_TRAINING += some_of_each(MANY_TRAININGS)
 
 
 class Epochs:
@@ -178,11 +171,6 @@ def slow_epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) ->
     return Epochs(tmp_path_factory, "slow epochs", datasets, [*SLOW_EVALUATION, *SLOW_TRAINING])
 
 
-@pytest.fixture(scope="module")
-def campaign_epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> Epochs:
-    return Epochs(tmp_path_factory, "campaign epochs", datasets, [*CAMPAIGN_EVALUATION, *CAMPAIGN_TRAINING])
-
-
 def test_every_evaluation_yields_every_example_exactly_once_among_valid(epochs: Epochs, ledgers: Ledgers) -> None:
     for case in EVALUATION:
         check_evaluation(case, epochs.ranks(case), ledgers[case.place])
@@ -192,12 +180,6 @@ def test_every_evaluation_yields_every_example_exactly_once_among_valid(epochs: 
 def test_a_larger_grid_of_evaluations_yields_every_example_exactly_once(slow_epochs: Epochs, ledgers: Ledgers) -> None:
     for case in SLOW_EVALUATION:
         check_evaluation(case, slow_epochs.ranks(case), ledgers[case.place])
-
-
-@pytest.mark.campaign
-def test_every_grid_of_evaluations_yields_every_example_exactly_once(campaign_epochs: Epochs, ledgers: Ledgers) -> None:
-    for case in CAMPAIGN_EVALUATION:
-        check_evaluation(case, campaign_epochs.ranks(case), ledgers[case.place])
 
 
 @pytest.mark.parametrize("case", TRAINING, ids=str)
@@ -213,14 +195,6 @@ def test_training_over_a_larger_grid_yields_what_its_mode_promises(
     slow_epochs: Epochs, ledgers: Ledgers, datasets: Datasets, case: Case
 ) -> None:
     check_training(case, slow_epochs, ledgers[case.place], datasets)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("case", CAMPAIGN_TRAINING, ids=str)
-def test_training_over_every_grid_yields_what_its_mode_promises(
-    campaign_epochs: Epochs, ledgers: Ledgers, datasets: Datasets, case: Case
-) -> None:
-    check_training(case, campaign_epochs, ledgers[case.place], datasets)
 
 
 def check_batches(case: Case, ranks: list[list[Batch]], ledger: Ledger) -> list[Batch]:

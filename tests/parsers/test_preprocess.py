@@ -237,42 +237,6 @@ def save_mask(pixels: np.ndarray) -> bytes:
     return save(Image.fromarray(pixels), "PNG")
 
 
-@pytest.mark.parametrize(
-    "preprocess",
-    [
-        TrainPreprocess(size=(48, 40), also=("mask",)),
-        TrainPreprocess(size=32, crop_padding=6, also=("mask",)),
-        TrainPreprocess(size=24, scale=(0.5, 1.0), interpolation="bicubic", also=("mask",)),
-        EvalPreprocess(size=(48, 40), also=("mask",)),
-        EvalPreprocess(size=48, crop_mode="squash", also=("mask",)),
-        EvalPreprocess(size=48, crop_mode="border", crop_pct=1.0, also=("mask",)),
-    ],
-    ids=["crop", "padding", "shrunk", "center", "squash", "border"],
-)
-@pytest.mark.parametrize("kind", ["jpeg 4:4:4", pytest.param("png rgb", marks=slow)])
-def test_a_mask_shows_the_same_place_as_its_image(preprocess: Any, kind: str, tmp_path: Path) -> None:
-    images, masks = [], []
-    for height, width in ((300, 200), (130, 256), (64, 64), (20, 90)):
-        # A mask that says where its pixel lies, also in the image: its red channel goes down, its green one across.
-        down, across = (np.linspace(10, 250, side).round().astype(np.uint8) for side in (height, width))
-        place = np.stack(np.broadcast_arrays(down[:, None], across[None], np.uint8(0)), axis=-1)
-        images.append(ENCODINGS[kind](Image.fromarray(place)))
-        masks.append(save_mask(place[..., 0 if len(masks) % 2 else 1]))  # type: ignore[index]
-    root = write_pictures(tmp_path, images, masks)
-    for came in transformed(root, preprocess, fields=("image", "mask"), epochs=range(2)):
-        for example in came:
-            mask = example.features["mask"]
-            height, width = example.image.shape[:2]
-            assert (mask.shape, mask.dtype) == ((height, width, 1), np.uint8)
-            channel = example.image[..., 0 if example.index % 2 else 1].astype(int)
-            inside = mask[..., 0] > 0
-            assert inside.sum() > 100
-            apart = np.abs(channel - mask[..., 0])[inside]
-            # A pixel of the coarser grid is a few levels wide, and an edge is blurred into what is behind it.
-            assert np.median(apart) <= 4, (example.index, np.median(apart))
-            assert np.quantile(apart, 0.95) <= 12, (example.index, np.quantile(apart, 0.95))
-
-
 def test_deep_masks_keep_their_type_and_boxes_come_as_lists(datasets: Datasets) -> None:
     arguments: dict[str, Any] = {
         "root": str(datasets.root),

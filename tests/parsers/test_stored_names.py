@@ -14,17 +14,13 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tfds_fixtures import encode, write_shard
 
 from tfds_torch import (
-    EvalPreprocess,
     ImageDataset,
     IndexedImageDataset,
-    MultiLoader,
     ParserBeton,
     ParserTfds,
     ParserWebDataset,
-    create_loader,
 )
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.exporting import export_dataset
 from tfds_torch.storage.beton.fields import BetonBytes, BetonFloat, BetonInt
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
@@ -119,28 +115,6 @@ def test_names_that_only_a_batch_has_are_the_stored_fields(parser: Any) -> None:
     assert first.features["stored/epoch"].tolist() == first.features["epoch"].tolist()
 
 
-def test_every_loader_carries_them(parser: Any) -> None:
-    fields = ("index", "stored/index", "stored/label")
-    expected = [(number, own_value("index", number), number) for number in ALL]
-    preprocessed = parser.with_preprocess(EvalPreprocess(size=8, crop_pct=1.0))
-    with create_loader(ImageDataset(preprocessed, fields=fields), device=None) as loader:
-        assert [row for batch in loader for row in zip(*(column.tolist() for column in batch), strict=True)] == expected
-    dataset = IndexedImageDataset(parser, fields=fields)
-    assert [tuple(map(int, dataset[number])) for number in ALL] == expected
-    with MultiLoader(parser, 1, fields=fields) as loader:
-        found = [
-            row
-            for batch in loader
-            for row in zip(
-                batch.index.tolist(),
-                batch.features["stored/index"].tolist(),
-                batch.features["stored/label"].tolist(),
-                strict=True,
-            )
-        ]
-    assert found == expected
-
-
 @pytest.mark.parametrize("reader", [ImageDataset, IndexedImageDataset])
 def test_a_name_that_hides_a_stored_field_is_warned_of_once(reader: Any, parser: Any) -> None:
     said = (
@@ -165,14 +139,6 @@ def test_a_field_that_is_stored_under_such_a_name_comes_first(tmp_path: Path) ->
         writer.add((5, 0.5))
     (example,) = ParserBeton(tmp_path / "a.beton", image_key=None).examples_by_index([0], ["stored/index"])
     assert example.features == {"stored/index": 0.5}
-
-
-def test_an_export_keeps_them(tmp_path: Path) -> None:
-    path = tmp_path / "again.beton"
-    export_dataset(write_tfds(tmp_path), path, format="beton", num_workers=1)
-    again = ParserBeton(path, batch_size=4)
-    found = [int(index) for (index,) in ImageDataset(again, fields=("stored/index",))]
-    assert found == [own_value("index", number) for number in ALL]
 
 
 def test_samples_of_tars_have_the_names_that_are_given_to_them(tmp_path: Path) -> None:
