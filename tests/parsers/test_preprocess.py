@@ -76,13 +76,14 @@ def photographs_root(encoded: dict[str, list[bytes]], tmp_path_factory: pytest.T
 
 
 def assert_parity(
-    images: Sequence[bytes], came: list[Transformed], preprocess: Any, epoch: int, mode: str = "RGB"
+    images: Sequence[bytes], came: list[Transformed], preprocess: Any, epoch: int, *, shrinkable: bool = False
 ) -> None:
+    height, width = preprocess.size
     assert sorted(example.index for example in came) == list(range(len(images)))
     for example in came:
-        image = decode(images[example.index], mode)
-        box, flip, bicubic = crop_of(preprocess, image, epoch * len(images) + example.index)
-        wanted = crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip)
+        image = decode(images[example.index])
+        box, flip, bicubic = crop_of(preprocess, image, epoch * len(images) + example.index, shrinkable=shrinkable)
+        wanted = crop_with_pillow(image, box, (height, width), bicubic=bicubic, flip=flip)
         mean, psnr = difference(example.image, wanted)
         where = f"example {example.index} of epoch {epoch}: {mean:.2f} grey levels, {psnr:.1f} dB"
         assert mean <= MOST_MEAN, where
@@ -115,20 +116,11 @@ def test_crops_that_are_shrunk_while_they_are_decoded_are_pillows(
     ]
     root = write_pictures(tmp_path, images)
     preprocess = TrainPreprocess(size=(side, side), interpolation=interpolation, scale=(0.3, 1.0))
-    shrinks = set()
-    for epoch, came in enumerate(transformed(root, preprocess, buffer=buffer, epochs=range(2))):
-        for example in came:
-            image, key = decode(images[example.index]), epoch * len(images) + example.index
-            exact, flip, bicubic = crop_of(preprocess, image, key)
-            box, *_ = crop_of(preprocess, image, key, shrinkable=True)
-            shrinks.add(tuple(box) != tuple(exact))
-            mean, psnr = difference(
-                example.image,
-                crop_with_pillow(image, box, preprocess.size, bicubic=bicubic, flip=flip),  # type: ignore[arg-type]
-            )
-            assert mean <= MOST_MEAN, (epoch, example.index, mean, psnr)
-            assert psnr >= LEAST_PSNR, (epoch, example.index, mean, psnr)
-    assert True in shrinks
+    epochs = transformed(root, preprocess, buffer=buffer, epochs=range(2))
+    for epoch, came in enumerate(epochs):
+        assert_parity(images, came, preprocess, epoch, shrinkable=True)
+    sizes = [decode(image) for image in images]
+    assert any(crop_of(preprocess, one, 0) != crop_of(preprocess, one, 0, shrinkable=True) for one in sizes)
 
 
 # Parity of evaluation
@@ -278,20 +270,7 @@ def read_of(arguments: dict[str, Any], world: World = World(), epoch: int = 0, s
     return Read(arguments, world, epoch, start_batch, fields=("image", "label"))
 
 
-def pixels_of(root: Path, reads: Sequence[Read]) -> dict[int, np.ndarray]:
-    """Returns the pixels of each example of some pipelines that read the same pass."""
-    found: dict[int, np.ndarray] = {}
-    for batches in read_all(root, reads):
-        for batch in batches:
-            for index, image in zip(batch.index.tolist(), batch.image, strict=True):
-                if index in found:
-                    np.testing.assert_array_equal(image, found[index])
-                found[index] = image
-    return found
-
-
 PREPROCESS = TrainPreprocess(size=16, interpolation="random")
-NUM_PASSES = 5
 
 
 def training(batch_size: int = 12, mode: str = "index", num_threads: int = 1, **arguments: Any) -> dict[str, Any]:
@@ -306,61 +285,6 @@ def training(batch_size: int = 12, mode: str = "index", num_threads: int = 1, **
     }
 
 
-@pytest.fixture(scope="module")
-def passes(datasets: Datasets) -> list[dict[int, np.ndarray]]:
-    """The pixels of every example in the first passes, as one pipeline yields them."""
-    arguments = training(remainder="keep", is_training=False, shuffle=True)
-    reads = [read_of(arguments, epoch=epoch) for epoch in range(NUM_PASSES)]
-    found = [pixels_of(datasets.root, [read]) for read in reads]
-    assert [len(images) for images in found] == [NUM_TRAIN] * NUM_PASSES
-    return found
-
-
-def assert_as_planned(batches: Sequence[Any], passes: list[dict[int, np.ndarray]], first_pass: int = 0) -> int:
-    """Compares batches with what each example is in its pass; returns how many examples were those of later passes."""
-    num_wrapped = 0
-    for batch in batches:
-        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
-            is_first = np.array_equal(image, passes[first_pass][index])
-            num_wrapped += not is_first
-            assert is_first or any(np.array_equal(image, later[index]) for later in passes[first_pass + 1 :])
-    return num_wrapped
-
-
-OTHERS: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
-    "batches larger than chunks": (training(batch_size=60), (1, 1)),
-    "single examples": (training(batch_size=1), (1, 1)),
-    "more threads": (training(num_threads=4), (1, 1)),
-    "a stream": (training(mode="examples"), (1, 1)),
-    "a stream in workers": (training(mode="examples", num_threads=2), (1, 2)),
-    "files": (training(mode="files"), (1, 2)),
-}
-
-
-SLOW_WORLDS = ("a stream in workers", "batches larger than chunks")
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=slow if case in SLOW_WORLDS else ()) for case in OTHERS])
-def test_an_example_has_the_same_pixels_in_every_world(
-    case: str, datasets: Datasets, passes: list[dict[int, np.ndarray]]
-) -> None:
-    arguments, (num_replicas, num_workers) = OTHERS[case]
-    worlds = [(rank, worker) for rank in range(num_replicas) for worker in range(num_workers)]
-    reads = [
-        read_of(arguments, World(rank, num_replicas, worker, num_workers), epoch)
-        for epoch in (0, 1)
-        for rank, worker in worlds
-    ]
-    came = read_all(datasets.root, reads)
-    for epoch in (0, 1):
-        batches = [batch for part in came[epoch * len(worlds) :][: len(worlds)] for batch in part]
-        num_examples = sum(map(len, batches))
-        num_wrapped = assert_as_planned(batches, passes, epoch)
-        if case != "files":  # There, assignments differ: what a pipeline has too few of, it reads again.
-            assert num_wrapped == num_examples - NUM_TRAIN
-            assert {index for batch in batches for index in batch.index.tolist()} == set(range(NUM_TRAIN))
-
-
 @pytest.mark.parametrize("mode", ["index", "examples"])
 def test_a_resumed_epoch_has_the_same_pixels(mode: str, datasets: Datasets) -> None:
     arguments = training(mode=mode)
@@ -370,20 +294,6 @@ def test_a_resumed_epoch_has_the_same_pixels(mode: str, datasets: Datasets) -> N
         for ours, theirs in zip(tail, whole[start:], strict=True):
             np.testing.assert_array_equal(ours.index, theirs.index)
             np.testing.assert_array_equal(ours.image, theirs.image)
-
-
-def test_a_wrapped_copy_and_another_epoch_have_other_pixels(
-    datasets: Datasets, passes: list[dict[int, np.ndarray]]
-) -> None:
-    for one, other in ((0, 1), (1, 2), (0, 2)):
-        same = [np.array_equal(passes[one][index], passes[other][index]) for index in range(NUM_TRAIN)]
-        assert sum(same) == 0
-    twice, seeded = read_all(datasets.root, [read_of(training(repeats=2)), read_of(training(seed=43))])
-    assert assert_as_planned(twice[: NUM_TRAIN // 12], passes) == 0
-    assert assert_as_planned(twice[NUM_TRAIN // 12 + 1 : 2 * NUM_TRAIN // 12], passes) == 12 * 17
-    for batch in seeded[: NUM_TRAIN // 12]:
-        for index, image in zip(batch.index.tolist(), batch.image, strict=True):
-            assert not np.array_equal(image, passes[0][index])
 
 
 # Images that are none
