@@ -131,7 +131,7 @@ def test_crops_depend_on_seed_pass_and_example_alone(made: Made) -> None:
 # Single examples
 
 
-def test_ids_are_different_and_find_their_examples(made: Made) -> None:
+def test_ids_are_different_and_find_their_examples(name: str, made: Made) -> None:
     parser = made.make(is_training=made.weighs, batch_size=5)
     places = np.array(list(made.number_at), np.int64)
     ids = list(parser.ids(places))
@@ -142,6 +142,10 @@ def test_ids_are_different_and_find_their_examples(made: Made) -> None:
     names = parser.filenames()
     assert [names[place] for place in places.tolist()] == ids
     assert parser.filenames(basename=True) == [Path(one).name for one in names]
+    if name in ("beton", "tars", "image folder", "concatenation"):
+        first, *_ = parser.filenames(absolute=True)
+        assert Path(first).is_absolute()
+        assert first.endswith(names[0].removeprefix("tars/"))
     for key in (len(made.numbers), -len(made.numbers) - 1, "no such id", "", f"{ids[0]}x"):
         with pytest.raises(ExampleNotFoundError, match="there is no "):
             parser[key]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import product
 from math import ceil
 from typing import Any
 
@@ -70,25 +69,15 @@ def shuffled(mode: str, **changes: Any) -> Case:
     return replace(Case(("root", "train"), 1, 2, mode=mode, is_training=True), **changes)
 
 
-NUM_FILES = {("root", "train"): 7, ("root", "train+test"): 8, ("gaps", "train"): 3, ("gaps", "train+test"): 5}
-"""Non-empty shards; mode `files` needs one per pipeline."""
-
 STREAMS = ("files", "examples")
 MODES = ("index", *STREAMS)
 FEW_SPLITS = (("root", "train"), ("root", "train[5shard:7shard]"), ("gaps", "train+test"))
-OTHER_SPLITS = (("root", "train+test"), ("root", "train[:50%]+test[:50%]"), ("root", "train[10:37]"))
 
 EVALUATION = [
     *(Case(place) for place in SPLITS),
     *(Case(place, 2, 2, mode="examples") for place in FEW_SPLITS[1:]),
     Case(("root", "train"), 1, 3, mode="examples", batch_size=50),
     Case(("root", "train+test"), 3, 1, shuffle=True, epoch=2),
-]
-SLOW_EVALUATION = [
-    *(Case(place, 2, 2, mode="examples") for place in (*OTHER_SPLITS, FEW_SPLITS[0])),
-    Case(("root", "train[10:37]"), 8, 5, batch_size=2),  # More pipelines than examples.
-    Case(("root", "train[10:37]"), 3, 3, batch_size=1, mode="examples"),
-    Case(("root", "train[10:37]"), 3, 3, batch_size=1, shuffle=True, mode="index"),
 ]
 TRAINING = [
     Case(("gaps", "train+test"), 2, 3, mode="index", is_training=True),
@@ -104,36 +93,6 @@ TRAINING = [
         for changes in ({}, {"epoch": 2}, {"shuffle": False}, {"run": 1}, {"seed": 7})
     ),
 ]
-SLOW_TRAINING = [
-    *(Case(place, 2, 2, mode="examples", is_training=True) for place in OTHER_SPLITS),
-    Case(("root", "train[5shard:7shard]"), 1, 2, mode="files", is_training=True),
-    *(Case(place, 2, 2, mode="examples", is_training=True) for place in FEW_SPLITS[:2]),
-    Case(("root", "train"), 2, 2, mode="files", is_training=True),
-    Case(("root", "train+test"), 2, 2, mode="files", is_training=True),
-    Case(("root", "train[10:37]"), 3, 2, mode="examples", batch_size=16, is_training=True),  # G > N.
-    Case(("root", "train"), 2, 2, mode="files", is_training=True, remainder="drop"),
-    *(Case(("root", "train"), 2, 2, mode=mode, is_training=True, epoch=1) for mode in MODES),
-]
-MANY_TRAININGS = [
-    Case(place, r, w, batch_size=b, mode=mode, is_training=True, repeats=repeats, epoch=3)
-    for place in SPLITS
-    for r, w, b in ((1, 1, 6), (1, 3, 16), (4, 2, 3))
-    for repeats in (0, 2)
-    for mode in MODES
-    if mode != "files" or r * w <= NUM_FILES.get(place, 1)
-]
-
-
-def some_of_each(cases: list[Case]) -> list[Case]:
-    """Returns some of every split in every mode: other grids, and with or without repeats, from one to the next."""
-    chosen = []
-    for at, (place, mode) in enumerate(product(SPLITS, MODES)):
-        alike = [case for case in cases if (case.place, case.mode) == (place, mode)]
-        chosen += alike[at % len(alike) :: 5]
-    return chosen
-
-
-SLOW_TRAINING += some_of_each(MANY_TRAININGS)
 
 
 class Epochs:
@@ -166,20 +125,9 @@ def epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> Epoc
     return Epochs(tmp_path_factory, "quick epochs", datasets, [*EVALUATION, *TRAINING])
 
 
-@pytest.fixture(scope="module")
-def slow_epochs(datasets: Datasets, tmp_path_factory: pytest.TempPathFactory) -> Epochs:
-    return Epochs(tmp_path_factory, "slow epochs", datasets, [*SLOW_EVALUATION, *SLOW_TRAINING])
-
-
 def test_every_evaluation_yields_every_example_exactly_once_among_valid(epochs: Epochs, ledgers: Ledgers) -> None:
     for case in EVALUATION:
         check_evaluation(case, epochs.ranks(case), ledgers[case.place])
-
-
-@pytest.mark.slow
-def test_a_larger_grid_of_evaluations_yields_every_example_exactly_once(slow_epochs: Epochs, ledgers: Ledgers) -> None:
-    for case in SLOW_EVALUATION:
-        check_evaluation(case, slow_epochs.ranks(case), ledgers[case.place])
 
 
 @pytest.mark.parametrize("case", TRAINING, ids=str)
@@ -187,14 +135,6 @@ def test_training_yields_what_its_mode_promises(
     epochs: Epochs, ledgers: Ledgers, datasets: Datasets, case: Case
 ) -> None:
     check_training(case, epochs, ledgers[case.place], datasets)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", SLOW_TRAINING, ids=str)
-def test_training_over_a_larger_grid_yields_what_its_mode_promises(
-    slow_epochs: Epochs, ledgers: Ledgers, datasets: Datasets, case: Case
-) -> None:
-    check_training(case, slow_epochs, ledgers[case.place], datasets)
 
 
 def check_batches(case: Case, ranks: list[list[Batch]], ledger: Ledger) -> list[Batch]:
