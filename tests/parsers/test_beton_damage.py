@@ -13,6 +13,7 @@ from storage.beton.made_files import PAGE, flip, places_of, unpack
 from tfds_torch import EvalPreprocess, ImageDataset, ParserBeton, ReadOptions, create_loader
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.storage.beton.fields import BetonArray, BetonBytes, BetonField, BetonInt, BetonJson, BetonTensor
+from tfds_torch.storage.beton.head import read_head
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.writer import BetonWriter
 
@@ -120,7 +121,7 @@ def test_comparing_is_switched_off_and_on_for_a_parser_that_is_there(path: Path)
 
 def test_rows_table_and_checksums_are_compared_when_a_file_is_opened(path: Path) -> None:
     """Labels, pointers and sizes; each of them would be another value, or be read from another place."""
-    head = ParserBeton(path).source.head
+    head = read_head(str(path))
     for at, what in (
         (head.layout.metadata_at + 5 * head.layout.row_type.itemsize - 3, "metadata"),
         (head.table_at + 24 * 7 + 8, "allocation table"),
@@ -134,7 +135,7 @@ def test_rows_table_and_checksums_are_compared_when_a_file_is_opened(path: Path)
 
 
 def test_a_flipped_id_or_place_of_an_id_is_an_error(path: Path) -> None:
-    manifest = ParserBeton(path).source.head.manifest
+    manifest = read_head(str(path)).manifest
     for at in (manifest.id_stops_at + 8 * 2, manifest.ids_at + 10):  # The places stay in order.
         flip(path, at)
         dataset = ImageDataset(ParserBeton(path, batch_size=5), fields=("label", "id"))
@@ -174,7 +175,7 @@ def test_a_label_that_is_damaged_between_two_epochs_is_found(path: Path) -> None
 def test_an_id_that_is_damaged_between_two_epochs_is_found(path: Path) -> None:
     parser = ParserBeton(path, batch_size=6)
     assert [id for batch in parser.batches(fields=()) for id in batch.id] == [f"folder/{n}" for n in ALL]
-    flip(path, parser.source.head.manifest.ids_at + 3)
+    flip(path, read_head(str(path)).manifest.ids_at + 3)
     with pytest.raises(CorruptRecordError, match="its ids do not have their checksum"):
         list(next(parser.batches(epoch=1, fields=())).id)
 
@@ -216,7 +217,8 @@ def test_files_of_ffcv_have_no_checksums_and_are_read(tmp_path: Path) -> None:
 
 
 def stored_nd(path: Path) -> Any:
-    return ParserBeton(path, image_key="raw", target_key="int").source.read(np.arange(12), ["nd"])["nd"]
+    (batch,) = ParserBeton(path, image_key="raw", target_key="int", batch_size=12).batches(fields=("nd",))
+    return batch.features["nd"]
 
 
 # A file that is cut while it is in use

@@ -21,7 +21,6 @@ from tfds_torch import ParserBeton, ParserWebDataset, export_dataset
 from tfds_torch.engines.batch import Example
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
-from tfds_torch.parsers.protocol import METADATA_FIELDS
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
 FEATURES = (
@@ -35,7 +34,10 @@ CLASS_MAP = {"circle": 4, "square": 3, "triangle": 2, "star": 1, "cross": 0}
 # What an example is
 
 READS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "every feature": ({"name": "shapes", "split": "train[:60]+test"}, ("image", "label", *FEATURES, *METADATA_FIELDS)),
+    "every feature": (
+        {"name": "shapes", "split": "train[:60]+test"},
+        ("image", "label", *FEATURES, "valid", "index", "id"),
+    ),
     "png_rgba as L": ({"name": "channels/png_rgba", "image_mode": "L"}, ("image", "label")),
     "jpeg_l as stored": ({"name": "channels/jpeg_l", "image_mode": None}, ("image", "label")),
     "neither image nor label": ({"name": "sentences"}, ("text", "score")),
