@@ -1,5 +1,6 @@
 """Numbers of the type bfloat16: arrays of ml_dtypes, and tensors of torch; tensorflow stays out of this process."""
 
+import shutil
 from pathlib import Path
 
 import ml_dtypes
@@ -16,9 +17,9 @@ from tfds_torch.errors import ConfigError
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def write_episodes(root: Path, dtype: str) -> Path:
-    """Writes episodes; TFDS writes none of these types itself, and stores all floats alike."""
-    tensorflow_zygote().call(write_halves, str(root))
+def declared_as(halves: Path, folder: Path, dtype: str) -> Path:
+    """Returns a copy of the episodes that says of another type: TFDS writes none of these, and stores all alike."""
+    root = Path(shutil.copytree(halves, folder / dtype))
     declared = root / "arm" / "1.0.0" / "features.json"
     declared.write_text(declared.read_text().replace('"float16"', f'"{dtype}"'))
     return root
@@ -32,24 +33,30 @@ def write_halves(root: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_episodes(tmp_path_factory.mktemp("bfloat16"), "bfloat16")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("float16")
+    tensorflow_zygote().call(write_halves, str(root))
+    return root
+
+
+@pytest.fixture(scope="module")
+def root(halves: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return declared_as(halves, tmp_path_factory.mktemp("other"), "bfloat16")
 
 
 def open_windows(root: Path) -> ParserTfds:
     return ParserTfds(root, "arm", windows=Windows(offsets={"action": range(2)}), batch_size=4)
 
 
-def test_whole_examples_have_the_values_that_tfds_wrote(root: Path, tmp_path: Path) -> None:
+def test_whole_examples_have_the_values_that_tfds_wrote(root: Path, halves: Path) -> None:
     parser = ParserTfds(root, "arm", batch_size=3)
     (batch,) = parser.batches(fields=("goal",))
     assert (batch.features["goal"].dtype, batch.features["goal"].shape) == (BFLOAT16, (3, 3))
     (tensor,) = next(iter(create_loader(ImageDataset(parser, fields=("goal",), batched=True))))
     assert tensor.dtype == torch.bfloat16
     np.testing.assert_array_equal(tensor.float().numpy(), batch.features["goal"].astype(np.float32))
-    wanted = ParserTfds(write_episodes(tmp_path, "float16"), "arm", batch_size=3)
-    (halves,) = wanted.batches(fields=("goal",))
-    np.testing.assert_array_equal(batch.features["goal"], halves.features["goal"].astype(BFLOAT16))
+    (wanted,) = ParserTfds(halves, "arm", batch_size=3).batches(fields=("goal",))
+    np.testing.assert_array_equal(batch.features["goal"], wanted.features["goal"].astype(BFLOAT16))
 
 
 def test_windows_columns_statistics_and_mixtures(root: Path) -> None:
@@ -76,7 +83,7 @@ def test_own_datasets_hold_arrays_or_tensors_of_it() -> None:
             assert torch.equal(batch[0], torch.from_numpy(numbers).bfloat16())
 
 
-def test_float8_is_refused_by_name(tmp_path: Path) -> None:
-    write_episodes(tmp_path, "float8_e5m2")
+def test_float8_is_refused_by_name(halves: Path, tmp_path: Path) -> None:
+    root = declared_as(halves, tmp_path, "float8_e5m2")
     with pytest.raises(ConfigError, match="The field 'goal' is float8_e5m2, which is not read: leave it out of fields"):
-        next(ParserTfds(tmp_path, "arm", batch_size=3).batches(fields=("goal",)))
+        next(ParserTfds(root, "arm", batch_size=3).batches(fields=("goal",)))

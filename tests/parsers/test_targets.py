@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 
 from tfds_torch import ImageDataset
 from tfds_torch.engines.batch import Batch
-from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.world import World
 
@@ -167,15 +166,6 @@ def read_with_worker(parser: ParserTfds, num_workers: int, method: str) -> list[
 @pytest.mark.parametrize("name", ["classes by name", pytest.param("several, mapped", marks=pytest.mark.slow)])
 def test_workers_map_every_label_once(datasets: Datasets, name: str) -> None:
     assert_labels(name, read_with_worker(make_parser(datasets.root, name), 2, "fork"))
-
-
-def test_an_unknown_label_is_said_by_the_worker_that_meets_it(datasets: Datasets) -> None:
-    parser = ParserTfds(datasets.root, "shapes", "test", batch_size=8, target_key="small", class_map={211: 0})
-    dataset = ImageDataset(parser, fields=("label",))
-    with pytest.raises(
-        ConfigError, match=r"shapes:1\.0\.0: the class map has no label for \d+, the target of the exam"
-    ):
-        list(DataLoader(dataset, 8, num_workers=1))
 
 
 # What a parser says of its classes
