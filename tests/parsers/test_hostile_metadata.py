@@ -38,7 +38,7 @@ def version_dir(tmp_path: Path) -> Path:
 def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     content = json.loads(file.read_text())
     replaced = change(content)
-    file.write_text(replaced if isinstance(replaced, str) else json.dumps(content))
+    file.write_text(replaced if isinstance(replaced, str) else json.dumps(replaced or content))
 
 
 def with_split(**values: Any) -> Callable[[dict[str, Any]], Any]:
@@ -159,6 +159,8 @@ FEATURES = {
         "damaged (it has the dtype 'nonsense', which is not a type of",
     ),
     "long dtype": (with_feature("image", dtype=LONG), "it has the dtype 'yyyy"),
+    "no dtype": (with_feature("image", dtype=None), "'featuresDict/features/image/image' has no dtype"),
+    "one feature": (lambda declared: declared["featuresDict"]["features"]["label"], "is not a dictionary of features"),
     "dtype of many": (with_feature("image", dtype="(99999,99999)f8"), "the dtype '(99999,99999)f8'"),
     "classes": (with_feature("classLabel", numClasses="99999999999"), "and 4,194,304 is the most"),
     "negative classes": (with_feature("classLabel", numClasses="-3"), "declares '-3' classes"),
@@ -184,18 +186,20 @@ def test_millions_of_class_names_are_a_typed_error(line: str, fact: str, version
 
 
 def test_opening_imports_neither_tensorflow_nor_the_code_of_datasets(version_dir: Path) -> None:
-    broken = Path(shutil.copytree(version_dir, version_dir.parents[2] / "broken"))
-    edit(broken / "features.json", FEATURES["dtype"][0])
+    broken = [Path(shutil.copytree(version_dir, version_dir.parents[2] / name)) for name in ("dtype", "no dtype")]
+    for folder in broken:
+        edit(folder / "features.json", FEATURES[folder.name][0])
     script = (
         "import sys; from tfds_torch import ParserTfds\n"
         "ParserTfds(sys.argv[1], 'digits')\n"
-        "try: ParserTfds(None, sys.argv[2])\n"
-        "except LookupError as error: print(type(error).__name__)\n"
+        "for folder in sys.argv[2:]:\n"
+        "    try: ParserTfds(None, folder)\n"
+        "    except LookupError as error: print(type(error).__name__)\n"
         "print({'tensorflow', 'tensorflow_datasets.image_classification.mnist'} & set(sys.modules))"
     )
-    arguments = [str(version_dir.parents[1]), str(broken)]
+    arguments = [str(version_dir.parents[1]), *map(str, broken)]
     run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
-    assert run.stdout.split() == ["DamagedError", "set()"], run.stderr[-1000:]
+    assert run.stdout.split() == ["DamagedError", "DamagedError", "set()"], run.stderr[-1000:]
 
 
 # What is damaged, and what is not

@@ -30,6 +30,7 @@ _MOST_SHOWN = 5
 _TYPES_OF_ML_DTYPES = ("bfloat16", "int4", "uint4", "float8_e5m2", "float8_e4m3fn")
 _TYPES_OF_TFDS = ("string", "half", "double", "resource", "variant", "qint8", "quint8", "qint16", "quint16", "qint32")
 """Types that numpy alone does not know; for most of them TFDS imports tensorflow."""
+_TYPED = ("TensorFeature", "ImageFeature")
 _OF_TFDS = "tensorflow_datasets."
 _CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one in files of TFDS before 4.3.
 _CONTENTS = {
@@ -72,8 +73,12 @@ def read_connectors(folder: Folder, declared: Mapping[str, Any]) -> Any:
 def _make(folder: Folder, declared: Mapping[str, Any], classes: set[str]) -> Any:
     try:
         if "type" in declared:
-            return feature_lib.FeatureConnector.from_json(declared)
-        return feature_lib.FeatureConnector.from_proto(json_format.ParseDict(declared, feature_pb2.Feature()))
+            features = feature_lib.FeatureConnector.from_json(declared)
+        else:
+            features = feature_lib.FeatureConnector.from_proto(json_format.ParseDict(declared, feature_pb2.Feature()))
+        if not isinstance(features.get_serialized_info(), Mapping):
+            raise TypeError(f"an example is not a dictionary of features but {quoted(features)}")
+        return features
     except Exception as error:  # TFDS reads its metadata unchecked: anything may come out of a damaged file.
         what = f"The dataset in {folder} cannot be opened: making the features of its {FEATURES} raises"
         if isinstance(error, ImportError | MemoryError | OSError):
@@ -234,6 +239,9 @@ def without_unknown(declared: Any, message: Any, path: str = "") -> tuple[Any, l
         declared: what stands for the message in JSON.
         message: its protobuf descriptor.
         path: of the message in its file.
+
+    Raises:
+        ValueError: a tensor or an image has no type.
     """
     if not isinstance(declared, dict):
         return declared, []
@@ -262,6 +270,8 @@ def without_unknown(declared: Any, message: Any, path: str = "") -> tuple[Any, l
             known[key] = [look_into(one, inner, f"{place}/{number}") for number, one in enumerate(value)]
         else:
             known[key] = look_into(value, inner, place)
+    if message.name in _TYPED and not known.get("dtype"):  # TFDS itself would import tensorflow to say so.
+        raise ValueError(f"{quoted(path)} has no dtype")
     own = [key for key in declared if key not in fields]
     if own and message.full_name == feature_pb2.Feature.DESCRIPTOR.full_name and not _CONTENTS & known.keys():
         raise _NewerError(
