@@ -72,6 +72,7 @@ def droid_features() -> Any:
                         "wrist_image_left": _image(8),
                         "exterior_image_1_left": _image(),
                         "depth": _image(4, 1, dtype=np.uint16),
+                        "grey": _image(4, 1),
                         "cartesian_position": _vector(6, np.float64),
                         "gripper_position": _vector(1, np.float64),
                     },
@@ -83,10 +84,11 @@ def droid_features() -> Any:
                     "language_instruction_2": f.Text(),
                     "phase": f.ClassLabel(num_classes=5),
                     "counter": np.int64,
-                    "objects": f.Sequence({"box": f.BBoxFeature(), "name": f.Text()}),
+                    "objects": f.Sequence({"box": f.BBoxFeature(), "name": f.Text(), "crop": _image(4)}),
                     **_flags(),
                 }
             ),
+            "counter": np.int64,  # A step has one, too, which comes first.
             "episode_metadata": {
                 "file_path": f.Text(),
                 "tags": f.Sequence(f.Text()),

@@ -31,17 +31,9 @@ from parsers.cached_pictures import (
 )
 from tfds_torch import DecodedCache, ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ExportError, ShardError
-from tfds_torch.parsers.cache import (
-    FAILED,
-    READING,
-    CacheStatus,
-    building,
-    lock_path,
-    opening,
-    read_status,
-    status_path,
-    write_status,
-)
+from tfds_torch.parsers import cache as opening
+from tfds_torch.parsers import cache_building as building
+from tfds_torch.parsers.cache import FAILED, READING, CacheStatus, lock_path, read_status, status_path, write_status
 from tfds_torch.parsers.cache_building import build
 from tfds_torch.storage.beton.verify import verify
 

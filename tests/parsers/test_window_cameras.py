@@ -94,9 +94,12 @@ def test_an_evaluation_cuts_as_that_of_plain_images(robots: Robots) -> None:
         np.testing.assert_array_equal(theirs.image, again.image)
 
 
-def test_single_windows_have_whole_images(robots: Robots) -> None:
-    one, whole = make_parser(robots, CROPS)[5], make_parser(robots, None)[5]
-    np.testing.assert_array_equal(one.features["primary"], whole.features["primary"])
+def test_single_windows_and_exported_ones_have_whole_images(robots: Robots) -> None:
+    parser, whole = make_parser(robots, CROPS), make_parser(robots, None)[5].features["primary"]
+    np.testing.assert_array_equal(parser[5].features["primary"], whole)
+    (stored,) = parser.encoded_examples(np.array([5]), ["primary"])
+    np.testing.assert_array_equal(stored.features["primary"], whole)
+    assert parser.encoded_field("primary").spec.shape == whole.shape
 
 
 def test_a_mixture_takes_cameras_of_several_sizes(robots: Robots) -> None:

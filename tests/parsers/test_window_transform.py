@@ -1,8 +1,8 @@
 """Functions of one's own over windows: they get what the dataset has, run in workers, and their faults are named."""
 
-import json
 import pickle
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -141,33 +141,20 @@ def test_shapes_are_those_of_the_first_window(robots: Robots) -> None:
 
 
 def test_members_of_a_mixture_agree_by_their_transforms(robots: Robots) -> None:
-    windows = Windows(offsets={"action": range(4)})
-
     def narrow(window: dict[str, Any]) -> dict[str, Any]:
         return {"action": window["action"].astype(np.float32)}
 
-    members = {
-        "libero": open_parser(robots, "libero_like", windows=windows, is_training=True, batch_size=6),
-        "droid": open_parser(robots, "droid_like", windows=windows, is_training=True, batch_size=6),
-    }
+    values: dict[str, Any] = {"windows": Windows(offsets={"action": range(4)}), "is_training": True, "batch_size": 6}
+    members = {name: open_parser(robots, name, **values) for name in ("libero_like", "droid_like")}
     with pytest.raises(ConfigError, match="'action' is float32"):
         list(ParserMixture(members, "sizes", is_training=True, batch_size=6).batches(fields=["action"]))
-    narrowed = WindowTransform(narrow, ["action"])
-    members["droid"] = open_parser(
-        robots, "droid_like", windows=windows, is_training=True, batch_size=6, transform=narrowed
-    )
-    mixture = ParserMixture(members, "sizes", is_training=True, batch_size=6)
-    plain = {name: open_parser(robots, f"{name}_like", windows=windows, batch_size=200) for name in members}
-    stored = {name: next(iter(parser.batches(fields=["action"]))).features["action"] for name, parser in plain.items()}
-    names = set()
-    for batch in mixture.batches(fields=["action", "member"]):
-        assert (batch.features["action"].dtype, batch.features["action"].shape) == (np.float32, (6, 4, 7))
-        for row, number in enumerate(batch.features["member"].tolist()):
-            name = mixture.member_names[number]
-            own = int(batch.index[row]) - (0 if name == "libero" else len(members["libero"]))
-            np.testing.assert_array_equal(batch.features["action"][row], stored[name][own].astype(np.float32))
-            names.add(name)
-    assert names == set(members)
+    stored = [one.columns(["action"])["action"] for one in members.values()]
+    own_steps = np.concatenate([one.astype(np.float32) for one in stored])
+    members["droid_like"] = open_parser(robots, "droid_like", transform=WindowTransform(narrow, ["action"]), **values)
+    for batch in ParserMixture(members, "sizes", is_training=True, batch_size=6).batches(fields=["action"]):
+        actions = batch.features["action"]
+        assert (actions.dtype, actions.shape) == (np.float32, (6, 4, 7))
+        np.testing.assert_array_equal(actions[:, 0], own_steps[batch.index])
 
 
 # Columns and statistics.
@@ -205,13 +192,9 @@ def test_columns_and_statistics_are_what_batches_hold(robots: Robots, offsets: l
         np.testing.assert_array_equal(parser.columns(["action"], stored=True)["action"], stored)
         found, of_stored = parser.statistics(["action"])["action"], plain.statistics(["action"])["action"]
         np.testing.assert_allclose(found.mean, expected.mean(axis=0))
-        np.testing.assert_allclose(found.mean[6], 1 - of_stored.mean[6])
         np.testing.assert_allclose([found.min[6], found.max[6]], [1 - of_stored.max[6], 1 - of_stored.min[6]])
-        as_stored = parser.statistics(["action"], stored=True)
-        assert as_stored.as_dict() == plain.statistics(["action"]).as_dict()
-        written = json.loads(parser.statistics(["action"]).as_json())["action"]
-        assert written["q99"] == found.q99.tolist()
-        assert written["mean"][6] == found.mean[6]
+        of_stored_again = parser.statistics(["action"], stored=True)
+        assert of_stored_again.as_dict() == plain.statistics(["action"]).as_dict()
 
 
 def scale(window: dict[str, Any], by: float) -> dict[str, Any]:
@@ -244,17 +227,19 @@ def test_fields_of_other_shapes_types_and_names(robots: Robots) -> None:
     stored = open_parser(robots).columns(["action", "observation/state", "step"])
     found = parser.columns(gives)
     action, state = stored["action"], stored["observation/state"]
-    np.testing.assert_array_equal(found["action"], np.concatenate([action, action[:, :1] * 2], axis=1))
-    np.testing.assert_array_equal(found["delta"], action - state[:, :7])
-    np.testing.assert_array_equal(found["gripper"], action[:, 6])
-    np.testing.assert_array_equal(found["moves"], np.abs(action[:, :6]).max(axis=1) > 1)
-    np.testing.assert_array_equal(found["state"], state)
-    assert found["text"].tolist() == [f"step {step}" for step in stored["step"].tolist()]
+    expected = {
+        "action": np.concatenate([action, action[:, :1] * 2], axis=1),
+        "delta": action - state[:, :7],
+        "gripper": action[:, 6],
+        "moves": np.abs(action[:, :6]).max(axis=1) > 1,
+        "state": state,
+        "text": np.array([f"step {step}" for step in stored["step"].tolist()], object),
+    }
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, name)
     statistics = parser.statistics(["action", "gripper", "moves"])
     assert [statistics[name].mean.shape for name in statistics] == [(8,), (), ()]
     chosen = parser.subset(found["moves"])
-    assert 0 < len(chosen) < 55
-    assert set(chosen.columns(["moves"])["moves"].tolist()) == {True}
     np.testing.assert_array_equal(chosen.columns(["action"])["action"], found["action"][found["moves"]])
     none = parser.subset(np.zeros(55, bool)).columns(["action", "text"])
     assert [none[name].shape for name in none] == [(0, 8), (0,)]
@@ -303,9 +288,6 @@ def test_values_that_are_no_column_are_refused(robots: Robots) -> None:
     with pytest.raises(ConfigError, match=r"gives values of the steps \[1, 2\]"):
         ahead.statistics(["action"])
     assert ahead.columns(["action"], stored=True)["action"].shape == (55, 7)
-    failing = open_parser(robots, transform=WindowTransform(fail_late, ["action", "step"], ["action"]))
-    with pytest.raises(ConfigError, match="It failed at step 6 of episode"):
-        failing.statistics(["action"])
 
 
 def fail_late(window: dict[str, Any]) -> dict[str, Any]:
@@ -319,9 +301,14 @@ def test_a_function_that_fails_is_named_with_the_window(robots: Robots) -> None:
         r"the transform that gives 'action' cannot be used. It failed at step 6 of episode \d. KeyError: 'stat'. It "
         r"gets the fields action, step."
     )
-    with pytest.raises(ConfigError, match=message) as raised:
-        list(parser.batches(fields=["action"]))
-    assert isinstance(raised.value.__cause__, KeyError)
+    reads: list[Callable[[], object]] = [
+        lambda: list(parser.batches(fields=["action"])),
+        lambda: parser.statistics(["action"]),
+    ]
+    for read in reads:
+        with pytest.raises(ConfigError, match=message) as raised:
+            read()
+        assert isinstance(raised.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize(("found", "shown"), [({}, "[]"), ({"a": 1}, "['a']"), (None, "'NoneType'")])

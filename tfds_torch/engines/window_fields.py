@@ -31,7 +31,7 @@ class WindowField:
 
     Attributes:
         inner: decodes it; every step that is asked for is there.
-        padding: the stored field that says which steps become zeros, or empty texts; None: none do.
+        padding: the stored field that says which steps become zeros, or empty texts; None where none do.
         is_text: whether bytes become texts.
         is_image: whether values are images [H, W, C], which become [C, H, W].
     """
@@ -88,10 +88,10 @@ class WindowImageField(OneKeyField):
     Attributes:
         has_time: whether windows have T images each, rather than one.
         mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
-        padding: the stored field that says which images become zeros; None: none do.
-        preprocess: cuts and resizes them; None: they stay as they are.
+        padding: the stored field that says which images become zeros; None where none do.
+        preprocess: cuts and resizes them; with None they stay as they are.
         jpeg_decoder: as of `ImageDecoder`.
-        feature: that of the camera; None: it has the name of its column.
+        feature: that of the camera; with None it has the name of its column.
     """
 
     has_time: bool
@@ -227,8 +227,8 @@ class WindowTransform:
             one without, images channels first; texts, bytes. It returns a dictionary of the same kind, and may change
             the arrays of numbers.
         reads: the fields that it gets, as the dataset has them.
-        gives: the fields that it returns; one that the dataset has, too, takes that one's place. None: those of
-            `reads`.
+        gives: the fields that it returns; one that the dataset has, too, takes that one's place. By
+            default those of `reads`.
 
     Raises:
         ConfigError: an argument that cannot work.

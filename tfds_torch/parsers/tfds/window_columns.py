@@ -202,7 +202,7 @@ def _own_steps(field: TransformedField, fields: WindowFields, values: Any) -> ND
 
 
 def _own_step(field: TransformedField, fields: WindowFields, shape: tuple[int, ...]) -> int | None:
-    """Return the place of a window's own step in a value; None: it is one value, without an axis of time."""
+    """Return the place of a window's own step in a value; None where it is one value, without an axis of time."""
     rows = map(fields.row, [field.name] if fields.has(field.name) else field.inputs)
     times = {row.offsets for row in rows if isinstance(row, FeatureRow) and row.offsets is not None}
     fitting = [offsets for offsets in times if shape and len(offsets) == shape[0]]

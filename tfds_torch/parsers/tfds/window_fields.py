@@ -46,7 +46,7 @@ class FieldRow:
     Attributes:
         key: the feature, from the top level down; without one, the column.
         value: FieldSpec of one value, of a step or of the episode.
-        offsets: the steps that a window has; None: its own step, or the value of its episode.
+        offsets: the steps that a window has; with None it has its own step, or the value of its episode.
     """
 
     key: str
@@ -81,7 +81,7 @@ class FeatureRow(FieldRow):
         is_frame: whether a value is an image, also one of depths, or a tensor that can stand for one.
         suffix: stands behind the keys of the feature in the columns of these steps.
         is_text: whether its bytes come as str.
-        preprocess: cuts and resizes its images while they are decoded; None: they stay as they are.
+        preprocess: cuts and resizes its images while they are decoded; with None they stay as they are.
     """
 
     found: FoundFeature
@@ -412,7 +412,7 @@ class WindowFields:
 
     @cached_property
     def _given_specs(self) -> dict[str, FieldSpec | None]:
-        """Shape and dtype of what functions make of the first window; None: not numbers of one size, or no window."""
+        """Shape and dtype of what functions make of the first window; None where values differ in size."""
         if self.source is None or not len(self.source):
             return dict.fromkeys(self.given)
         content = Content(self.given, has_label=False)

@@ -287,7 +287,7 @@ def _stored_fields(key: str, leaf: Leaf) -> list[tuple[str, FieldSpec]]:
 
 
 def _numbers_of(spec: FieldSpec) -> Numbers | None:
-    """Return how many numbers a value has, and of which kind; None: it is not numbers of a fixed shape."""
+    """Return how many numbers a value has, and of which kind; None where it has no fixed shape."""
     sides = [side or 0 for side in spec.shape]
     if np.dtype(spec.dtype).kind in "OSU" or not prod(sides):
         return None
