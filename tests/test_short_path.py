@@ -82,7 +82,9 @@ def load_mixture(root: Path, _: Path) -> Iterable[Any]:
 
 
 def load_own(root: Path, _: Path) -> Iterable[Any]:
-    stored = open_parser(root, "index").encoded_examples(np.arange(BATCH_SIZE * NUM_BATCHES), ("image", "label"))
+    stored = open_parser(root, "index").dataset.encoded_examples(
+        np.arange(BATCH_SIZE * NUM_BATCHES), ("image", "label")
+    )
     rows = [(one.image if one.image is not None else one.features["image"], one.label) for one in stored]
     return load(ParserMapStyle(rows, is_training=True, batch_size=BATCH_SIZE, preprocess=PREPROCESS), NUM_WORKERS)
 

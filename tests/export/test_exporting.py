@@ -27,7 +27,7 @@ from tfds_torch.storage.beton.verify import verify
 def read_all(path: Path, target_key: str | None = "label") -> list[dict[str, Any]]:
     """Returns all samples of a file, as they are stored, with their ids."""
     parser = ParserBeton(path, target_key=target_key)
-    return stored(parser, parser.encoded_names())
+    return stored(parser, parser.dataset.encoded_names())
 
 
 def stored(parser: DatasetParser, names: list[str], numbers: Any = None) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def stored(parser: DatasetParser, names: list[str], numbers: Any = None) -> list
     own = {"image": "image", "label": "label"}
     return [
         {"id": one.id} | {name: getattr(one, name) for name in own if getattr(one, name) is not None} | one.features
-        for one in parser.encoded_examples(numbers, names)
+        for one in parser.dataset.encoded_examples(numbers, names)
     ]
 
 
@@ -67,11 +67,15 @@ def test_a_parsers_examples_come_back_whole(
     assert report.num_reencoded == 0
     assert report.num_samples == parser.num_examples == verify(path).num_samples
     there = [{"image": one.pop("file", None)} | one for one in read_all(path)]
-    was = stored(parser, parser.encoded_names())
+    was = stored(parser, parser.dataset.encoded_names())
     assert [one["id"] for one in there] == list(parser.ids(np.arange(parser.num_examples)))
     assert all(is_equal(one, other) for one, other in zip(was, there, strict=True))
     assert all(isinstance(one["image"], bytes) for one in there)
-    assert list(report.fields) == ["image" if name == "photos" else "file", "label", *parser.encoded_names()[2:]]
+    assert list(report.fields) == [
+        "image" if name == "photos" else "file",
+        "label",
+        *parser.dataset.encoded_names()[2:],
+    ]
 
 
 @pytest.mark.parametrize("name", FAKES)
@@ -82,7 +86,8 @@ def test_made_up_datasets_come_back_whole(exported_root: Path, tmp_path: Path, n
     export_dataset(parser, tmp_path / "a.beton", format="beton", names=renamed, num_workers=2, chunk_size=4)
     there = read_all(tmp_path / "a.beton", target_key)
     was = [
-        {renamed.get(key, key): value for key, value in one.items()} for one in stored(parser, parser.encoded_names())
+        {renamed.get(key, key): value for key, value in one.items()}
+        for one in stored(parser, parser.dataset.encoded_names())
     ]
     assert len(there) == 23
     assert all(is_equal(one, other) for one, other in zip(was, there, strict=True))
@@ -102,7 +107,7 @@ def test_features_of_every_kind_come_back_or_are_named(datasets: Datasets, tmp_p
     assert os.listdir(tmp_path) == []
     export_dataset(parser, tmp_path / "a.beton", format="beton", fields={"frames": None}, num_workers=2, chunk_size=9)
     there = read_all(tmp_path / "a.beton")
-    was = stored(parser, [name for name in parser.encoded_names() if name != "frames"])
+    was = stored(parser, [name for name in parser.dataset.encoded_names() if name != "frames"])
     assert all(is_equal(one, other) for one, other in zip(was, there, strict=True))
     assert {type(one["depth"]) for one in there} == {bytes}
     assert there[0]["zipped"].dtype == np.int32

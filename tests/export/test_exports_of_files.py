@@ -55,7 +55,7 @@ def test_images_labels_and_ids_are_the_same_in_the_other_format(
     there: Any = ParserBeton("out") if file_format == "beton" else ParserWebDataset(sorted(Path("out").glob("*.tar")))
     numbers, photos = np.arange(37), ParserTfds(exported_root, "photos")
     assert there.num_examples == 37
-    for one, was in zip(*(each.encoded_examples(numbers, []) for each in (there, photos)), strict=True):
+    for one, was in zip(*(each.dataset.encoded_examples(numbers, []) for each in (there, photos)), strict=True):
         assert (one.image, one.label) == (was.image, was.label)
     # Each tar's key is an id made safe, that of a tar included.
     assert [unquote(unquote(name)) for name in there.ids(numbers)] == list(photos.ids(numbers))

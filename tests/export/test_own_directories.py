@@ -32,7 +32,7 @@ def dataset(exported_root: Path, tmp_path: Path) -> Path:
 def images(exported_root: Path, tmp_path: Path) -> Path:
     """The root of an image folder."""
     root, parser = tmp_path / "images", ParserTfds(exported_root, "photos")
-    for number, example in enumerate(parser.encoded_examples(np.arange(4), ["image"])):
+    for number, example in enumerate(parser.dataset.encoded_examples(np.arange(4), ["image"])):
         path = root / "train" / f"class{number % 2}" / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(example.image))

@@ -86,7 +86,7 @@ def read_tars(folder: Path) -> list[dict[str, Any]]:
 
 
 def stored(parser: DatasetParser) -> list[Any]:
-    return parser.encoded_examples(np.arange(parser.num_examples), parser.encoded_names())
+    return parser.dataset.encoded_examples(np.arange(parser.num_examples), parser.dataset.encoded_names())
 
 
 def image_in(sample: dict[str, Any], name: str = "") -> bytes:
@@ -129,7 +129,7 @@ def test_tars_are_read_here_and_by_the_real_webdataset_with_ids_bytes_and_types(
     if parser.class_names:
         assert [int(one["cls"]) for one in real] == [one.label for one in was]
     there = ParserWebDataset(sorted(out.glob("*.tar")), MEMBERS[name])
-    assert set(MEMBERS[name]) == set(parser.encoded_names()) == set(there.encoded_names())
+    assert set(MEMBERS[name]) == set(parser.dataset.encoded_names()) == set(there.dataset.encoded_names())
     assert [unquote(one) for one in there.ids(np.arange(len(was)))] == [one.id for one in was]
     for one, other in zip(stored(there), was, strict=True):
         assert (one.image, one.label) == (other.image, other.label)
@@ -156,7 +156,9 @@ def test_what_a_tar_file_cannot_hold_is_named_or_left_out(datasets: Datasets, tm
     there = read_tars(tmp_path / "out")
     assert len(there) == 9
     assert not any(key.startswith("frames") for key in there[0])
-    for one, was in zip(there, parser.encoded_examples(np.arange(9), ["precise", "flag", "vector"]), strict=True):
+    for one, was in zip(
+        there, parser.dataset.encoded_examples(np.arange(9), ["precise", "flag", "vector"]), strict=True
+    ):
         for name, value in was.features.items():
             loaded = np.load(io.BytesIO(one[f"{name}.npy"]))
             assert (loaded.dtype, loaded.tolist()) == (np.asarray(value).dtype, np.asarray(value).tolist())
@@ -277,7 +279,7 @@ def test_files_are_the_same_whatever_the_number_of_workers(
 def test_indices_and_shuffle_say_which_examples_and_in_what_order(exported_root: Path, tmp_path: Path) -> None:
     parser, indices = open_parser(exported_root, "photos"), [7, 3, 3, 30, 0]
     export_dataset(parser, tmp_path / "tar", format="webdataset", indices=indices, num_shards=2, num_workers=2)
-    was = parser.encoded_examples(np.array(indices), ["image"])
+    was = parser.dataset.encoded_examples(np.array(indices), ["image"])
     assert [image_in(one) for one in read_tars(tmp_path / "tar")] == [one.image for one in was]
     export_dataset(parser, tmp_path / "records", format="tfrecord", indices=indices, num_shards=2, num_workers=2)
     there = open_parser(tmp_path / "records", "photos")

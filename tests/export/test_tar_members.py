@@ -48,7 +48,7 @@ def test_a_tga_which_no_reader_decodes_comes_back_as_bytes_and_is_not_taken_for_
     assert report.fields == {"label": "cls", "scan": "scan.bin"}
     (url,) = map(str, (tmp_path / "out").glob("*.tar"))
     parser = ParserWebDataset(url, fields={"scan": "scan.bin", "label": "cls"})
-    (example,) = parser.encoded_examples(np.array([0]), ["scan"])
+    (example,) = parser.dataset.encoded_examples(np.array([0]), ["scan"])
     assert example.features["scan"] == file.getvalue()
     with pytest.raises(ConfigError, match=f"Field 'image': .* is not the beginning of a {READABLE_FORMATS} image"):
         Member("image", "", "image").encode({"image": file.getvalue()})
@@ -78,7 +78,7 @@ def test_a_field_that_is_named_as_an_extension_of_its_type_keeps_it_and_readers_
     with tarfile.open(url) as tar:
         assert tar.getnames()[: len(NAMED)] == [f"000000000.{name}" for name in NAMED]
     parser = ParserWebDataset(url, fields={name: name for name in NAMED})
-    example = parser.encoded_examples(np.array([1]), list(NAMED))
+    example = parser.dataset.encoded_examples(np.array([1]), list(NAMED))
     found = next(iter(example)).features
     assert found["png"] == NAMED["png"]
     assert (found["cls"], found["txt"], found["json"]) == (7, "grün".encode(), {"a": [1, None]})

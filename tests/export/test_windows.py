@@ -60,7 +60,7 @@ def test_windows_are_samples_of_tars(tmp_path: Path, robots: Robots, transform: 
 
 def test_windows_are_samples_of_a_beton_file(tmp_path: Path, robots: Robots) -> None:
     parser = open_windows(robots)
-    fields: dict[str, str | None] = {name: None for name in parser.encoded_names() if len(name) > 16}
+    fields: dict[str, str | None] = {name: None for name in parser.dataset.encoded_names() if len(name) > 16}
     fields["image"] = "raw"  # It is a PNG.
     export_dataset(parser, tmp_path / "windows.beton", format="beton", fields=fields, num_workers=1)
     there = ParserBeton(tmp_path / "windows.beton", target_key=None)

@@ -70,7 +70,12 @@ def test_timms_arguments_become_the_parsers(numbered: str) -> None:
     )
     parser = reader.parser
     assert (parser.split, parser.is_training, parser.batch_size, parser.repeats) == ("train+test", True, 4, 2)
-    assert (parser.seed, parser.image_key, parser.image_mode, parser.target_key) == (7, "image", "L", "label")
+    assert (parser.seed, parser.dataset.image_key, parser.dataset.image_mode, parser.dataset.target_key) == (
+        7,
+        "image",
+        "L",
+        "label",
+    )
     assert parser.read.shuffle_buffer == 99
     assert reader.num_samples == 66
     assert reader.class_to_idx["65"] == 32

@@ -204,8 +204,8 @@ def test_undecoded_images_are_the_stored_bytes(made: Made) -> None:
             made.make(decode={"image": False})
         return
     parser = made.make(is_training=made.weighs, batch_size=5, decode={"image": False})
-    assert parser.is_undecoded("image")
-    assert not made.make(is_training=made.weighs, batch_size=5).is_undecoded("image")
+    assert parser.dataset.is_undecoded("image")
+    assert not made.make(is_training=made.weighs, batch_size=5).dataset.is_undecoded("image")
     assert (parser.element_spec.fields["image"].shape, parser.element_spec.fields["image"].dtype) == ((), object)
     for batch in parser.batches():
         assert list(batch.image) == [FILES[made.number_at[place]] for place in batch.index.tolist()]

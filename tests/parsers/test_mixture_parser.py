@@ -221,8 +221,8 @@ def test_what_is_not_there_is_named(files: Files, key: Any, message: str) -> Non
 
 def test_examples_are_handed_over_as_they_are_stored(files: Files) -> None:
     parser = files.mixture()
-    assert parser.encoded_names()[:2] == ["image", "label"]
-    examples = parser.encoded_examples(np.array([40, 3, 27]), ["image", "label", "member"])
+    assert parser.dataset.encoded_names()[:2] == ["image", "label"]
+    examples = parser.dataset.encoded_examples(np.array([40, 3, 27]), ["image", "label", "member"])
     assert [example.features.get("member") for example in examples] == [2, 0, 1]
     assert [example.label for example in examples] == files.labels([40, 3, 27])
     assert bytes(examples[1].image) == png(pixels_of(3))
@@ -254,7 +254,7 @@ def kinds_of(root: Path, **fields: str) -> ParserMixture:
 def test_other_fields_of_all_members_come_in_the_order_of_the_batch(two_kinds: Path) -> None:
     parser = kinds_of(two_kinds, vector="npy")
     assert {"text", "facts", "raw"} <= set(parser.element_spec.fields)
-    assert not parser.has_field("vector")
+    assert not parser.dataset.has_field("vector")
     shuffled = ParserMixture(parser.members, batch_size=4, shuffle=True)
     for batch in shuffled.batches(fields=("text", "facts", "raw")):
         assert batch.features["text"] == [f"text {number} ä" for number in batch.index]
@@ -274,7 +274,7 @@ def test_class_maps_of_the_members_give_common_labels(files: Files, tmp_path: Pa
         expected = [n % 3 if n < 9 else 7 + (n + 16) % NUM_CLASSES for n in batch.index.tolist()]
         assert batch.label.tolist() == expected
     assert parser[3].label == 0
-    assert parser.encoded_examples(np.array([14]), ["label"])[0].label == 7
+    assert parser.dataset.encoded_examples(np.array([14]), ["label"])[0].label == 7
     del class_map["2.jpg"]
     members["words"] = ParserTfds(tmp_path, "numbered", "train", target_key="file_name", class_map=class_map)
     with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example numbered-train"):

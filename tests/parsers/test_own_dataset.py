@@ -49,7 +49,7 @@ def test_the_function_gives_the_dataset_that_the_recipe_reads(folder: Path) -> N
     config = load_config(recipe(folder, "rows_of_mine:make_rows", more))
     parser = config.make_parser()
     assert isinstance(parser, ParserMapStyle)
-    assert (parser.num_examples, parser.epoch_size, parser.seed, parser.image_key) == (20, 12, 3, None)
+    assert (parser.num_examples, parser.epoch_size, parser.seed, parser.dataset.image_key) == (20, 12, 3, None)
     (batch, *_) = parser.batches(fields=("label", "view"))
     assert batch.label.tolist() == [number % 3 for number in batch.index.tolist()]
     assert batch.features["view"] == [bytes([number]) for number in batch.index.tolist()]

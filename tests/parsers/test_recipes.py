@@ -78,7 +78,7 @@ def test_the_parser_is_the_one_that_the_file_describes(tmp_path: Path, demo_digi
 shuffle = false\nimage_mode = "L"\n[read]\nshuffle_buffer = 50\n[preprocess]\nkind = "eval"\nsize = [6, 8]"""
     parser = load(tmp_path, text).make_parser(demo_digits)
     assert (parser.split, parser.is_training, parser.batch_size, parser.seed) == ("test[:100]", True, 10, 3)
-    assert (parser.remainder, parser.shuffle, parser.image_mode) == ("drop", False, "L")
+    assert (parser.remainder, parser.shuffle, parser.dataset.image_mode) == ("drop", False, "L")
     assert (parser.num_examples, parser.read.shuffle_buffer) == (100, 50)
     assert parser.preprocess == EvalPreprocess((6, 8))
 

@@ -187,7 +187,7 @@ def test_the_classes_are_those_of_the_map(datasets: Datasets) -> None:
 def test_several_keys_are_the_classes(datasets: Datasets) -> None:
     for name in ("several", "several, as timm writes them"):
         parser = make_parser(datasets.root, name)
-        assert parser.target_key == SEVERAL
+        assert parser.dataset.target_key == SEVERAL
         assert parser.class_names == list(SEVERAL)
         assert parser.class_to_idx == {"flag": 0, "small": 1, "nested/count": 2, "precise": 3}
 

@@ -127,15 +127,15 @@ def test_skip_decoding_gives_what_tfds_gives(datasets: Datasets) -> None:
 def test_skip_decoding_alone_stands_for_all_single_images(datasets: Datasets) -> None:
     parser = ParserTfds(datasets.root, "shapes", decoders=SKIP)
     names = ("image", "mask", "depth", "frames", "caption", "label")
-    assert [name for name in names if parser.is_undecoded(name)] == ["image", "mask", "depth"]
+    assert [name for name in names if parser.dataset.is_undecoded(name)] == ["image", "mask", "depth"]
     with pytest.raises(ConfigError, match="stands for all images, and no feature is a single one"):
         ParserTfds(datasets.root, "sentences", image_key=None, target_key=None, decoders=SKIP)
 
 
 def test_decode_and_decoders_say_it_together(datasets: Datasets) -> None:
     parser = ParserTfds(datasets.root, "shapes", decode={"mask": False}, decoders={"image": SKIP})
-    assert parser.is_undecoded("mask")
-    assert parser.is_undecoded("image")
+    assert parser.dataset.is_undecoded("mask")
+    assert parser.dataset.is_undecoded("image")
 
 
 def test_one_stored_image_comes_in_one_way_under_all_its_names(datasets: Datasets) -> None:
@@ -213,7 +213,7 @@ def test_files_that_no_decoder_knows_come_as_bytes() -> None:
 
 def test_empty_datasets_take_it() -> None:
     for parser in (ParserMapStyle([], **BYTES), ParserMapStyle({"image": [], "label": []}, **BYTES)):
-        assert parser.is_undecoded("image")
+        assert parser.dataset.is_undecoded("image")
         assert list(parser.batches(fields=())) == []
 
 
@@ -316,4 +316,4 @@ def test_check_decodes_what_a_recipe_leaves_undecoded(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('name = "pictures"\nbatch_size = 4\n[decode]\nimage = false\n')
     parser = open_parser(load_config(recipe), str(write_pictures(tmp_path / "tfds", FILES)))
-    assert not parser.is_undecoded("image")
+    assert not parser.dataset.is_undecoded("image")

@@ -97,9 +97,9 @@ def test_an_evaluation_cuts_as_that_of_plain_images(robots: Robots) -> None:
 def test_single_windows_and_exported_ones_have_whole_images(robots: Robots) -> None:
     parser, whole = make_parser(robots, CROPS), make_parser(robots, None)[5].features["primary"]
     np.testing.assert_array_equal(parser[5].features["primary"], whole)
-    (stored,) = parser.encoded_examples(np.array([5]), ["primary"])
+    (stored,) = parser.dataset.encoded_examples(np.array([5]), ["primary"])
     np.testing.assert_array_equal(stored.features["primary"], whole)
-    assert parser.encoded_field("primary").spec.shape == whole.shape
+    assert parser.dataset.encoded_field("primary").spec.shape == whole.shape
 
 
 def test_a_mixture_takes_cameras_of_several_sizes(robots: Robots) -> None:
@@ -114,4 +114,4 @@ def test_a_mixture_takes_cameras_of_several_sizes(robots: Robots) -> None:
     for first, again in zip(*epochs[:2], strict=True):
         assert first.features["primary"].shape == (len(first), 2, 3, 8, 8)
         np.testing.assert_array_equal(first.features["primary"], again.features["primary"])
-    assert set(mixture.cameras) == {"bridge_like/primary", "droid_like/primary"}
+    assert set(mixture.dataset.cameras) == {"bridge_like/primary", "droid_like/primary"}

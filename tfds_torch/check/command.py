@@ -233,7 +233,7 @@ def _busy(text: str) -> Iterator[None]:
 
 def _facts(parser: CheckedParser, expected: Expectation, findings: Findings, is_built_here: bool) -> AdviceInput:
     sizes, num_replicas = findings.image_sizes, expected.plan.world.num_replicas
-    num_channels = CHANNELS[parser.image_mode] or 3
+    num_channels = CHANNELS[parser.dataset.image_mode] or 3
     is_crowded = findings.is_torchrun and num_replicas > 1
     is_batched = findings.delivery is not None and findings.delivery.is_batched
     return AdviceInput(
@@ -274,7 +274,7 @@ def _find_unindexed(parser: CheckedParser, before: NetworkStats | None) -> str |
 
 def _free_disk_bytes(parser: CheckedParser) -> int | None:
     """Returns how much room there is for a decoded cache; None where the parser cannot have one."""
-    is_possible = isinstance(parser, ParserTfds) and parser.image_mode in CACHED_MODES
+    is_possible = isinstance(parser, ParserTfds) and parser.dataset.image_mode in CACHED_MODES
     if not is_possible or parser.source.obstacle is not None:
         return None
     folder = DecodedCache().path

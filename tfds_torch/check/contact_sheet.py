@@ -56,7 +56,7 @@ def save_contact_sheet(parser: CheckedParser, path: Path, title: str) -> None:
 
 def has_images(parser: CheckedParser) -> bool:
     """Whether the dataset has images to show."""
-    if parser.image_key is None or not parser.has_field("image"):
+    if parser.dataset.image_key is None or not parser.dataset.has_field("image"):
         return False
     return not any(map(holds_numbers, datasets_of(parser).values()))
 
@@ -65,7 +65,8 @@ def check_has_images(parser: CheckedParser) -> None:
     """Raises ConfigError when the dataset has no images to show."""
     if not has_images(parser):
         raise ConfigError(
-            f"--images: {parser.dataset_name} has no image feature {parser.image_key!r} (image_key, in a config)."
+            f"--images: {parser.dataset_name} has no image feature {parser.dataset.image_key!r} (image_key, in a "
+            f"config)."
         )
 
 
@@ -76,7 +77,7 @@ def read_pictures(parser: CheckedParser) -> list[Picture]:
 
 def _pictures(parser: CheckedParser) -> Iterator[Picture]:
     names = parser.class_names
-    fields = tuple(filter(parser.has_field, DEFAULT_FIELDS))
+    fields = tuple(filter(parser.dataset.has_field, DEFAULT_FIELDS))
     shown: set[int] = set()  # The last batch may be filled up with examples that are on the sheet already.
     for batch in parser.batches(World(), fields=fields):
         for i, pixels in enumerate(batch.image or ()):

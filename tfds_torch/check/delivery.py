@@ -61,7 +61,7 @@ def choose_delivery(
     reason = None
     if is_single:
         reason = "they were asked for"
-    elif not parser.has_field("image"):
+    elif not parser.dataset.has_field("image"):
         reason = "the dataset has no image"
     preprocess = config.preprocess or choose_preprocess(parser.is_training, sizes)
     if reason is None:

@@ -106,7 +106,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
             num_epochs,
             lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
             *_members_of(parser, plan),
-            may_lack_labels=getattr(parser, "has_optional_label", False),
+            may_lack_labels=parser.dataset.has_optional_label,
         )
     num_unread = num_repeated = 0
     for epoch in range(num_epochs):
@@ -122,7 +122,7 @@ def expect(parser: CheckedParser, num_replicas: int, num_workers: int, num_epoch
         lambda rank, epoch: _share_of_rank(parser, plan, rank, epoch),
         num_unread=num_unread,
         num_repeated=num_repeated,
-        may_lack_labels=getattr(parser, "has_optional_label", False),
+        may_lack_labels=parser.dataset.has_optional_label,
     )
 
 

@@ -218,7 +218,7 @@ def _ledger(findings: Findings, expected: Expectation, source: str) -> Part:
 
 def _plan(findings: Findings, expected: Expectation) -> Part:
     reading = f". Read by {findings.delivery}" if findings.delivery is not None else ""
-    if findings.parser is not None and findings.parser.image_key is not None:
+    if findings.parser is not None and findings.parser.dataset.image_key is not None:
         reading += f". JPEG is decoded by {jpeg.describe(findings.parser.read.jpeg_decoder)}"
     headings, rows = printed.plan_rows(expected, findings.pipelines, findings.num_workers)
     return Part("plan", "Plan", f"{printed.describe_plan(expected)}{reading}.", headings, rows)

@@ -215,7 +215,7 @@ def content_of(parser: CheckedParser) -> list[str]:
     """
     windows = windows_of(parser)
     names = dict.fromkeys([*DEFAULT_FIELDS, *(windows.offsets if windows is not None else ())])
-    found = [name for name in names if parser.has_field(name)]
+    found = [name for name in names if parser.dataset.has_field(name)]
     if found or not (isinstance(parser, ParserMapStyle) or windows is not None):
         return found
     return [name for name in parser.element_spec.fields if name not in METADATA_FIELDS]

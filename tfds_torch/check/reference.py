@@ -132,15 +132,15 @@ def ids_of(parser: CheckedParser) -> ExpectedIds:
 
 def stored_image_key(parser: SingleParser) -> str | None:
     """Returns the stored field that holds the images, encoded or as pixels; None: there is none, or it is numbers."""
-    if parser.image_key is None or not parser.has_field("image") or holds_numbers(parser):
+    if parser.dataset.image_key is None or not parser.dataset.has_field("image") or holds_numbers(parser):
         return None
-    (key,) = parser.encoded_field("image").decoder.keys
+    (key,) = parser.dataset.encoded_field("image").decoder.keys
     return key
 
 
 def holds_numbers(parser: SingleParser) -> bool:
     """Returns whether the images of a dataset are numbers that are no pictures: 13 channels, 16 bits, floats."""
-    field = parser.field("image") if parser.has_field("image") else None
+    field = parser.dataset.field("image") if parser.dataset.has_field("image") else None
     return isinstance(field, ImageField) and field.is_deep
 
 
@@ -270,8 +270,8 @@ def _question(parser: SingleParser, indices: Sequence[int]) -> Question | None:
     if not all(is_local(run.path) for run in parser.files):
         return None
     data_dir = os.fspath(parser.data_dir)
-    compared_key = find_image_key(data_dir, parser.image_key)
-    return Question(data_dir, parser.split, indices, compared_key, parser.image_key)
+    compared_key = find_image_key(data_dir, parser.dataset.image_key)
+    return Question(data_dir, parser.split, indices, compared_key, parser.dataset.image_key)
 
 
 def _digests(parser: SingleParser, question: Question) -> Sequence[str | None]:

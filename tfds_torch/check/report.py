@@ -60,7 +60,7 @@ def print_card(console: Console, parser: CheckedParser, is_fake: bool) -> None:
         table.add_row("classes", plain(", ".join(names[:_MOST_CLASSES]) + more))
     features = [f"{key} {form}" for key, form in describe_features(parser)]
     table.add_row("features", plain("\n".join(features)))
-    if parser.image_key is not None:
+    if parser.dataset.image_key is not None:
         table.add_row("JPEG by", plain(jpeg.describe(parser.read.jpeg_decoder)))
     console.print(Panel(table, title=plain(parser.dataset_name), title_align="left", expand=False))
 

@@ -30,7 +30,7 @@ from tfds_torch.runtime.user_random import borrowed_generators, seed_generators
 def read_compared(parser: CheckedParser, expected: Expectation, indices: Sequence[int]) -> list[ComparedExample]:
     """Returns the sample; empty where there is nothing to judge."""
     is_index = expected.mode == "index"
-    if not (is_index or parser.has_field("image")):
+    if not (is_index or parser.dataset.has_field("image")):
         return []
     return read_sample(parser, expected.ids, indices, by_index=is_index)
 
@@ -55,7 +55,7 @@ def judge_compared(
     expected, judged = ledger.expected, list[Promise | NotJudged]()
     if expected.mode == "index":
         judged.append(judge_tfds(parser, expected.ids, sample))
-    why_not = why_no_pixels or (None if parser.has_field("image") else _describe_no_image(parser))
+    why_not = why_no_pixels or (None if parser.dataset.has_field("image") else _describe_no_image(parser))
     if why_not is not None:
         judged.append(NotJudged(PIXELS_PROMISE, why_not))
     else:
@@ -68,9 +68,9 @@ def judge_compared(
 
 def find_why_no_pixels(parser: CheckedParser, indices: Sequence[int]) -> str | None:
     """Returns why the pixels of images cannot be compared; None: they can, where there are images."""
-    if not parser.has_field("image"):
+    if not parser.dataset.has_field("image"):
         return None
-    if parser.is_undecoded("image"):
+    if parser.dataset.is_undecoded("image"):
         return "images come as bytes (decode=)"
     if isinstance(parser.preprocess, Views):
         return "the preprocess makes several views of an image"

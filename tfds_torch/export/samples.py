@@ -126,7 +126,7 @@ class ParserSamples(SampleSource):
         return self.parser.ids(self._numbers[numbers])
 
     def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:  # noqa: D102
-        return {name: _field_or_why_not(self.parser, name) for name in self.parser.encoded_names()}
+        return {name: _field_or_why_not(self.parser, name) for name in self.parser.dataset.encoded_names()}
 
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:  # noqa: D102
         return next(self._read(np.array([number]), fields or ()))
@@ -146,7 +146,7 @@ class ParserSamples(SampleSource):
                     metrics.at_work.note_passed()
 
     def _read(self, numbers: "np.typing.NDArray[np.int64]", fields: Sequence[str]) -> Iterator[Sample]:
-        for example in self.parser.encoded_examples(self._numbers[numbers], fields):
+        for example in self.parser.dataset.encoded_examples(self._numbers[numbers], fields):
             values = dict(example.features)
             for name, value in (("image", example.image), ("label", example.label)):
                 if value is not None or name in fields:  # None of a sample that lacks it.
@@ -269,6 +269,6 @@ def _is_iterable_only(source: Any) -> bool:
 
 def _field_or_why_not(parser: DatasetParser, name: str) -> EncodedField | ConfigError:
     try:
-        return parser.encoded_field(name)
+        return parser.dataset.encoded_field(name)
     except ConfigError as error:
         return error

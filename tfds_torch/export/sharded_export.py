@@ -152,7 +152,7 @@ class ShardedExport:
         """Returns the records that are copied; a ConfigError: the dataset has none."""
         parser = self._parser
         source = None if parser is None else parser.source
-        if parser is not None and parser.has_windows:
+        if parser is not None and parser.dataset.has_windows:
             raise ConfigError(
                 f"{self._samples.name}: format={quoted(file_format)} copies records as they are stored, which are "
                 f"whole episodes, and this parser has windows of them. Leave out windows=, or use format='webdataset' "
@@ -165,7 +165,7 @@ class ShardedExport:
                 f"{self._samples.name} has no records to be copied: format={quoted(file_format)} takes datasets that "
                 f"are stored as TFRecord or ArrayRecord. Here, {advice}."
             )
-        if parser.class_map is not None:
+        if parser.dataset.class_map is not None:
             raise ConfigError(
                 f"{self._samples.name}: {file_format} copies records as they are stored, and class_map would not be in "
                 f"them. Leave it out, or use format='webdataset'."
@@ -197,7 +197,7 @@ class ShardedExport:
                 "samples": self._digest_samples(len(order), content),
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,
-                "class_map": None if any_parser is None else _describe_map(any_parser.class_map),
+                "class_map": None if any_parser is None else _describe_map(any_parser.dataset.class_map),
             },
             options={
                 "fields": fields,

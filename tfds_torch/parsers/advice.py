@@ -11,7 +11,7 @@ from math import gcd
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
-from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, is_undecoded, stored_name
+from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, dataset_of, is_undecoded, stored_name
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import MemoryLimit
@@ -46,9 +46,9 @@ class Facts:
 def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
     """Return the facts of a parser of which some fields are asked for; one of the user's own may know no boxes."""
     preprocess, boxes = parser.preprocess, list[str]()
-    find_boxes = getattr(parser, "unmoved_boxes", None)
-    if find_boxes is not None and preprocess is not None and "image" in fields and not preprocess.keeps_positions:
-        boxes = find_boxes(fields, preprocess)
+    dataset = dataset_of(parser)
+    if dataset is not None and preprocess is not None and "image" in fields and not preprocess.keeps_positions:
+        boxes = dataset.unmoved_boxes(fields, preprocess)
     asked = [name for name in METADATA_FIELDS if name in fields and stored_name(name) not in fields]
     stored = parser.element_spec.fields if asked else {}
     hidden = [name for name in asked if stored_name(name) in stored]

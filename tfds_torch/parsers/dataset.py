@@ -40,9 +40,9 @@ from tfds_torch.parsers.protocol import (
     METADATA_SPECS,
     ElementSpec,
     field_name,
+    find_varying,
     stored_key,
     stored_name,
-    varying_fields,
 )
 from tfds_torch.parsers.statistics import MemberStatistics, Statistics, read_statistics
 from tfds_torch.parsers.targets import read_all_targets
@@ -402,6 +402,28 @@ class Dataset(ABC):
             if name not in ("image", *METADATA_FIELDS) and isinstance(self.field(name), ImagesBeside)
         )
 
+    def varying_fields(self, fields: Sequence[str]) -> frozenset[str]:
+        """Return the fields of which a value has a side that varies, as it is declared: lists in every batch.
+
+        Images are not among them: those of one size make one array, as `image` does. Nor are fields of datasets that
+        declare nothing, of which an item would have to be read.
+        """
+        if not self.declares_sizes:
+            return frozenset()
+        sized = {"image", *self.images_beside(fields)}
+        if self.preprocess is not None:
+            sized.update(self.preprocess.also_kinds)
+        declared = {name: name for name in fields if name not in sized}
+        if "label" in declared and self._declared_target is not None:
+            declared["label"] = self._declared_target
+        return find_varying(self.element_spec, declared)
+
+    @property
+    def _declared_target(self) -> str | None:
+        """The declared field that `label` is, where that is one of another name."""
+        is_other = isinstance(self.target_key, str) and "label" not in self.element_spec.fields
+        return self.target_key if is_other else None  # type: ignore[return-value] # It is a text.
+
     @property
     def has_image_numbers(self) -> bool:
         """Whether `image` is numbers that no picture has: 13 channels, 16 bits, floats."""
@@ -471,7 +493,7 @@ class Dataset(ABC):
             elif isinstance(decoder, ImagesBeside):
                 kinds = {} if self.preprocess is None else self.preprocess.also_kinds
                 decoders[name] = decoder.of_kind(kinds.get(name), self.read.jpeg_decoder)
-        for name in varying_fields(self, list(decoders)) if in_batches else ():
+        for name in self.varying_fields(list(decoders)) if in_batches else ():
             if not isinstance(decoders[name], ImageField | WindowImageField):
                 decoders[name] = ListField(decoders[name])
         cameras = {name: one for name, one in decoders.items() if has_cameras and isinstance(one, WindowImageField)}

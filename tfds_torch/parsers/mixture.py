@@ -111,6 +111,11 @@ class MixedDataset(Dataset):
         return any(one.has_optional_label for one in self.members.values())
 
     @property
+    def _declared_target(self) -> str | None:
+        own = next(iter(self.members.values()))._declared_target
+        return None if "label" in self.element_spec.fields else own
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, by label, where all members have the same; else None."""
         return None if self._class_names is None else list(self._class_names)

@@ -1,7 +1,7 @@
 """DatasetParser: a dataset and an order, in batches. A format's own parser is a constructor of these."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.batch import Batch, Example
 from tfds_torch.engines.direct import read_in_index_mode
-from tfds_torch.engines.fields import EncodedField, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.engines.read_mode import assign, find_read_mode
 from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.engines.tf_data import read_in_stream_mode
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
-from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import EpochOptions, check_has_batch_size, check_single_examples
 from tfds_torch.parsers.protocol import DEFAULT_FIELDS, ElementSpec
@@ -504,26 +502,6 @@ class DatasetParser:
         return self.dataset.decoding.preprocess
 
     @property
-    def image_mode(self) -> str | None:
-        """The mode of images: RGB, L, RGBA; None for the channels as stored."""
-        return self.dataset.decoding.image_mode
-
-    @property
-    def image_key(self) -> str | None:
-        """The stored field behind `image`; None where there is none."""
-        return self.dataset.image_key
-
-    @property
-    def target_key(self) -> str | tuple[str, ...] | None:
-        """The stored field behind `label`, or a tuple of several; None where there is none."""
-        return self.dataset.target_key
-
-    @property
-    def class_map(self) -> ClassMap | None:
-        """How the target gets new labels; None where it keeps its labels."""
-        return self.dataset.class_map
-
-    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes, by label; None when the target has no classes, or not one name for each."""
         return self.dataset.class_names
@@ -538,66 +516,9 @@ class DatasetParser:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         return self.dataset.element_spec
 
-    @property
-    def declares_sizes(self) -> bool:
-        """Whether shapes are known before an example is read."""
-        return self.dataset.declares_sizes
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether examples are windows of episodes: of a mixture, whether those of all members are."""
-        return self.dataset.has_windows
-
-    @property
-    def cameras(self) -> Mapping[str, Preprocess]:
-        """Field -> how its images are cut and resized while they are decoded, of windows."""
-        return self.dataset.cameras
-
-    @property
-    def has_optional_label(self) -> bool:
-        """Whether examples may have no label: then it is -100, or NaN among floats."""
-        return self.dataset.has_optional_label
-
-    @property
-    def has_image_numbers(self) -> bool:
-        """Whether `image` is numbers that no picture has: 13 channels, 16 bits, floats."""
-        return self.dataset.has_image_numbers
-
-    def has_field(self, name: str) -> bool:
-        """Whether a field exists: `image` and `label` by image_key and target_key."""
-        return self.dataset.has_field(name)
-
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raise ConfigError where a field does not exist, or `image` or `label` names no suitable feature."""
         self.dataset.check_fields(fields)
-
-    def field(self, name: str) -> FieldDecoder:
-        """Return how a field is decoded; see `Dataset`."""
-        return self.dataset.field(name)
-
-    def encoded_field(self, name: str) -> EncodedField:
-        """Return how a field is handed over as it is stored; see `Dataset`."""
-        return self.dataset.encoded_field(name)
-
-    def encoded_names(self) -> list[str]:
-        """Return the fields of an example as it is stored: image and label first, then the dataset's other ones."""
-        return self.dataset.encoded_names()
-
-    def encoded_examples(self, index: NDArray[np.int64], fields: Sequence[str]) -> list[Example]:
-        """Return examples as they are stored, by their numbers in the split, int64 [n]; see `Dataset`."""
-        return self.dataset.encoded_examples(index, fields)
-
-    def is_undecoded(self, name: str) -> bool:
-        """Whether a field comes as the bytes that are stored, as `decode` asks for."""
-        return self.dataset.is_undecoded(name)
-
-    def images_beside(self, fields: Sequence[str]) -> frozenset[str]:
-        """Return which of some fields are single images [H, W, C] that are not *the* image, such as masks."""
-        return self.dataset.images_beside(fields)
-
-    def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Return the fields with boxes of the whole image that stay so, though a preprocess moves the image."""
-        return self.dataset.unmoved_boxes(fields, preprocess)
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
         """Return the ids of examples given by index, int64 [n]; computed when looked at; see `Dataset`."""

@@ -55,21 +55,6 @@ def field_name(key: str) -> str:
     return stored_name(key) if key in METADATA_FIELDS else key
 
 
-def is_undecoded(parser: object, name: str) -> bool:
-    """Whether a field of a parser comes as bytes; a parser of one's own need not have such."""
-    find = getattr(parser, "is_undecoded", None)
-    return find is not None and bool(find(name))
-
-
-def images_beside(parser: object, fields: Sequence[str]) -> frozenset[str]:
-    """Returns which fields of a parser are single images [H, W, C] that are not *the* image.
-
-    A parser of one's own need not have such.
-    """
-    find = getattr(parser, "images_beside", None)
-    return frozenset() if find is None else frozenset(find(fields))
-
-
 @dataclass(frozen=True)
 class ElementSpec:
     """The fields that can be asked for, as single examples have them."""
@@ -176,44 +161,55 @@ def members_of(parser: Parser | None) -> Mapping[str, int]:
     return sizes
 
 
+def dataset_of(parser: object) -> "Dataset | None":
+    """Return the dataset of a parser of this package; None: of a parser of the user's own, which need not have one."""
+    from tfds_torch.parsers.dataset import Dataset  # It imports this module.
+
+    found = getattr(parser, "dataset", None)
+    return found if isinstance(found, Dataset) else None
+
+
+def is_undecoded(parser: Parser, name: str) -> bool:
+    """Whether a field of a parser comes as bytes."""
+    dataset = dataset_of(parser)
+    return dataset is not None and dataset.is_undecoded(name)
+
+
+def images_beside(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
+    """Return which fields of a parser are single images [H, W, C] that are not *the* image."""
+    dataset = dataset_of(parser)
+    return frozenset() if dataset is None else dataset.images_beside(fields)
+
+
 def has_windows(parser: Parser) -> bool:
     """Whether a parser's examples are windows of episodes, which come in whole batches."""
-    return bool(getattr(parser, "has_windows", False))
+    dataset = dataset_of(parser)
+    return dataset is not None and dataset.has_windows
 
 
-def varying_fields(parser: "Parser | Dataset", fields: Sequence[str]) -> frozenset[str]:
-    """Returns the fields of which a value has a side that varies, as it is declared: lists in every batch.
+def varying_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
+    """Return the fields of which a value has a side that varies, as it is declared: lists in every batch."""
+    dataset = dataset_of(parser)
+    if dataset is not None:
+        return dataset.varying_fields(fields)
+    return find_varying(parser.element_spec, {name: name for name in fields if name != "image"})
 
-    Images are not among them: those of one size make one array, as `image` does. Nor are fields of datasets that
-    declare nothing, of which an item would have to be read.
+
+def find_varying(spec: ElementSpec, fields: Mapping[str, str]) -> frozenset[str]:
+    """Return which fields are declared with a side that varies.
+
+    Args:
+        spec: declares fields, some as dictionaries.
+        fields: name -> the declared field, or a part of one (`objects/bbox`).
     """
-    if not getattr(parser, "declares_sizes", True):
-        return frozenset()
-    sized = {"image", *METADATA_SPECS, *images_beside(parser, fields)}
-    if parser.preprocess is not None:
-        sized.update(parser.preprocess.also_kinds)
-    return frozenset(name for name in fields if name not in sized and None in _declared_shape(parser, name))
-
-
-def _declared_shape(parser: Any, name: str) -> tuple[int | None, ...]:
-    """Returns the shape of a value of a field, or of a part of one (`objects/bbox`); empty where there is no shape."""
-    found: Any = parser.element_spec.fields
-    if name == "label" and name not in found:
-        members: Mapping[str, Any] = getattr(parser, "members", {})
-        key = getattr(next(iter(members.values()), parser), "target_key", None)
-        name = key if isinstance(key, str) else name
-    if name not in found:
-        for part in name.split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
-    else:
-        found = found[name]
-    return found.shape if isinstance(found, FieldSpec) else ()
-
-
-def cameras_of(parser: Parser) -> Mapping[str, Preprocess]:
-    """Returns field -> what is done to its images while they are decoded, of windows of episodes; else nothing."""
-    cameras: Mapping[str, Preprocess] = getattr(parser, "cameras", {})
-    return cameras
+    found = set()
+    for name, key in fields.items():
+        declared: Any = spec.fields
+        for part in (key,) if key in spec.fields else key.split("/"):
+            declared = declared.get(part) if isinstance(declared, Mapping) else None
+        if name not in METADATA_SPECS and isinstance(declared, FieldSpec) and None in declared.shape:
+            found.add(name)
+    return frozenset(found)
 
 
 def name_of(parser: Parser) -> str:

@@ -14,7 +14,15 @@ from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.advice import advise_reading
-from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, images_beside, is_undecoded, state_at, varying_fields
+from tfds_torch.parsers.protocol import (
+    DEFAULT_FIELDS,
+    Parser,
+    dataset_of,
+    images_beside,
+    is_undecoded,
+    state_at,
+    varying_fields,
+)
 from tfds_torch.plan.cursor import Position, Start
 from tfds_torch.plan.epoch import Delivery, EpochPlan
 from tfds_torch.plan.state import LoaderState, WorkerPosition
@@ -323,7 +331,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             and self.transform is None
             and not self.is_batched
             and not is_undecoded(self.parser, "image")
-            and not getattr(self.parser, "has_image_numbers", False)
+            and not ((dataset := dataset_of(self.parser)) is not None and dataset.has_image_numbers)
         )
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:

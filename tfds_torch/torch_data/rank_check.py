@@ -9,7 +9,7 @@ import torch.distributed
 
 from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.parsers.protocol import Parser, cameras_of
+from tfds_torch.parsers.protocol import Parser, dataset_of
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_seconds
 from tfds_torch.runtime.identity import digest_of
@@ -69,6 +69,8 @@ def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]:
     """Returns the facts that must be equal on every rank, and the number of this rank."""
+    dataset = dataset_of(parser)
+    cameras = {} if dataset is None else dataset.cameras
     facts: dict[str, Any] = {
         "dataset": parser.dataset_name,
         "split": parser.split,
@@ -76,7 +78,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
         "num_examples": parser.num_examples,
         "batch_size": parser.batch_size,
         "preprocess": _describe_preprocess(parser.preprocess),
-        "cameras": ", ".join(f"{name}: {_describe_preprocess(one)}" for name, one in cameras_of(parser).items()),
+        "cameras": ", ".join(f"{name}: {_describe_preprocess(one)}" for name, one in cameras.items()),
         "jpeg_decoder": jpeg.describe(parser.read.jpeg_decoder),
     }
     try:
