@@ -14,6 +14,7 @@ from tfds_fixtures import call_reader, write_numbered, write_shard
 from parsers.robot_episodes import Robots
 from tfds_torch import ParserTfds, ReadOptions, Windows
 from tfds_torch.errors import ConfigError
+from tfds_torch.parsers.recipe_file import load_config
 
 SPLITS = ({"train": [5, 0, 3], "test": [2]}, {"train": [4, 2], "extra": [1]})
 
@@ -61,6 +62,13 @@ def test_version_directories_need_no_name_and_one_of_them_is_itself(roots: list[
         "1/numbered-train.tfrecord-00001-of-00002__1",
         "0/numbered-train.tfrecord-00000-of-00003__0",
     ]
+
+
+def test_a_recipe_names_several_roots_of_a_member(roots: list[Path], tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f'[[mixture]]\nname = "numbered"\nroot = {[*map(str, roots)]}\n', encoding="utf-8")
+    parser = load_config(recipe).make_parser()
+    assert (parser.num_examples, parser[-1].id) == (14, "numbered/1/numbered-train.tfrecord-00001-of-00002__1")
 
 
 def write_classes(root: Path, classes: Sequence[str], labels: Sequence[Sequence[int]], dtype: Any = np.uint8) -> None:

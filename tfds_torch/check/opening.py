@@ -75,7 +75,7 @@ def _open_mixture(
 
 
 def _open_dataset(
-    config: Config, root: str | None, *, num_fake: int | None, num_shards: int | None, command: str
+    config: Config, root: str | tuple[str, ...] | None, *, num_fake: int | None, num_shards: int | None, command: str
 ) -> CheckedParser:
     if config.source is not None or is_one_split(config.name):
         _check_is_one_split(config, {"--root": root, "--fake": num_fake, "--shards": num_shards})
@@ -85,6 +85,8 @@ def _open_dataset(
     if num_fake is not None:
         if is_embedded:
             raise ConfigError(f"--fake {num_fake}: {name!r} is embedded, with real content. Drop --fake.")
+        if isinstance(root, tuple):
+            raise ConfigError(f"--fake {num_fake}: {config.name!r} lies in several roots. Drop --fake, or name one.")
         _check_holds_no_real_data(root)
         root = str(
             demo.prepare_fake(
@@ -138,7 +140,7 @@ def is_built_here(config: Config, root: str | None, num_fake: int | None) -> boo
     return num_fake is not None or (config.source is None and _is_embedded(config.name, root))
 
 
-def _is_embedded(name: str, root: str | None) -> bool:
+def _is_embedded(name: str, root: str | tuple[str, ...] | None) -> bool:
     return root is None and _unversioned(name).partition("/")[0] in demo.DEMO_NAMES
 
 
@@ -151,7 +153,7 @@ def _unversioned(name: str) -> str:
     return name.partition(":")[0]
 
 
-def _ways_on(name: str, root: str | None, command: str) -> str:
+def _ways_on(name: str, root: str | tuple[str, ...] | None, command: str) -> str:
     if base_name(name) in registered_names():
         return (
             f" Or try it with made-up content of the same form: "

@@ -3,7 +3,7 @@
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -140,7 +140,7 @@ class MemberKeys(Dataset, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     member: str | None = None
     weight: float | None = None
-    root: str | None = None
+    root: str | tuple[str, ...] | None = None
 
 
 class MemberConfig(MemberKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,7 +150,7 @@ class MemberConfig(MemberKeys, frozen=True, kw_only=True, forbid_unknown_fields=
         member: its name in the mixture; None: that of the dataset or file, without config, version, numbers.
         weight: its weight, >= 0, which multiplies its number of examples where the recipe's weights are `sizes`; None:
             no member has one.
-        root: TFDS data directory; None: that of the other members.
+        root: TFDS data directory, or a list of several that hold one dataset; None: that of the other members.
         read: how its examples are read.
         windows: as in Config; None, also of `transform`: those of the whole recipe.
     """
@@ -223,7 +223,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def make_parser(
         self,
-        root: str | os.PathLike[str] | None = None,
+        root: str | os.PathLike[str] | Sequence[str] | None = None,
         *,
         download: bool = False,
         cache: DecodedCache | None = None,
@@ -232,8 +232,8 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Returns the parser that reads it.
 
         Args:
-            root: TFDS data directory, a path or a URL; None: TFDS's default. A path of a `.beton` file or of tars does
-                not need one.
+            root: TFDS data directory, a path or a URL, or several that hold one dataset; None: TFDS's default. A path of
+                a `.beton` file or of tars does not need one.
             download: whether to prepare a dataset of TFDS that is not there.
             cache: where decoded images of a dataset of TFDS are kept; None: nowhere.
             remote: of URLs: how objects are fetched, and where they are cached; None: as the recipe says.
