@@ -232,8 +232,8 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Returns the parser that reads it.
 
         Args:
-            root: TFDS data directory, a path or a URL, or several that hold one dataset; None: TFDS's default. A path of
-                a `.beton` file or of tars does not need one.
+            root: TFDS data directory, a path or a URL, or several that hold one dataset; None: TFDS's default. A path
+                of a `.beton` file or of tars does not need one.
             download: whether to prepare a dataset of TFDS that is not there.
             cache: where decoded images of a dataset of TFDS are kept; None: nowhere.
             remote: of URLs: how objects are fetched, and where they are cached; None: as the recipe says.
