@@ -10,7 +10,7 @@ from tfds_torch.runtime.printable import quoted
 
 
 def named_boxes(named: Mapping[str, tuple[str, ...]], fields: Sequence[str], target_key: object) -> tuple[BoxRows, ...]:
-    """Returns the boxes that a preprocess names, as far as they are asked for.
+    """Return the boxes that a preprocess names, as far as they are asked for.
 
     Args:
         named: name -> the fields that have a row for each box. A name is a field, or a field and the keys within its
@@ -28,12 +28,12 @@ def named_boxes(named: Mapping[str, tuple[str, ...]], fields: Sequence[str], tar
 
 
 def in_order(boxes: Sequence[FieldPart], rows: Sequence[FieldPart]) -> BoxRows:
-    """Returns boxes and rows in an order of their own, so that equal ones can be compared; none is among both."""
+    """Return boxes and rows in an order of their own, so that equal ones can be compared; none is among both."""
     return BoxRows(tuple(sorted(set(boxes))), tuple(sorted(set(rows) - set(boxes))))
 
 
 def check_box_fields(preprocess: Preprocess, find: Callable[[str], tuple[object, bool]], dataset_name: str) -> None:
-    """Raises ConfigError where a field that a preprocess names for its boxes does not exist, or is an image.
+    """Raise ConfigError where a field that a preprocess names for its boxes does not exist, or is an image.
 
     Args:
         preprocess: what names them.
@@ -60,7 +60,7 @@ def _is_image(name: str, find: Callable[[str], tuple[object, bool]]) -> bool:
 
 
 def _find_parts(name: str, fields: Sequence[str], target_key: object) -> list[FieldPart]:
-    """Returns where a named field is among those asked for: by itself, as the target, or within another one."""
+    """Return where a named field is among those asked for: by itself, as the target, or within another one."""
     parts = [FieldPart("label")] if name == target_key and "label" in fields else []
     if name in fields:
         return [*parts, FieldPart(name)]

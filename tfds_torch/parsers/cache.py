@@ -42,7 +42,7 @@ CACHED_MODES = ("RGB", "L")
 @explain_keywords
 @dataclass(frozen=True)
 class DecodedCache:
-    """Lets a parser keep the decoded images of its split in a file, written once, and read them there.
+    """Let a parser keep the decoded images of its split in a file, written once, and read them there.
 
     The file is a `.beton` of pixels, uint8 [h, w, 3], and the numbers of each example beside them. The first process
     that builds the parser writes it, whatever the number of ranks; workers never do. Number, order, ids and states are
@@ -77,12 +77,12 @@ class DecodedCache:
 
 
 def status_path(path: Path) -> Path:
-    """Returns the file in which a cache's builder reports how far it is."""
+    """Return the file in which a cache's builder reports how far it is."""
     return path.with_suffix(".json")
 
 
 def lock_path(path: Path) -> Path:
-    """Returns the lock under which a cache is built."""
+    """Return the lock under which a cache is built."""
     return path.with_suffix(".lock")
 
 
@@ -126,7 +126,7 @@ class CacheStatus:
 
 
 def write_status(path: Path, status: CacheStatus) -> None:
-    """Reports how far a builder is, where that can be written: building goes on without it.
+    """Report how far a builder is, where that can be written: building goes on without it.
 
     In place: a process that reads at that moment finds nothing that makes sense, and reads again.
     """
@@ -135,12 +135,12 @@ def write_status(path: Path, status: CacheStatus) -> None:
 
 
 def note_damage(path: Path, reason: str) -> None:
-    """Reports that a complete cache is damaged, where that can be written."""
+    """Report that a complete cache is damaged, where that can be written."""
     write_status(path, replace(read_status(path) or CacheStatus(), phase=DAMAGED, reason=reason))
 
 
 def read_status(path: Path) -> CacheStatus | None:
-    """Returns what a builder reported; None: nothing that makes sense."""
+    """Return what a builder reported; None: nothing that makes sense."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         values = json.loads(path.read_bytes())
         if all(isinstance(values[name], kind) for name, kind in get_type_hints(CacheStatus).items()):
@@ -157,7 +157,7 @@ _BAR_AFTER_S, _LINE_AFTER_S, _LINE_EVERY_S = 1.0, 10.0, 60.0
 
 
 class CacheProgress(AbstractContextManager["CacheProgress"]):
-    """Shows how far a cache is. As a context manager it takes the bar away at the end."""
+    """Show how far a cache is. As a context manager it takes the bar away at the end."""
 
     def __init__(self, dataset: str) -> None:
         self._dataset = dataset
@@ -167,7 +167,7 @@ class CacheProgress(AbstractContextManager["CacheProgress"]):
         self._task: Any = None
 
     def show(self, what: str, num_done: int, num_examples: int) -> None:
-        """Shows a number of examples that are done."""
+        """Show a number of examples that are done."""
         if self._bar is not None:
             self._bar.update(self._task, description=self._words(what), completed=num_done, total=num_examples)
         elif time.monotonic() >= self._next_s:
@@ -204,7 +204,7 @@ class _NotBuiltError(Exception):
 
 
 def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache) -> CachedSource:
-    """Returns the examples of a source with their decoded images, out of a cache, which is built where it is not there.
+    """Return the examples of a source with their decoded images, out of a cache, which is built where it is not there.
 
     To be called in the training process: it may take as long as an epoch.
 
@@ -227,18 +227,18 @@ def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache)
 
 
 def _note_damage(path: str, reason: str) -> None:
-    """Lets the next opening of a cache build it again."""
+    """Let the next opening of a cache build it again."""
     note_damage(status_path(Path(path)), reason)
 
 
 def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
-    """Returns a digest of what is cached; without paths, so that a dataset that was moved keeps its cache."""
+    """Return a digest of what is cached; without paths, so that a dataset that was moved keeps its cache."""
     size = cache.max_resolution
     return digest_of(_VERSION, source.name, source.identity, source.stamps, image_key, size, list(names.items()))
 
 
 def _open_or_build(content: CacheContent, split: str, cache: DecodedCache, file_name: str) -> BetonSource | None:
-    """Returns the cache; None, after a warning, where there is none and it cannot be built."""
+    """Return the cache; None, after a warning, where there is none and it cannot be built."""
     name = f"{content.source.name} ({split})"
     try:
         path = own_folder(cache.path) / file_name
@@ -259,7 +259,7 @@ def _open_or_build(content: CacheContent, split: str, cache: DecodedCache, file_
 
 
 def _open(path: Path, content: CacheContent, *, should_warn: bool = True) -> BetonSource | None:
-    """Returns a complete cache; None where it is absent or damaged."""
+    """Return a complete cache; None where it is absent or damaged."""
     source = content.source
     if not path.exists():
         return None
@@ -288,7 +288,7 @@ class _Building:
     path: Path
 
     def open(self, name: str) -> BetonSource | None:
-        """Returns the cache."""
+        """Return the cache."""
         with CacheProgress(name) as progress:
             lock = FileLock(lock_path(self.path), mode=0o600)
             waited_for = self._take_turn(lock, progress)
@@ -303,7 +303,7 @@ class _Building:
                 lock.release()
 
     def _take_turn(self, lock: BaseFileLock, progress: CacheProgress) -> CacheStatus | None:
-        """Takes the lock, which ends with the process that holds it; returns the latest holder's status."""
+        """Take the lock, which ends with the process that holds it; return the latest holder's status."""
         latest, changed_s = None, time.monotonic()
         while True:
             with suppress(Timeout):
@@ -323,7 +323,7 @@ class _Building:
                 )
 
     def _check_failure(self, waited_for: CacheStatus | None) -> None:
-        """Raises _NotBuiltError where the builder that was waited for has failed: the waiting process need not try."""
+        """Raise _NotBuiltError where the builder that was waited for has failed: the waiting process need not try."""
         status = read_status(status_path(self.path))
         if waited_for is None or status is None or status.phase != FAILED or status.build != waited_for.build:
             return
@@ -368,7 +368,7 @@ class _Building:
 
 
 class _Beat:
-    """Reports how far a builder is, again and again."""
+    """Report how far a builder is, again and again."""
 
     def __init__(self, path: Path, status: CacheStatus, progress: CacheProgress) -> None:
         self.status = status
@@ -382,7 +382,7 @@ class _Beat:
             self._report(replace(self.status, num_done=num_done))
 
     def begin_writing(self, num_bytes: int) -> None:
-        """Reports that the file is being brought to the disk, which cannot be watched."""
+        """Report that the file is being brought to the disk, which cannot be watched."""
         silence_s = LONGEST_SILENCE_S + num_bytes / _SLOWEST_DISK
         self._report(replace(self.status, phase=WRITING, num_done=self.status.num_examples, silence_s=silence_s))
 

@@ -39,7 +39,7 @@ _IMAGE = ImageDecoder("RGB")
 
 
 def make_pixels(max_resolution: int | None, image: bytes) -> Pixels:
-    """Returns an encoded image as a cache holds it, uint8 [h, w, 3]; raises ValueError where it cannot be decoded."""
+    """Return an encoded image as a cache holds it, uint8 [h, w, 3]; raises ValueError where it cannot be decoded."""
     pixels = _IMAGE.decode(image, _IMAGE.read_header(image))
     if max_resolution is None or max(pixels.shape[:2]) <= max_resolution:
         return pixels
@@ -86,7 +86,7 @@ class Estimate:
 
 
 def number_fields(specs: Mapping[str, FieldSpec]) -> dict[str, str]:
-    """Returns stored field -> its name in the file, for every field that is one number: FFCV takes 16 letters."""
+    """Return stored field -> its name in the file, for every field that is one number: FFCV takes 16 letters."""
     found: dict[str, str] = {}
     for key, spec in specs.items():
         if spec.shape == () and np.dtype(spec.dtype).kind in "biuf":
@@ -96,7 +96,7 @@ def number_fields(specs: Mapping[str, FieldSpec]) -> dict[str, str]:
 
 
 def estimate(content: CacheContent) -> Estimate:
-    """Returns the room that a cache will need, by the headers of some images."""
+    """Return the room that a cache will need, by the headers of some images."""
     num_examples = len(content.source)
     index = np.unique(np.linspace(0, num_examples - 1, min(num_examples, _NUM_SAMPLED)).astype(np.int64))
     _, columns = _read_whole_ones(content.source, index, [content.image_key])
@@ -120,7 +120,7 @@ def build(
     *,
     before_closing: Callable[[], None],
 ) -> int:
-    """Writes a cache, which is there whole or not at all. All usable cores decode; memory does not grow.
+    """Write a cache, which is there whole or not at all. All usable cores decode; memory does not grow.
 
     Returns how many images are left to the original files: those that cannot be decoded, or are far larger than the
     others.
@@ -157,7 +157,7 @@ _Chunk = tuple[range, list[Pixels | None], list[tuple[Any, ...]]]
 
 
 def _decoded_chunks(content: CacheContent, page_size: int) -> Iterator[_Chunk]:
-    """Yields numbers, their images, and their other values; all examples in order."""
+    """Yield numbers, their images, and their other values; all examples in order."""
     num_threads = max(1, math.floor(usable_cores().number))
     with ThreadPoolExecutor(num_threads, "tfds_torch-cache") as threads:
         pending: deque[Future[_Chunk]] = deque()
@@ -183,7 +183,7 @@ def _read_chunks(content: CacheContent) -> Iterator[tuple[range, Int64Array, Col
 
 
 def _read_whole_ones(source: Source, index: Int64Array, fields: Sequence[str]) -> tuple[Int64Array, Columns]:
-    """Returns those of some examples that are not damaged, and their values."""
+    """Return those of some examples that are not damaged, and their values."""
     try:
         return index, source.read(index, fields)
     except CorruptRecordError:
@@ -220,7 +220,7 @@ def _decode(content: CacheContent, page_size: int, numbers: range, index: Int64A
 
 
 def _plain(values: NDArray[Any]) -> list[Any]:
-    """Returns numbers as Python's; those of 64 bits without a sign keep their bits."""
+    """Return numbers as Python's; those of 64 bits without a sign keep their bits."""
     wide: list[Any] = np.asarray(values).astype(np.float64 if values.dtype.kind == "f" else np.int64).tolist()
     return wide
 
@@ -230,7 +230,7 @@ def _number_field(spec: FieldSpec) -> BetonField:
 
 
 def _shape_of(image: bytes, content: CacheContent) -> tuple[int, int, int] | None:
-    """Returns [h, w, 3] of an image as it will be cached; None: it cannot be decoded."""
+    """Return [h, w, 3] of an image as it will be cached; None: it cannot be decoded."""
     try:
         header = _IMAGE.read_header(image)
     except ValueError:

@@ -54,7 +54,7 @@ class ClassMap:
         return [names[label] for label in every_label] if is_complete else None
 
     def check_covers_classes(self) -> None:
-        """Raises ConfigError when a class that the dataset names has no new label."""
+        """Raise ConfigError when a class that the dataset names has no new label."""
         names = self.source_names or ()
         missing = [f"{quoted(name)}" for label, name in enumerate(names) if self._find(label) is None]
         if missing:
@@ -146,7 +146,7 @@ class MappedField:
 
 
 def load_class_map(class_map: object) -> Entries:
-    """Returns a class map, read from its file if it is one.
+    """Return a class map, read from its file if it is one.
 
     Args:
         class_map: a mapping from source label (int) or class name (str) to new label (int, >= 0); or the path of such a
@@ -179,7 +179,7 @@ def load_class_map(class_map: object) -> Entries:
 
 
 def check_entries(class_map: Mapping[Any, Any], source: str) -> Entries:
-    """Returns a checked class map; messages call it `source`."""
+    """Return a checked class map; messages call it `source`."""
     if not class_map:
         raise ConfigError(f"{source} is empty: it needs a label for every class.")
     entries: Entries = {}
@@ -213,7 +213,7 @@ def _parse_names(content: bytes, source: str) -> Entries:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads values of built-in types; a class or function, through which a pickle could run code, is refused."""
+    """Read values of built-in types; a class or function, through which a pickle could run code, is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it refers to {module}.{name}, and only plain values are read")

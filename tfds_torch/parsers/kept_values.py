@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 def kept_path(kind: str, identity: Sequence[Any], suffix: str) -> Path:
-    """Returns where values are kept.
+    """Return where values are kept.
 
     Args:
         kind: what they are, the name of a folder.
@@ -30,7 +30,7 @@ def kept_path(kind: str, identity: Sequence[Any], suffix: str) -> Path:
 
 
 def load_kept(file: Path) -> bytes | None:
-    """Returns what is kept; None: there is nothing, or it is not whole or not one's own."""
+    """Return what is kept; None: there is nothing, or it is not whole or not one's own."""
     try:
         check_own_folder(file.parent)
         content = file.read_bytes()
@@ -41,7 +41,7 @@ def load_kept(file: Path) -> bytes | None:
 
 
 def store_kept(file: Path, content: bytes, what: str) -> None:
-    """Keeps values; without a writable cache folder they are read again next time.
+    """Keep values; without a writable cache folder they are read again next time.
 
     Args:
         file: as `kept_path` returns it.

@@ -60,7 +60,7 @@ class Part:
     columns: Columns
 
     def cut(self, start: int, stop: int) -> "Part":
-        """Returns those of the places start..stop-1, which are counted from `start` on."""
+        """Return those of the places start..stop-1, which are counted from `start` on."""
         first, last = np.searchsorted(self.places, (start, stop)).tolist()
         columns = {name: values[first:last] for name, values in self.columns.items()}
         return Part(self.member, self.places[first:last] - start, self.index[first:last], columns)
@@ -82,7 +82,7 @@ class EncodedParts:
         return EncodedParts(max(0, stop - start), [part for part in parts if len(part.places)])
 
     def merged(self, values_of: Callable[[Part], Any]) -> Any:
-        """Returns the n values that a function makes of the parts.
+        """Return the n values that a function makes of the parts.
 
         Those of a single part come as they are; arrays of one dtype and size become one array; images that are stored
         as pixels of one size stay so; else it is a list.
@@ -111,7 +111,7 @@ class MemberField:
     decoder: FieldDecoder
 
     def decode(self, part: Part, samples: Samples | None) -> Any:
-        """Returns the values of a part of examples."""
+        """Return the values of a part of examples."""
         try:
             own = {} if samples is None else {SAMPLES: samples.at(part.places)}
             return self.decoder.decode({**part.columns, **own})
@@ -138,7 +138,7 @@ class MixedField:
         return (self.key,)
 
     def decode(self, columns: Columns) -> Any:
-        """Returns n values: an array [n, ...] where the members declare one size, else a list.
+        """Return n values: an array [n, ...] where the members declare one size, else a list.
 
         Images of windows are an array wherever they are of one size: in a list, nobody could tell where channels are.
         """
@@ -161,7 +161,7 @@ class MixedImagesField(MixedField, ImagesBeside):
     """Images beside the image, of all members."""
 
     def decode(self, columns: Columns) -> list[NDArray[Any]]:
-        """Returns n images [h, w, C]; raises BadImageError."""
+        """Return n images [h, w, C]; raises BadImageError."""
         return list(super().decode(columns))
 
     def are_pictures(self, columns: Columns) -> list[bool]:  # noqa: D102
@@ -198,7 +198,7 @@ class _StoredFields(NamedTuple):
     is_alike: bool
 
     def column_of(self, part: Part) -> Any:
-        """Returns the encoded values of a part, where each member has one stored field, or images as tensors."""
+        """Return the encoded values of a part, where each member has one stored field, or images as tensors."""
         decoder = self.decoders[part.member]
         if isinstance(decoder, TensorImageField):
             return decoder.images(part.columns)
@@ -206,7 +206,7 @@ class _StoredFields(NamedTuple):
 
 
 def encoded_key(name: str) -> str:
-    """Returns the key under which a field is read as it is stored."""
+    """Return the key under which a field is read as it is stored."""
     return f"{_ENCODED}{name}"
 
 
@@ -237,7 +237,7 @@ class MixtureSource(ReadByNumber):
         self._stored: dict[str, _StoredFields] = {}
 
     def reporting_to(self, metrics: StageMetrics | None) -> "MixtureSource":
-        """Returns this source, which reports to metrics."""
+        """Return this source, which reports to metrics."""
         source = MixtureSource(self.members, self.mean_example_bytes, metrics)
         source._stored = self._stored
         return source
@@ -294,7 +294,7 @@ class MixtureSource(ReadByNumber):
         return any(getattr(one, "calls_functions", False) for one in self._sources)
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns fields of examples in the order asked, each as its member stores it.
+        """Return fields of examples in the order asked, each as its member stores it.
 
         Args:
             index: int64 [n], of examples; one may be asked for twice.
@@ -307,7 +307,7 @@ class MixtureSource(ReadByNumber):
         return self.read_calling(index, fields, None)
 
     def read_calling(self, index: Int64Array, fields: Sequence[str], calls: ItemCalls | None) -> Columns:
-        """Returns the same; `calls` are for members that call functions; see `DrawingSource`."""
+        """Return the same; `calls` are for members that call functions; see `DrawingSource`."""
         wanted = [name for name in fields if name != MEMBER]
         stored = {name: self._stored_fields(name) for name in wanted}
         parts, members = [], self._members_of(index)
@@ -341,7 +341,7 @@ class MixtureSource(ReadByNumber):
             self._sources[member].follow(self._of_member(member, *ranges) for ranges in own)
 
     def _of_member(self, member: int, start: Int64Array, stop: Int64Array) -> ExampleRanges:
-        """Returns what a member has of ranges, by its own numbers."""
+        """Return what a member has of ranges, by its own numbers."""
         first, end = self._offsets[member : member + 2].tolist()
         is_there = (start < end) & (stop > first)
         start, stop = start[is_there], stop[is_there]
@@ -352,7 +352,7 @@ class MixtureSource(ReadByNumber):
         return self._sources[member].undecodable(index - int(self._offsets[member]), reason)
 
     def _stored_fields(self, name: str) -> "_StoredFields":
-        """Returns what each member makes a field of."""
+        """Return what each member makes a field of."""
         found = self._stored.get(name)
         if found is None:
             found = self._stored[name] = self._find_stored_fields(name)
@@ -367,7 +367,7 @@ class MixtureSource(ReadByNumber):
         return _StoredFields(decoders, is_alike)
 
     def _members_of(self, index: Int64Array) -> Int64Array:
-        """Returns the members of examples, int64 [n]."""
+        """Return the members of examples, int64 [n]."""
         outside = (index < 0) | (index >= len(self))
         if outside.any():
             raise ExampleNotFoundError(
@@ -376,7 +376,7 @@ class MixtureSource(ReadByNumber):
         return np.searchsorted(self._offsets, index, side="right") - 1
 
     def _by_member(self, members: Int64Array) -> list[tuple[int, Int64Array]]:
-        """Returns each member that is there, and its places, int64 [k], ascending; of no examples, every member."""
+        """Return each member that is there, and its places, int64 [k], ascending; of no examples, every member."""
         if not len(members):
             return [(member, members) for member in range(len(self._sources))]
         order = np.argsort(members, kind="stable")
@@ -386,7 +386,7 @@ class MixtureSource(ReadByNumber):
     # Names
 
     def ids(self, index: Int64Array) -> Sequence[str]:
-        """Returns `<member>/<id>` of examples, int64 [n]."""
+        """Return `<member>/<id>` of examples, int64 [n]."""
         return LazyIds(self._ids_of, index)
 
     def _ids_of(self, index: Int64Array) -> list[str]:

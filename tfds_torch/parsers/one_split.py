@@ -35,7 +35,7 @@ def is_tars(name: str) -> bool:
 
 
 def open_one_split(name: str, **arguments: Any) -> ParserBeton | ParserWebDataset:
-    """Returns the parser of such a path.
+    """Return the parser of such a path.
 
     Args:
         name: of which `is_one_split` is true.

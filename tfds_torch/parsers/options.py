@@ -17,7 +17,7 @@ from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer
 from tfds_torch.runtime.printable import quoted
 
 Check = Callable[[str, Any], Any]
-"""Takes the name and the value of an argument, and returns the value as it is kept; raises ConfigError."""
+"""Take the name and the value of an argument, and return the value as it is kept; raise ConfigError."""
 
 
 def _or_none(check: Check) -> Check:

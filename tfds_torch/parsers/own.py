@@ -337,12 +337,12 @@ class _TextField(OneKeyField):
     """Texts, as bytes in UTF-8."""
 
     def decode(self, columns: Columns) -> list[bytes]:
-        """Returns n values."""
+        """Return n values."""
         return [text.encode("utf-8", "surrogatepass") for text in columns[self.key]]
 
 
 def _class_names_of(dataset: Any, target_key: str | None) -> list[str] | None:
-    """Returns the names of the labels as a dataset of Hugging Face or torchvision has them; None: it has none."""
+    """Return the names of the labels as a dataset of Hugging Face or torchvision has them; None: it has none."""
     features = getattr(dataset, "features", None)
     feature = features.get(target_key) if isinstance(features, Mapping) else None
     names = getattr(dataset, "classes", None) if feature is None else getattr(feature, "names", None)

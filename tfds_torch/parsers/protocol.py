@@ -36,7 +36,7 @@ _STORED = "stored/"
 
 
 def stored_key(name: str) -> str | None:
-    """Returns the key of the stored field that a field `stored/<key>` is; None: the name is not of that form.
+    """Return the key of the stored field that a field `stored/<key>` is; None: the name is not of that form.
 
     A dataset may store fields with names that a batch uses: `index`, `id` and `valid`, and `image` or `label` where
     image_key or target_key name others. All parsers give them under this name. A field that is itself stored under a
@@ -46,12 +46,12 @@ def stored_key(name: str) -> str | None:
 
 
 def stored_name(key: str) -> str:
-    """Returns the name of the field that is the stored one of a key, whatever a batch has of that name."""
+    """Return the name of the field that is the stored one of a key, whatever a batch has of that name."""
     return f"{_STORED}{key}"
 
 
 def field_name(key: str) -> str:
-    """Returns the name under which a stored field is asked for, of which a batch may have another one."""
+    """Return the name under which a stored field is asked for, of which a batch may have another one."""
     return stored_name(key) if key in METADATA_FIELDS else key
 
 
@@ -107,13 +107,13 @@ class Parser(Protocol):
         """Mean size of an encoded example, bytes."""
 
     def check_fields(self, fields: Sequence[str]) -> None:
-        """Raises ConfigError when a field does not exist, or does not have the type that its use needs."""
+        """Raise ConfigError when a field does not exist, or does not have the type that its use needs."""
 
     def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
-        """Returns the arithmetic of an epoch at a place in the world, or of its rest from an example on."""
+        """Return the arithmetic of an epoch at a place in the world, or of its rest from an example on."""
 
     def read_mode(self, world: World) -> str:
-        """Returns how examples are read at a place in the world; raises ConfigError where they cannot be."""
+        """Return how examples are read at a place in the world; raises ConfigError where they cannot be."""
 
     def batches(
         self,
@@ -126,7 +126,7 @@ class Parser(Protocol):
         context: ReadContext = ReadContext(),
         first_example: int = 0,
     ) -> Iterator[Batch]:
-        """Yields the batches of one worker of one rank, from the rank's batch `start_batch` on.
+        """Yield the batches of one worker of one rank, from the rank's batch `start_batch` on.
 
         With `in_pieces` a batch whose images are arrays of their own may come as several, one after the other, each as
         soon as it is decoded. Preprocessed images, and those for which the context makes batch buffers, are written
@@ -149,14 +149,14 @@ class Parser(Protocol):
         """
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
-        """Returns the ids of examples given by index, int64 [n]: `<shard file>__<record>`, or a path."""
+        """Return the ids of examples given by index, int64 [n]: `<shard file>__<record>`, or a path."""
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example, in the order of `index`."""
+        """Return a name for every example, in the order of `index`."""
 
 
 def members_of(parser: Parser | None) -> Mapping[str, int]:
-    """Returns member -> its number of examples, where a parser reads a mixture; else nothing."""
+    """Return member -> its number of examples, where a parser reads a mixture; else nothing."""
     sizes: Mapping[str, int] = getattr(parser, "member_sizes", {})
     return sizes
 
@@ -240,7 +240,7 @@ def _find_cut(parser: Parser) -> str | None:
 
 
 def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -> LoaderState:
-    """Returns the state that a loader over a parser saves at a point in an epoch; num_workers None: unknown."""
+    """Return the state that a loader over a parser saves at a point in an epoch; num_workers None: unknown."""
     num_readers = None if num_workers is None else max(1, num_workers)
     world = rank.at_worker(0, num_readers or 1)
     return LoaderState.of(

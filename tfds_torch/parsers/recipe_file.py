@@ -76,7 +76,7 @@ _KEYS: dict[str, Collection[str]] = {
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """Reads a recipe.
+    """Read a recipe.
 
     Args:
         path: a TOML file, at most 64 KiB. A path with `..` is refused: a name that comes from a job's settings must not
@@ -134,7 +134,7 @@ def _make_config(content: _Table, folder: Path) -> Config:
 
 
 def _convert(content: _Table) -> _Tables:
-    """Returns the content of a file, its types and bounds checked; `false` as an image_key or target_key is None."""
+    """Return the content of a file, its types and bounds checked; `false` as an image_key or target_key is None."""
     content = _without_false(content)
     if isinstance(content.get("mixture"), list):
         content["mixture"] = [_without_false(one) for one in content["mixture"]]
@@ -151,7 +151,7 @@ def _without_false(table: Any) -> Any:
 
 
 def _explain(said: str, content: Any) -> str:
-    """Returns what msgspec says of a file, with the table, the value, and the nearest key to an unknown one."""
+    """Return what msgspec says of a file, with the table, the value, and the nearest key to an unknown one."""
     problem, _, path = said.partition(" - at `$")
     of_key = re.fullmatch("Object (?:contains unknown|(missing) required) field `(.*)`", problem, re.DOTALL)
     steps = re.findall(r"[^.\[\]`]+", path)
@@ -176,7 +176,7 @@ def _unknown_key(table: str, key: str, keys: Collection[str]) -> str:
 
 
 def _make(table: str, given: _Table, owner: type[_Made]) -> _Made:
-    """Returns what a table describes, made by its constructor, which checks the values."""
+    """Return what a table describes, made by its constructor, which checks the values."""
     values = fields(owner)  # type: ignore[arg-type]
     is_required = {one.name: one.default is MISSING and one.default_factory is MISSING for one in values}
     if strange := next((key for key in given if key not in is_required), None):
@@ -190,7 +190,7 @@ def _make(table: str, given: _Table, owner: type[_Made]) -> _Made:
 
 
 def _make_preprocesses(file: _Tables) -> _Table:
-    """Returns the fields `preprocess` and `cameras` of a Config, as far as the file gives them."""
+    """Return the fields `preprocess` and `cameras` of a Config, as far as the file gives them."""
     table = file.preprocess
     if table is None:
         return {}
@@ -213,7 +213,7 @@ def _make_preprocess(table: str, given: _Table) -> Preprocess:
 
 
 def _make_windows(table: str, given: _Table | None) -> Windows | None:
-    """Returns windows; the offsets of a field are a list of steps, or a text: `"0:16"` are the steps 0 to 15."""
+    """Return windows; the offsets of a field are a list of steps, or a text: `"0:16"` are the steps 0 to 15."""
     if given is None:
         return None
     offsets = given.get("offsets", {})
@@ -231,7 +231,7 @@ def _make_member(file: _MemberTables, folder: Path) -> MemberConfig:
 
 
 def _check_mixture(config: Config, content: _Table) -> None:
-    """Raises ConfigError for keys that are members', and for names and weights that contradict each other."""
+    """Raise ConfigError for keys that are members', and for names and weights that contradict each other."""
     members, of_members = config.mixture or (), set(Dataset.__struct_fields__) - {"transform"}
     if strange := next((key for key in content if key in of_members), None):
         raise ConfigError(f"unknown key {quoted(strange)}. It belongs to [[mixture]].")
@@ -262,7 +262,7 @@ def _check_mixture(config: Config, content: _Table) -> None:
 
 
 def _name(file: Dataset, table: str, folder: Path) -> _Table:
-    """Returns the name of a dataset, its source where it is the user's own, and its class map: checked, or its path."""
+    """Return the name of a dataset, its source where it is the user's own, and its class map: checked, or its path."""
     if (file.source is None) == (not file.name) or (file.source and file.split):
         raise ConfigError(
             f"{table or 'it'} must name one dataset, by a line such as name = 'cifar10', or, without name and split, "
@@ -290,6 +290,6 @@ def _refuse_secrets(options: object) -> None:
 
 
 def _shown(value: object) -> str:
-    """Returns a value as a file has it, cut after 40 characters."""
+    """Return a value as a file has it, cut after 40 characters."""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

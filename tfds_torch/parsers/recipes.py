@@ -32,7 +32,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def import_function(argument: str, name: str) -> Callable[..., Any]:
-    """Returns the function that a text names.
+    """Return the function that a text names.
 
     Args:
         argument: whose value the text is, for messages.
@@ -57,7 +57,7 @@ def import_function(argument: str, name: str) -> Callable[..., Any]:
 
 
 def open_own_dataset(source: str, **arguments: Any) -> ParserMapStyle:
-    """Returns the parser of a dataset that a function returns.
+    """Return the parser of a dataset that a function returns.
 
     Args:
         source: `module:function`; the function is called without arguments, here and now.
@@ -96,7 +96,7 @@ class TransformConfig(Struct, frozen=True, forbid_unknown_fields=True):
     gives: tuple[str, ...] | None = None
 
     def make(self) -> WindowTransform:
-        """Returns the transform; raises ConfigError where its function cannot be imported."""
+        """Return the transform; raises ConfigError where its function cannot be imported."""
         return WindowTransform(import_function("transform: function", self.function), self.reads, self.gives)
 
 
@@ -229,7 +229,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         cache: DecodedCache | None = None,
         remote: RemoteOptions | None = None,
     ) -> ParserTfds | ParserBeton | ParserWebDataset | ParserMapStyle | ParserMixture:
-        """Returns the parser that reads it.
+        """Return the parser that reads it.
 
         Args:
             root: TFDS data directory, a path or a URL, or several that hold one dataset; None: TFDS's default. A path
@@ -273,13 +273,13 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ParserTfds(root, self.name, split, download=download, cache=cache, **given)
 
     def for_evaluation(self) -> "Config":
-        """Returns this recipe without what it says of training only: every example once, in order."""
+        """Return this recipe without what it says of training only: every example once, in order."""
         return msgspec.structs.replace(
             self, is_training=False, shuffle=None, repeats=0, remainder=None, epoch_size=None
         )
 
     def mix(self, open_member: "Callable[[MemberConfig, Config], DatasetParser]") -> ParserMixture:
-        """Returns the mixture, as this recipe mixes its members; in evaluation without their weights.
+        """Return the mixture, as this recipe mixes its members; in evaluation without their weights.
 
         Args:
             open_member: returns the parser of a member, of whose dataset it is given the recipe: what belongs to an

@@ -57,12 +57,12 @@ SPECS: dict[Kind, FieldSpec] = {
 
 
 def spec_of(name: str, kind: Kind) -> FieldSpec:
-    """Returns the spec of one decoded value of a field: of images beside the image, types and channels vary."""
+    """Return the spec of one decoded value of a field: of images beside the image, types and channels vary."""
     return FieldSpec((None, None, None), object) if kind == "image" and name != "image" else SPECS[kind]
 
 
 def kind_of(name: str, extensions: Sequence[str], decoders: Mapping[str, Decoder] = MappingProxyType({})) -> Kind:
-    """Returns what the members of a field are; raises ConfigError where they are of several kinds."""
+    """Return what the members of a field are; raises ConfigError where they are of several kinds."""
     own = {extension: decoder_of(extension, decoders) for extension in extensions}
     kinds: dict[str, Kind] = {
         extension: _KINDS.get(extension.rpartition(".")[2], "bytes") if own[extension] is None else "own"
@@ -77,14 +77,14 @@ def kind_of(name: str, extensions: Sequence[str], decoders: Mapping[str, Decoder
 
 
 def decoder_of(extension: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
-    """Returns the decoder of one's own for an extension, that of its longest end: of "a.txt.gz" that of "txt.gz"."""
+    """Return the decoder of one's own for an extension, that of its longest end: of "a.txt.gz" that of "txt.gz"."""
     parts = extension.split(".")
     ends = (".".join(parts[first:]) for first in range(len(parts)))
     return next((decoders[end] for end in ends if end in decoders), None)
 
 
 def check_decoders(decoders: object, there: Sequence[str]) -> Mapping[str, Decoder]:
-    """Returns extension -> decoder, without leading dots, of `decoders` as `ParserWebDataset` takes them.
+    """Return extension -> decoder, without leading dots, of `decoders` as `ParserWebDataset` takes them.
 
     Args:
         decoders: what was given; None: none.
@@ -120,7 +120,7 @@ class OwnDecoder:
     function: Decoder
 
     def __call__(self, stored: bytes) -> Any:
-        """Returns what the function makes of the stored bytes; raises ValueError where it raises."""
+        """Return what the function makes of the stored bytes; raises ValueError where it raises."""
         try:
             return self.function(stored)
         except Exception as error:
@@ -129,7 +129,7 @@ class OwnDecoder:
 
 
 def name_fields(fields: Any) -> Mapping[str, str]:
-    """Returns name -> extensions, of `fields` as `ParserWebDataset` takes them.
+    """Return name -> extensions, of `fields` as `ParserWebDataset` takes them.
 
     Raises:
         ConfigError: fields is something else.
@@ -150,7 +150,7 @@ def name_fields(fields: Any) -> Mapping[str, str]:
 
 
 def show_extensions(extensions: Sequence[str]) -> str:
-    """Returns extensions for messages: keys with dots make many of them."""
+    """Return extensions for messages: keys with dots make many of them."""
     shown = ", ".join(repr(one[:_SHOWN_CHARACTERS]) for one in extensions[:_MOST_SHOWN])
     return f"{shown}, ... ({len(extensions):,} of them)" if len(extensions) > _MOST_SHOWN else shown
 
@@ -159,7 +159,7 @@ class LabelField(OneKeyField):
     """Integers that are stored as text."""
 
     def decode(self, columns: Columns) -> NDArray[np.int64]:
-        """Returns int64 [n]; raises ValueError."""
+        """Return int64 [n]; raises ValueError."""
         return np.array([self._label(text) for text in columns[self.key]], np.int64)
 
     def _label(self, text: bytes) -> int:
@@ -184,7 +184,7 @@ class OptionalLabelField:
         return self.labels.keys
 
     def decode(self, columns: Columns) -> NDArray[np.int64]:
-        """Returns int64 [n]; raises ValueError."""
+        """Return int64 [n]; raises ValueError."""
         (key,) = self.keys
         stored = list(columns[key])
         found = np.full(len(stored), PAD_LABEL, np.int64)
@@ -194,7 +194,7 @@ class OptionalLabelField:
 
 
 def decode_text(stored: bytes) -> str:
-    """Returns a text in UTF-8; raises ValueError."""
+    """Return a text in UTF-8; raises ValueError."""
     try:
         return stored.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -202,7 +202,7 @@ def decode_text(stored: bytes) -> str:
 
 
 def decode_json(stored: bytes) -> Any:
-    """Returns a value of JSON; raises ValueError."""
+    """Return a value of JSON; raises ValueError."""
     try:
         return json.loads(stored)
     except (ValueError, RecursionError) as error:
@@ -210,7 +210,7 @@ def decode_json(stored: bytes) -> Any:
 
 
 def decode_array(stored: bytes) -> NDArray[Any]:
-    """Returns the array of an `.npy` file without objects of Python, which could run code; raises ValueError."""
+    """Return the array of an `.npy` file without objects of Python, which could run code; raises ValueError."""
     file = io.BytesIO(stored)
     try:
         version = np.lib.format.read_magic(file)

@@ -12,7 +12,7 @@ Samples = NDArray[np.int32]
 
 
 def decode_audio(file: bytes, channels: int | None) -> Samples:
-    """Returns the samples of an audio file as the integers that are stored.
+    """Return the samples of an audio file as the integers that are stored.
 
     Args:
         file: its content.
@@ -35,7 +35,7 @@ def decode_audio(file: bytes, channels: int | None) -> Samples:
 
 
 def _decode_wav(file: bytes) -> Samples:
-    """Returns int32 [samples, channels]."""
+    """Return int32 [samples, channels]."""
     try:
         with wave.open(io.BytesIO(file)) as reader:
             width, channels = reader.getsampwidth(), reader.getnchannels()
@@ -55,7 +55,7 @@ def _decode_wav(file: bytes) -> Samples:
 
 
 def _decode_other(file: bytes) -> Samples:
-    """Returns int32 [samples, channels]."""
+    """Return int32 [samples, channels]."""
     try:
         import soundfile  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:

@@ -37,7 +37,7 @@ class _Place:
 def find_boxes(
     features: Feature, paths: Mapping[str, Sequence[str]], named: Mapping[str, tuple[str, ...]] | None
 ) -> tuple[tuple[BoxRows, ...], list[str]]:
-    """Returns the boxes that move with the image, and the fields with boxes that do not.
+    """Return the boxes that move with the image, and the fields with boxes that do not.
 
     Args:
         features: those of the dataset.
@@ -71,7 +71,7 @@ def find_boxes(
 
 
 def _places(features: Feature, field: str, path: Sequence[str]) -> Iterator[_Place]:
-    """Yields what a field has within it, or itself."""
+    """Yield what a field has within it, or itself."""
     feature, sequence, depth = features, None, 0
     for number, key in enumerate(path):
         while isinstance(feature, Repeated):

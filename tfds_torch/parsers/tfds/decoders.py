@@ -15,7 +15,7 @@ _UNDERSTOOD = "What is understood is decoders={'image': tfds.decode.SkipDecoding
 
 
 def merge_decoders(decode: Mapping[str, bool] | None, decoders: object, fields: DatasetFields) -> dict[str, bool]:
-    """Returns what `decode` and `decoders` say together: field -> whether it is decoded.
+    """Return what `decode` and `decoders` say together: field -> whether it is decoded.
 
     Args:
         decode: as ParserTfds takes it, and checked.
@@ -44,7 +44,7 @@ def merge_decoders(decode: Mapping[str, bool] | None, decoders: object, fields: 
 
 
 def _names_of(decoders: object, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yields the features that a dictionary of decoders names, those within others with "/"."""
+    """Yield the features that a dictionary of decoders names, those within others with "/"."""
     if isinstance(decoders, Mapping) and all(isinstance(name, str) for name in decoders):
         for name, one in decoders.items():
             yield from _names_of(one, (*path, name))

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 def structured_field(features: Feature, path: Sequence[str]) -> FieldDecoder:
-    """Returns the decoder of a feature in Python, example by example.
+    """Return the decoder of a feature in Python, example by example.
 
     A dictionary becomes a `dict`. A sequence becomes an array with one dimension more, or a list where its elements
     have different sizes; a sequence of sequences a list of arrays; a sequence of dictionaries a dictionary of
@@ -119,7 +119,7 @@ class _Steps:
 
 
 def _values_of(feature: Feature, key: str, depth: int) -> FieldDecoder:
-    """Returns the node for a feature inside `depth` sequences."""
+    """Return the node for a feature inside `depth` sequences."""
     if isinstance(feature, Dictionary):
         return _Fields({k: _values_of(inner, f"{key}/{k}", depth) for k, inner in sorted(feature.features.items())})
     if isinstance(feature, Repeated) and feature.is_dataset and not depth:
@@ -134,7 +134,7 @@ def _values_of(feature: Feature, key: str, depth: int) -> FieldDecoder:
 
 
 def _leaf_of(leaf: Leaf, key: str, depth: int) -> FieldDecoder:
-    """Returns the node for a feature that holds no others, inside `depth` sequences."""
+    """Return the node for a feature that holds no others, inside `depth` sequences."""
     if leaf.only_tensorflow is not None:
         raise ConfigError(
             f"The feature {quoted(key)} can be decoded by tensorflow only: {leaf.only_tensorflow} has no "
@@ -148,7 +148,7 @@ def _leaf_of(leaf: Leaf, key: str, depth: int) -> FieldDecoder:
 
 
 def num_classes(feature: Feature) -> int | None:
-    """Returns the number of classes of a label; None: it is unknown, or the feature is another one."""
+    """Return the number of classes of a label; None: it is unknown, or the feature is another one."""
     if not isinstance(feature, Leaf) or feature.kind != "label":
         return None
     number = feature.num_classes or len(feature.class_names or ())  # features.json has 0 where there is no number.
@@ -156,7 +156,7 @@ def num_classes(feature: Feature) -> int | None:
 
 
 def decode_tensor(encoding: str, spec: FieldSpec, *fields: Any) -> Array:
-    """Returns a tensor that is stored with an encoding, or with its shape beside it.
+    """Return a tensor that is stored with an encoding, or with its shape beside it.
 
     Args:
         encoding: `none`, `bytes` or `zlib`.
@@ -172,20 +172,20 @@ def decode_tensor(encoding: str, spec: FieldSpec, *fields: Any) -> Array:
 
 
 def decode_audio_file(spec: FieldSpec, content: bytes) -> Array:
-    """Returns the samples of a file of audio, [samples], or [samples, channels] where channels are declared."""
+    """Return the samples of a file of audio, [samples], or [samples, channels] where channels are declared."""
     samples: Array = decode_audio(content, spec.shape[1] if len(spec.shape) > 1 else None)
     return samples.astype(spec.dtype)
 
 
 class OwnDecoder:
-    """Decodes an element with the connector of a dataset's own, which may import anything: when it is first used."""
+    """Decode an element with the connector of a dataset's own, which may import anything: when it is first used."""
 
     def __init__(self, connector: Any, parts: tuple[str, ...] | None) -> None:
         self._connector, self._parts = connector, parts
         self._pickled: bytes | None = None
 
     def __call__(self, *fields: Any) -> Any:
-        """Decodes the stored fields of an element with the connector."""
+        """Decode the stored fields of an element with the connector."""
         if self._connector is None and self._pickled is not None:
             self._connector = pickle.loads(self._pickled)  # noqa: S301 (from our own __getstate__)
         return self._connector.decode_example_np(
@@ -198,14 +198,14 @@ class OwnDecoder:
 
 
 def _as_declared(value: Any, spec: Any) -> Any:
-    """Returns a value as tensorflow would give it: an array or a scalar of the declared type."""
+    """Return a value as tensorflow would give it: an array or a scalar of the declared type."""
     if isinstance(spec, dict):
         return {key: _as_declared(value[key], inner) for key, inner in spec.items()}
     return np.asarray(value, spec.dtype)[()]
 
 
 def _stack(values: list[Any], spec: Any) -> Any:
-    """Returns elements as one array; a list, where they differ in size."""
+    """Return elements as one array; a list, where they differ in size."""
     if isinstance(spec, dict):
         return {key: _stack([value[key] for value in values], inner) for key, inner in spec.items()}
     if not values:
@@ -224,7 +224,7 @@ def _elements(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _nest(flat: Any, like: Any, depth: int) -> Any:
-    """Returns elements in the nesting that their stored values have: lists, with arrays innermost."""
+    """Return elements in the nesting that their stored values have: lists, with arrays innermost."""
     if isinstance(flat, dict):
         return {key: _nest(inner, like, depth) for key, inner in flat.items()}
     start = 0

@@ -62,7 +62,7 @@ class OptionalLabelField:
 
 
 def are_none(values: Any, none: float) -> NDArray[np.bool_]:
-    """Returns which of n values, arrays of numbers, hold nothing but the number that stands for None, bool [n]."""
+    """Return which of n values, arrays of numbers, hold nothing but the number that stands for None, bool [n]."""
     if isinstance(values, np.ndarray):
         found: NDArray[np.bool_] = (values == none).reshape(len(values), -1).all(axis=1)
         return found
@@ -101,16 +101,16 @@ class DatasetFields:
         return None if found is None or found.feature.shape != () else "/".join(found.path)
 
     def paths(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns field -> keys of its feature, of those that are made of one feature."""
+        """Return field -> keys of its feature, of those that are made of one feature."""
         several = {"label"} if isinstance(self.target_key, tuple) else set()
         return {name: self.find(name).path for name in names if name not in {*METADATA_SPECS, *several}}
 
     def stored(self, names: Sequence[str]) -> "DatasetFields":
-        """Returns these fields: all are stored."""
+        """Return these fields: all are stored."""
         return self
 
     def find(self, name: str) -> FoundFeature:
-        """Returns the feature behind a field; of several target keys, the first one's."""
+        """Return the feature behind a field; of several target keys, the first one's."""
         key = {"image": self.image_key, "label": self.target_key}.get(name, name)
         if key is None:
             argument = "image_key" if name == "image" else "target_key"
@@ -131,7 +131,7 @@ class DatasetFields:
         return found
 
     def _image_form(self, found: FoundFeature) -> Literal["file", "pixels", "numbers"] | None:
-        """Returns how the images of a feature are stored: as files, as tensors of uint8, or as tensors of others."""
+        """Return how the images of a feature are stored: as files, as tensors of uint8, or as tensors of others."""
         feature = found.feature
         if self._is_repeated(found) or not isinstance(feature, Leaf) or not isinstance(feature.spec, FieldSpec):
             return None
@@ -156,7 +156,7 @@ class DatasetFields:
         )
 
     def field(self, name: str, image_mode: str | None) -> FieldDecoder:
-        """Returns how a field is decoded."""
+        """Return how a field is decoded."""
         key = name, image_mode
         if key not in self._decoders:
             self._decoders[key] = self._make_decoder(name, image_mode)
@@ -180,7 +180,7 @@ class DatasetFields:
         return decoder if none is None or name != "label" else OptionalLabelField(decoder, none)
 
     def encoded_field(self, name: str) -> EncodedField:
-        """Returns how a field is handed over as it is stored."""
+        """Return how a field is handed over as it is stored."""
         decoder = self.field(name, None)
         if isinstance(decoder, PositionsField):
             return EncodedField(decoder, "value", None)
@@ -221,7 +221,7 @@ class DatasetFields:
 
 
 def _suggest_windows(features: Feature) -> str:
-    """Returns the end of a message about a dataset of episodes that is opened without windows."""
+    """Return the end of a message about a dataset of episodes that is opened without windows."""
     steps = find_feature(features, "steps")
     if steps is None or not isinstance(steps.feature, Repeated):
         return ""
@@ -246,7 +246,7 @@ def _is_text(feature: Feature) -> bool:
 
 
 def stored_field(found: FoundFeature) -> FieldDecoder:
-    """Returns how a feature is decoded that is stored as it is."""
+    """Return how a feature is decoded that is stored as it is."""
     stored = StoredField("/".join(found.path), _is_text(found.feature))
     number = num_classes(found.feature)
     return stored if number is None else ClassLabelField(stored, number)

@@ -20,7 +20,7 @@ _MODES = {channels: mode for mode, channels in CHANNELS.items()}
 
 @dataclass(frozen=True)
 class ImageValues:
-    """Decodes images of any of TFDS's kinds. Thread-safe; can be pickled.
+    """Decode images of any of TFDS's kinds. Thread-safe; can be pickled.
 
     Where one channel is declared, or any number of them, indices of a palette stay indices, and bits are 0 and 1: TFDS
     makes grey levels of the palette's colours, and 0 and 255.
@@ -38,7 +38,7 @@ class ImageValues:
         return ImageDecoder("RGBA" if self.dtype == np.float32 else _MODES.get(self.shape[-1] or 0))
 
     def decode(self, image: bytes) -> NDArray[Any]:
-        """Returns [height, width, channels] of `dtype`; of a GIF [frames, height, width, 3], where that is declared.
+        """Return [height, width, channels] of `dtype`; of a GIF [frames, height, width, 3], where that is declared.
 
         Raises:
             ImageDecodeError: it is not an image, or one with other channels.
