@@ -39,7 +39,7 @@ _IMAGE = ImageDecoder("RGB")
 
 
 def make_pixels(max_resolution: int | None, image: bytes) -> Pixels:
-    """Return an encoded image as a cache holds it, uint8 [h, w, 3]; raises ValueError where it cannot be decoded."""
+    """Return an encoded image as a cache holds it, uint8 [h, w, 3]; raise ValueError where it cannot be decoded."""
     pixels = _IMAGE.decode(image, _IMAGE.read_header(image))
     if max_resolution is None or max(pixels.shape[:2]) <= max_resolution:
         return pixels

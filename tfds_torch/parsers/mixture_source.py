@@ -161,7 +161,7 @@ class MixedImagesField(MixedField, ImagesBeside):
     """Images beside the image, of all members."""
 
     def decode(self, columns: Columns) -> list[NDArray[Any]]:
-        """Return n images [h, w, C]; raises BadImageError."""
+        """Return n images [h, w, C]; raise BadImageError."""
         return list(super().decode(columns))
 
     def are_pictures(self, columns: Columns) -> list[bool]:  # noqa: D102

@@ -113,7 +113,7 @@ class Parser(Protocol):
         """Return the arithmetic of an epoch at a place in the world, or of its rest from an example on."""
 
     def read_mode(self, world: World) -> str:
-        """Return how examples are read at a place in the world; raises ConfigError where they cannot be."""
+        """Return how examples are read at a place in the world; raise ConfigError where they cannot be."""
 
     def batches(
         self,

@@ -96,7 +96,7 @@ class TransformConfig(Struct, frozen=True, forbid_unknown_fields=True):
     gives: tuple[str, ...] | None = None
 
     def make(self) -> WindowTransform:
-        """Return the transform; raises ConfigError where its function cannot be imported."""
+        """Return the transform; raise ConfigError where its function cannot be imported."""
         return WindowTransform(import_function("transform: function", self.function), self.reads, self.gives)
 
 

@@ -62,7 +62,7 @@ def spec_of(name: str, kind: Kind) -> FieldSpec:
 
 
 def kind_of(name: str, extensions: Sequence[str], decoders: Mapping[str, Decoder] = MappingProxyType({})) -> Kind:
-    """Return what the members of a field are; raises ConfigError where they are of several kinds."""
+    """Return what the members of a field are; raise ConfigError where they are of several kinds."""
     own = {extension: decoder_of(extension, decoders) for extension in extensions}
     kinds: dict[str, Kind] = {
         extension: _KINDS.get(extension.rpartition(".")[2], "bytes") if own[extension] is None else "own"
@@ -120,7 +120,7 @@ class OwnDecoder:
     function: Decoder
 
     def __call__(self, stored: bytes) -> Any:
-        """Return what the function makes of the stored bytes; raises ValueError where it raises."""
+        """Return what the function makes of the stored bytes; raise ValueError where it raises."""
         try:
             return self.function(stored)
         except Exception as error:
@@ -159,7 +159,7 @@ class LabelField(OneKeyField):
     """Integers that are stored as text."""
 
     def decode(self, columns: Columns) -> NDArray[np.int64]:
-        """Return int64 [n]; raises ValueError."""
+        """Return int64 [n]; raise ValueError."""
         return np.array([self._label(text) for text in columns[self.key]], np.int64)
 
     def _label(self, text: bytes) -> int:
@@ -184,7 +184,7 @@ class OptionalLabelField:
         return self.labels.keys
 
     def decode(self, columns: Columns) -> NDArray[np.int64]:
-        """Return int64 [n]; raises ValueError."""
+        """Return int64 [n]; raise ValueError."""
         (key,) = self.keys
         stored = list(columns[key])
         found = np.full(len(stored), PAD_LABEL, np.int64)
@@ -194,7 +194,7 @@ class OptionalLabelField:
 
 
 def decode_text(stored: bytes) -> str:
-    """Return a text in UTF-8; raises ValueError."""
+    """Return a text in UTF-8; raise ValueError."""
     try:
         return stored.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -202,7 +202,7 @@ def decode_text(stored: bytes) -> str:
 
 
 def decode_json(stored: bytes) -> Any:
-    """Return a value of JSON; raises ValueError."""
+    """Return a value of JSON; raise ValueError."""
     try:
         return json.loads(stored)
     except (ValueError, RecursionError) as error:
@@ -210,7 +210,7 @@ def decode_json(stored: bytes) -> Any:
 
 
 def decode_array(stored: bytes) -> NDArray[Any]:
-    """Return the array of an `.npy` file without objects of Python, which could run code; raises ValueError."""
+    """Return the array of an `.npy` file without objects of Python, which could run code; raise ValueError."""
     file = io.BytesIO(stored)
     try:
         version = np.lib.format.read_magic(file)
