@@ -33,7 +33,7 @@ from tfds_torch.storage.beton.fields import BetonBytes, BetonField, BetonInt, Be
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.remote.options import RemoteOptions
-from tfds_torch.storage.source import FieldSpec, Source, is_local, source_type
+from tfds_torch.storage.source import FieldSpec, is_local, source_type
 
 _logger = logging.getLogger(__name__)
 SPLIT = "all"
@@ -68,9 +68,6 @@ class BetonDataset(Dataset):
                 shown,
             )
         super().__init__(file, SPLIT, decoding, image_key, target_key)
-
-    def _source_for(self, read: ReadOptions) -> Source:
-        return self.source.with_checksums(read.verify_checksums)
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:

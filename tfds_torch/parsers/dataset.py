@@ -5,7 +5,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,6 @@ from tfds_torch.runtime.arguments import did_you_mean
 from tfds_torch.runtime.identity import digest_of
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec, Source
-
-_Self = TypeVar("_Self", bound="Dataset")
 
 
 class Dataset(ABC):
@@ -167,10 +165,6 @@ class Dataset(ABC):
         """Return a name for every example of the split, in the order of `index`."""
         return list(self.ids(np.arange(len(self.source))))
 
-    def _source_for(self, read: ReadOptions) -> Source:
-        """Return the source as other options read it."""
-        return self.source
-
     # The split
 
     @property
@@ -263,7 +257,7 @@ class Dataset(ABC):
             names = [os.path.basename(name) for name in names]
         return [os.path.join(self._folder, name) for name in names] if absolute else names
 
-    def subset(self: _Self, indices: Any) -> _Self:
+    def subset(self, indices: Any) -> Self:
         """Return this dataset with some of its examples only; `index` and ids stay those of the split.
 
         Args:
@@ -276,19 +270,19 @@ class Dataset(ABC):
         there = len(self.source) if self.selected is None else self.selected.numbers
         return self._with(selected=make_subset(indices, there))
 
-    def with_read(self: _Self, read: ReadOptions) -> _Self:
+    def with_read(self, read: ReadOptions) -> Self:
         """Return this dataset, whose examples are read in another way."""
         dataset = self._with()
-        dataset._open(self._source_for(read), replace(self.decoding, read=read))
+        dataset._open(self.source.with_checksums(read.verify_checksums), replace(self.decoding, read=read))
         return dataset
 
-    def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
+    def with_preprocess(self, preprocess: Preprocess | None) -> Self:
         """Return this dataset with another preprocess; raise ConfigError where it does not fit."""
         dataset = self._with(decoding=replace(self.decoding, preprocess=preprocess))
         dataset._check_preprocess()
         return dataset
 
-    def _with(self: _Self, **values: Any) -> _Self:
+    def _with(self, **values: Any) -> Self:
         """Return this dataset with other values of some attributes, unchecked."""
         dataset = copy.copy(self)
         vars(dataset).update(values)
@@ -776,7 +770,7 @@ class Dataset(ABC):
         names = list(dict.fromkeys(fields))
         return (self.as_stored(names) if stored else self).columns_at(names, self.indices)
 
-    def as_stored(self: _Self, fields: Sequence[str]) -> _Self:
+    def as_stored(self, fields: Sequence[str]) -> Self:
         """Return this dataset without functions of the user's that make fields of windows.
 
         Raises:

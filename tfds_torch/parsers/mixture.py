@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,7 +150,7 @@ class MixedDataset(Dataset):
             return [one for some in names.values() for one in some]
         return [f"{name}/{one}" for name, some in names.items() for one in some]
 
-    def with_read(self, read: ReadOptions) -> "MixedDataset":
+    def with_read(self, read: ReadOptions) -> Self:
         """Return this dataset, read with another number of threads or of batches ahead.
 
         Raises:
@@ -164,7 +164,7 @@ class MixedDataset(Dataset):
         members = {name: one.as_stored(fields) if stored else one for name, one in self.members.items()}
         return MemberStatistics({name: read_statistics(one, fields) for name, one in members.items()})
 
-    def as_stored(self, fields: Sequence[str]) -> "MixedDataset":
+    def as_stored(self, fields: Sequence[str]) -> Self:
         """Return this dataset of members without functions of the user's; see `Dataset`."""
         own = [name for name in fields if name != MEMBER]
         return self._with(members={name: one.as_stored(own) for name, one in self.members.items()})

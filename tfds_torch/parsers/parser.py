@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,6 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.one_thread import OneThreadIterator
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FileInstruction, Source
-
-_Self = TypeVar("_Self", bound="DatasetParser")
 
 
 class DatasetParser:
@@ -225,7 +223,7 @@ class DatasetParser:
 
     # Other parsers of the same examples
 
-    def with_order(self: _Self, order: Order) -> _Self:
+    def with_order(self, order: Order) -> Self:
         """Return this parser with another order of its examples.
 
         Args:
@@ -250,7 +248,7 @@ class DatasetParser:
         parser.read_mode(World())
         return parser
 
-    def with_batch_size(self: _Self, batch_size: int) -> _Self:
+    def with_batch_size(self, batch_size: int) -> Self:
         """Return this parser with another batch size.
 
         Raises:
@@ -258,7 +256,7 @@ class DatasetParser:
         """
         return self._with(epoch=replace(self.epoch, batch_size=batch_size))
 
-    def with_read(self: _Self, read: ReadOptions) -> _Self:
+    def with_read(self, read: ReadOptions) -> Self:
         """Return this parser, reading the same examples in another way.
 
         Raises:
@@ -269,7 +267,7 @@ class DatasetParser:
             dataset=dataset, order=replace(order, blocks=dataset.read.blocks) if isinstance(order, Passes) else order
         )
 
-    def with_preprocess(self: _Self, preprocess: Preprocess | None) -> _Self:
+    def with_preprocess(self, preprocess: Preprocess | None) -> Self:
         """Return this parser with another preprocess.
 
         Raises:
@@ -277,7 +275,7 @@ class DatasetParser:
         """
         return self._with(dataset=self.dataset.with_preprocess(preprocess))
 
-    def subset(self: _Self, indices: Any) -> _Self:
+    def subset(self, indices: Any) -> Self:
         """Return this parser with some of its examples only: a pass has each of them once.
 
         `index` stays the number in the split, and ids stay. `parser[i]` and `len(parser)` count within the subset. It
@@ -296,9 +294,7 @@ class DatasetParser:
         parser.read_mode(World())
         return parser
 
-    def balanced(
-        self: _Self, by: str = "label", temperature: float | None = None, *, epoch_size: int | None = None
-    ) -> _Self:
+    def balanced(self, by: str = "label", temperature: float | None = None, *, epoch_size: int | None = None) -> Self:
         """Return this parser with its classes mixed: every example comes once in each pass of its class.
 
         Any global batch has within 2 of the share of each class; see docs/mixtures.md. It resumes exactly.
@@ -333,7 +329,7 @@ class DatasetParser:
             )
         return self.with_order(self._mix_classes(passes, targets, temperature, epoch_size))
 
-    def weighted(self: _Self, weights: Any, *, epoch_size: int | None = None) -> _Self:
+    def weighted(self, weights: Any, *, epoch_size: int | None = None) -> Self:
         """Return this parser with examples that are drawn by weights, with replacement.
 
         Shares are right in expectation only; `balanced` and ParserMixture keep them exactly. Draws depend on the seed
@@ -379,7 +375,7 @@ class DatasetParser:
         size = self.epoch_size if epoch_size is None else epoch_size
         return Mixed(members, segments, size, passes.seed, passes.shuffle, passes.n, passes.subset)
 
-    def _with(self: _Self, **values: Any) -> _Self:
+    def _with(self, **values: Any) -> Self:
         """Return this parser with other values of some attributes, checked together."""
         parser = copy.copy(self)
         vars(parser).update(values)

@@ -181,10 +181,10 @@ class CachedSource:
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
         """Does nothing: a cache is of this machine."""
 
-    def over(self, original: Source) -> "CachedSource":
-        """Returns the same cache over the same examples, read in another way."""
+    def with_checksums(self, verify_checksums: bool) -> "CachedSource":
+        """Return the same cache over the same examples, whose files are compared with their checksums or not."""
         other = copy.copy(self)  # As a pickled one, it has read nothing.
-        other.original = original
+        other.original = self.original.with_checksums(verify_checksums)
         return other
 
     @property

@@ -164,6 +164,9 @@ class Source(Protocol):
     def __len__(self) -> int:
         """Number of examples."""
 
+    def with_checksums(self, verify_checksums: bool) -> "Source":
+        """Return this source, with what it reads compared with checksums or not, where files have some."""
+
     def in_blocks(self, block_records: int | None) -> "Source":
         """Returns this source, read by an order in such blocks (None: without): far files are fetched in these."""
 
@@ -294,6 +297,10 @@ class ReadByNumber:
     obstacle: str | None = None
     block_records: int | None = None
     networks: Collection[Network] = ()
+
+    def with_checksums(self: _Self, verify_checksums: bool) -> _Self:
+        """Return this source: nothing has checksums, or they are always verified."""
+        return self
 
     def in_blocks(self: _Self, block_records: int | None) -> _Self:
         """Returns this source, which reads in any order alike."""

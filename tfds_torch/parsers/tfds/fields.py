@@ -19,7 +19,6 @@ from tfds_torch.engines.fields import (
     TensorImageField,
 )
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.protocol import DEFAULT_FIELDS, METADATA_SPECS, stored_key, stored_name
 from tfds_torch.parsers.tfds.feature_tree import (
     Feature,
@@ -80,11 +79,6 @@ class DatasetFields:
     _decoders: dict[tuple[str, str | None], FieldDecoder] = field(default_factory=dict, init=False, compare=False)
 
     @property
-    def cameras(self) -> dict[str, Preprocess]:
-        """Nothing: the preprocess of whole records is that of the field `image`, and names what goes along."""
-        return {}
-
-    @property
     def all_fields(self) -> list[str]:
         """The keys of all features, sorted."""
         return sorted(features_by_key(self.features))
@@ -104,10 +98,6 @@ class DatasetFields:
         """Return field -> keys of its feature, of those that are made of one feature."""
         several = {"label"} if isinstance(self.target_key, tuple) else set()
         return {name: self.find(name).path for name in names if name not in {*METADATA_SPECS, *several}}
-
-    def stored(self, names: Sequence[str]) -> "DatasetFields":
-        """Return these fields: all are stored."""
-        return self
 
     def find(self, name: str) -> FoundFeature:
         """Return the feature behind a field; of several target keys, the first one's."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,8 @@ from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.storage.cached_source import PIXELS, CachedSource
+from tfds_torch.storage.cached_source import PIXELS
 from tfds_torch.storage.episodes.source import WindowSource
-from tfds_torch.storage.record_source import RecordSource
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.source import Source, is_local
 
@@ -86,16 +85,6 @@ class TfdsDataset(Dataset):
         return self._fields.specs
 
     @property
-    def has_windows(self) -> bool:
-        """Whether examples are windows of episodes."""
-        return isinstance(self.source, WindowSource)
-
-    @property
-    def cameras(self) -> Mapping[str, Preprocess]:
-        """Field -> how its images are cut and resized while they are decoded, of windows."""
-        return self._fields.cameras
-
-    @property
     def gif_features(self) -> list[str]:
         """The keys of features that are all frames of a GIF, uint8 `[frames, H, W, 3]`, as Pillow shows them."""
         leaves = list_leaves(self._fields.features)
@@ -112,17 +101,11 @@ class TfdsDataset(Dataset):
         groups, others = find_boxes(self._fields.features, self._fields.paths(fields), None)
         return list(dict.fromkeys([*(part.field for group in groups for part in group.boxes), *others]))
 
-    def _source_for(self, read: ReadOptions) -> Source:
-        cached = self.source if isinstance(self.source, CachedSource) else None
-        source = self.source if cached is None else cached.original
-        if isinstance(source, WindowSource):
-            check_read_mode(self.dataset_name, read)
-        if isinstance(source, RecordSource | WindowSource):
-            source = source.with_checksums(read.verify_checksums)
-        if cached is None:
-            return source
-        self._check_cache(read)
-        return cached.over(source)
+    def with_read(self, read: ReadOptions) -> Self:
+        """Return this dataset, whose examples are read in another way; see `Dataset`."""
+        if self.cache is not None:
+            self._check_cache(read)
+        return super().with_read(read)
 
     @property
     def _folder(self) -> str:
@@ -156,25 +139,6 @@ class TfdsDataset(Dataset):
     def _encoded_field(self, name: str) -> EncodedField:
         """Return how a field is handed over as it is stored: every single image encoded."""
         return self._fields.encoded_field(name)
-
-    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
-        if not isinstance(self._fields, WindowFields) or not isinstance(self.source, WindowSource):
-            return super().columns_at(fields, index)
-        return read_columns(self._fields, self.source, fields, index, self.read)
-
-    def as_stored(self, fields: Sequence[str]) -> "TfdsDataset":
-        """Return this dataset without its WindowTransforms; see `Dataset`."""
-        return self._with(_fields=self._fields.stored(fields))
-
-    def column_keys(self, field: str) -> tuple[str, ...] | None:
-        """Return the stored fields that a column is made of; None where a WindowTransform makes it."""
-        fields = self._fields
-        return fields.column_keys(field) if isinstance(fields, WindowFields) else super().column_keys(field)
-
-    def number_of_none(self, field: str) -> float | None:
-        """Return the number that stands for None in a column of an optional feature; see `Dataset`."""
-        return self._fields.number_of_none(field) if isinstance(self._fields, WindowFields) else None
 
     @property
     def has_optional_label(self) -> bool:
@@ -235,6 +199,44 @@ class TfdsDataset(Dataset):
                 f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, and not "
                 f"{', '.join(map(repr, also))}, which must be of its size: leave out max_resolution."
             )
+
+
+class TfdsWindows(TfdsDataset):
+    """Windows of the episodes of a split of a TFDS dataset."""
+
+    source: WindowSource
+    _fields: WindowFields
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether examples are windows of episodes."""
+        return True
+
+    @property
+    def cameras(self) -> Mapping[str, Preprocess]:
+        """Field -> how its images are cut and resized while they are decoded."""
+        return self._fields.cameras
+
+    def with_read(self, read: ReadOptions) -> Self:
+        """Return these windows, read in another way; see `Dataset`."""
+        check_read_mode(self.dataset_name, read)
+        return super().with_read(read)
+
+    def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
+        return read_columns(self._fields, self.source, fields, index, self.read)
+
+    def as_stored(self, fields: Sequence[str]) -> Self:
+        """Return these windows without their WindowTransforms; see `Dataset`."""
+        return self._with(_fields=self._fields.stored(fields))
+
+    def column_keys(self, field: str) -> tuple[str, ...] | None:
+        """Return the stored fields that a column is made of; None where a WindowTransform makes it."""
+        return self._fields.column_keys(field)
+
+    def number_of_none(self, field: str) -> float | None:
+        """Return the number that stands for None in a column of an optional feature; see `Dataset`."""
+        return self._fields.number_of_none(field)
 
 
 @explain_keywords
@@ -372,7 +374,8 @@ class ParserTfds(DatasetParser):
                 decoding = replace(decoding, decode=merge_decoders(decode, decoders, named))
         self.windows = windows
         directories = found.directories or (found.directory,)
-        super().__init__(TfdsDataset(source, split, decoding, named, directories, cache), epoch)
+        kind = TfdsWindows if of_windows.are_given else TfdsDataset
+        super().__init__(kind(source, split, decoding, named, directories, cache), epoch)
 
     @staticmethod
     def split_names(
