@@ -25,7 +25,6 @@ from tfds_torch.parsers.mixture_members import Members
 from tfds_torch.parsers.mixture_source import (
     IMAGE,
     MEMBER,
-    MemberField,
     MixedField,
     MixedImagesField,
     encoded_key,
@@ -156,7 +155,7 @@ class MixtureFields:
         description = self.describe(name)
         fields = [parser.encoded_field(name) for parser in self._members.values()]
         array = description.array if fields[0].kind == "value" else None
-        decoder = MixedField(encoded_key(name), tuple(MemberField(one.decoder) for one in fields), array)
+        decoder = MixedField(encoded_key(name), tuple(one.decoder for one in fields), array)
         return EncodedField(decoder, fields[0].kind, fields[0].spec, any(one.is_optional for one in fields))
 
     @property
@@ -179,8 +178,8 @@ class MixtureFields:
             return ImageField(IMAGE, self._first.image_mode)
         decoders = [parser.field(name) for parser in self._members.values()]
         if all(isinstance(decoder, ImagesBeside) for decoder in decoders):
-            return MixedImagesField(name, tuple(map(MemberField, decoders)))
-        return MixedField(name, tuple(map(MemberField, decoders)), description.array)
+            return MixedImagesField(name, tuple(decoders))
+        return MixedField(name, tuple(decoders), description.array)
 
 
 def describe_field(parser: Dataset, name: str) -> FieldDescription:

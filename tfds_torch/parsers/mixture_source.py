@@ -105,32 +105,17 @@ class EncodedParts:
 
 
 @dataclass(frozen=True)
-class MemberField:
-    """How one member decodes a field."""
-
-    decoder: FieldDecoder
-
-    def decode(self, part: Part, samples: Samples | None) -> Any:
-        """Return the values of a part of examples."""
-        try:
-            own = {} if samples is None else {SAMPLES: samples.at(part.places)}
-            return self.decoder.decode({**part.columns, **own})
-        except BadImageError as error:  # Its position is that in the part.
-            raise type(error)(int(part.places[error.position]), error.reason) from None
-
-
-@dataclass(frozen=True)
 class MixedField:
     """A field that each member decodes in its own way.
 
     Attributes:
         key: its name in `MixtureSource.read`.
-        members: by the member's number.
+        members: decodes the values of each member, by its number.
         array: shape and dtype of one value, where all are of one size: values are an array then; None: a list.
     """
 
     key: str
-    members: tuple[MemberField, ...]
+    members: tuple[FieldDecoder, ...]
     array: tuple[tuple[int, ...], Any] | None = None
 
     @property
@@ -145,15 +130,22 @@ class MixedField:
         stored = columns[self.key]
         if isinstance(stored, EncodedParts):
             samples = columns.get(SAMPLES)
-            values = stored.merged(lambda part: self.members[part.member].decode(part, samples))
+            values = stored.merged(lambda part: self._decode(part, samples))
         else:  # All members store it alike.
-            decoder = self.members[0].decoder
+            decoder = self.members[0]
             values = decoder.decode({**columns, decoder.keys[0]: stored})
         if self.array is None:
-            is_array = isinstance(self.members[0].decoder, WindowImageField) and isinstance(values, np.ndarray)
+            is_array = isinstance(self.members[0], WindowImageField) and isinstance(values, np.ndarray)
             return values if is_array else list(values)
         shape, dtype = self.array
         return np.asarray(values, dtype).reshape(len(values), *shape)
+
+    def _decode(self, part: Part, samples: Samples | None) -> Any:
+        try:
+            own = {} if samples is None else {SAMPLES: samples.at(part.places)}
+            return self.members[part.member].decode({**part.columns, **own})
+        except BadImageError as error:  # Its position is that in the part.
+            raise type(error)(int(part.places[error.position]), error.reason) from None
 
 
 @dataclass(frozen=True)
@@ -165,15 +157,11 @@ class MixedImagesField(MixedField, ImagesBeside):
         return list(super().decode(columns))
 
     def are_pictures(self, columns: Columns) -> list[bool]:  # noqa: D102
-        asked = [_PicturesOf(member.decoder) for member in self.members if isinstance(member.decoder, ImagesBeside)]
-        return list(MixedField(self.key, tuple(map(MemberField, asked))).decode(columns))
+        asked = tuple(_PicturesOf(member) for member in self.members if isinstance(member, ImagesBeside))
+        return list(MixedField(self.key, asked).decode(columns))
 
     def of_kind(self, kind: Kind | None, jpeg_decoder: str) -> "MixedImagesField":  # noqa: D102
-        members = tuple(
-            MemberField(member.decoder.of_kind(kind, jpeg_decoder))
-            for member in self.members
-            if isinstance(member.decoder, ImagesBeside)
-        )
+        members = tuple(one.of_kind(kind, jpeg_decoder) for one in self.members if isinstance(one, ImagesBeside))
         return replace(self, members=members)
 
 
