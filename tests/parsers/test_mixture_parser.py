@@ -277,7 +277,7 @@ def test_class_maps_of_the_members_give_common_labels(files: Files, tmp_path: Pa
     assert parser.dataset.encoded_examples(np.array([14]), ["label"])[0].label == 7
     del class_map["2.jpg"]
     members["words"] = ParserTfds(tmp_path, "numbered", "train", target_key="file_name", class_map=class_map)
-    with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example numbered-train"):
+    with pytest.raises(ConfigError, match=r"no label for '2\.jpg', the target of the example words/numbered-train"):
         list(ParserMixture(members, batch_size=5).batches(fields=("label",)))
 
 
