@@ -124,7 +124,7 @@ def test_the_first_batch_and_a_resume_come_by_range(tmp_path: Path, own_cache: P
         far = open_far(url, own_cache, **options)
         batches = read_epoch(far, 0, start)
         assert next(batches) == next(read_epoch(near, 0, start))
-        pages_at, pages_stop = far._file.head.layout.pages_at, far._file.head.pages_stop
+        pages_at, pages_stop = far.dataset.source.head.layout.pages_at, far.dataset.source.head.pages_stop
         asked = [stop - begin for begin, stop in server.asked["a.beton"] if pages_at <= begin < pages_stop]
         assert asked[0] % sample_bytes == 0
         assert asked[0] < 10 * sample_bytes, "some samples come before the rest of their block"
@@ -204,9 +204,9 @@ def test_files_of_other_writers_come_as_from_a_local_copy(serve: Serve, tmp_path
     keys: dict[str, Any] = {"image_key": None, "target_key": None, "read": ReadOptions(block_records=2)}
     far = ParserBeton(f"{serve(folder)}/{path.name}", batch_size=4, **keys)
     near = ParserBeton(path, batch_size=4, **keys)
-    source: BetonSource = far._file
+    source: BetonSource = far.dataset.source
     names = [name for name in source.head.fields if kind != "empty"]
-    assert (far.fingerprint, len(far._file)) == (near.fingerprint, len(near._file))
+    assert (far.fingerprint, len(far.dataset.source)) == (near.fingerprint, len(near.dataset.source))
     index = np.arange(len(source))
     source.follow([(index[::2], np.minimum(index[::2] + 2, len(source)))])
     found, expected = source.read(index, names), near.source.read(index, names)

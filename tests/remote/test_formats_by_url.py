@@ -138,12 +138,12 @@ def test_a_header_that_was_damaged_on_the_way_is_fetched_again(
     far = ParserWebDataset(f"{url}/a-{{00..02}}.tar", **TRAINING)
     for block in blocks_of(far):
         block.unlink()
-    faulty_server.fault("*/a-01.tar", Fault(flipped_byte=int(far._tars.index.offset[80]) - 500), times=1, method="GET")
+    faulty_server.fault("*/a-01.tar", Fault(flipped_byte=int(far.dataset.source.index.offset[80]) - 500), times=1, method="GET")
     assert read_epoch(far, ("label",)) == expected
 
 
 def test_windows_of_an_order_name_the_blocks_of_their_samples(serve: Serve, tars: Path) -> None:
-    source = ParserWebDataset(f"{serve(tars)}/a-{{00..02}}.tar", **TRAINING)._tars
+    source = ParserWebDataset(f"{serve(tars)}/a-{{00..02}}.tar", **TRAINING).dataset.source
     for start in range(0, NUM_SAMPLES, 5):
         numbers = np.arange(start, min(start + 5, NUM_SAMPLES))
         blocks = list(source._blocks_in(start, int(numbers[-1]) + 1))

@@ -58,7 +58,10 @@ def _open(root: _Path | None, name: _Path | None, download: bool, store: ObjectS
         return open_dataset(root, name, download=download, store=store)
     if root is None:
         raise ConfigError("name=None needs root, the version directory of a dataset: give its path, or a name.")
-    return open_dataset(None, root, download=download, store=store)
+    try:
+        return open_dataset(None, root, download=download, store=store)
+    except ConfigError as error:
+        raise ConfigError(f"name=None: {error} Give the name of a dataset in it, or a version directory.") from None
 
 
 def join(infos: Sequence[DatasetInfo]) -> DatasetInfo:
