@@ -56,7 +56,7 @@ PIXELS = np.stack([np.asarray(decode(file)) for file in FILES])
 
 
 def damaged(*numbers: int) -> list[bytes]:
-    """Returns the files, of which some lack their second half."""
+    """Return the files, of which some lack their second half."""
     return [file[: len(file) * 2 // 3] if number in numbers else file for number, file in enumerate(FILES)]
 
 

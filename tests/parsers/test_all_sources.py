@@ -41,7 +41,7 @@ def spoiled(name: str, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def kinds_of(made: Made) -> list[dict[str, Any]]:
-    """Returns the arguments of training, and of evaluation where there is one."""
+    """Return the arguments of training, and of evaluation where there is one."""
     evaluation: list[dict[str, Any]] = (
         [] if made.weighs else [{"remainder": "pad"}, {"remainder": "pad", "shuffle": True}]
     )
@@ -54,7 +54,7 @@ def labels_of(made: Made, batch: Batch) -> list[int]:
 
 
 def assert_stored(made: Made, batch: Batch) -> None:
-    """Asserts that a batch holds the examples that its index names."""
+    """Assert that a batch holds the examples that its index names."""
     numbers = [made.number_at[place] for place in batch.index.tolist()]
     is_marked = batch.label is not None  # A label that is another feature is only told apart by `valid`.
     expected = [number if valid or not is_marked else -100 for number, valid in zip(numbers, batch.valid, strict=True)]
@@ -185,12 +185,14 @@ def test_targets_are_the_labels_of_batches(made: Made) -> None:
         assert labels_of(made, batch) == [targets[places.index(place)] for place in batch.index.tolist()]
 
 
-def test_a_class_map_gives_new_labels_everywhere(name: str, made: Made) -> None:
-    if name == "windows":
-        return  # Their fields are not targets.
+def test_a_class_map_maps_labels_everywhere(name: str, made: Made) -> None:
     class_map = {number: 2 * number for number in range(NUM_EXAMPLES)}
     if name == "image folder":
         class_map = {f"{number:02}": 2 * number for number in range(NUM_EXAMPLES)}  # type: ignore[misc]
+    if name == "windows":
+        with pytest.raises(ConfigError, match="Windows have no labels"):
+            made.make(class_map=class_map)
+        return
     parser = made.make(is_training=made.weighs, batch_size=5, class_map=class_map)
     assert parser.targets().tolist() == [2 * number for number in made.numbers]
     assert parser[3].label == 2 * made.numbers[3]
@@ -254,7 +256,7 @@ def test_another_example_takes_the_place_of_the_damaged_one_alone(
 # Other processes
 
 
-def test_workers_deliver_the_same_and_a_state_goes_on_in_another_loader(made: Made) -> None:
+def test_workers_deliver_the_same_and_another_loader_continues_their_state(made: Made) -> None:
     def open_loader(num_workers: int) -> Any:
         parser = made.make(is_training=True, batch_size=GLOBAL_BATCH, preprocess=WHOLE)
         return create_loader(ImageDataset(parser, fields=("image", "index", "label")), num_workers)

@@ -18,7 +18,7 @@ NAMES = ("cat", "wild dog", "grün\u2028er")
 
 
 def opened(class_map: Any, labels: Sequence[Any] = (0, 1), names: Sequence[str] | None = NAMES[:2]) -> ParserMapStyle:
-    """Returns a parser of labels with names."""
+    """Return a parser of labels with names."""
     rows = [{"label": label} for label in labels]
     return ParserMapStyle(rows, class_names=names, class_map=class_map, batch_size=len(rows))
 
@@ -69,7 +69,7 @@ def test_the_line_of_a_text_file_is_the_label(
 
 
 class Plant:
-    """Makes a folder when it is unpickled."""
+    """Make a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -37,7 +37,7 @@ BYTES: dict[str, Any] = {"decode": {"image": False}}
 
 
 def wrong_rows(rows: Rows, make: Callable[..., Any], error: type[Exception] = ConfigError) -> list[str]:
-    """Returns what was said of the rows whose message lacks what it must hold."""
+    """Return what was said of the rows whose message lacks what it must hold."""
     found = [(arguments, words, said_of(error, make, **arguments)) for arguments, words in rows]
     return [f"{arguments}: {said!r} lacks {words!r}" for arguments, words, said in found if words not in said]
 

@@ -27,14 +27,14 @@ Open = Callable[..., ParserTfds]
 
 
 def place_of(number: int) -> tuple[int, int]:
-    """Returns the shard of an example, and its record there."""
+    """Return the shard of an example, and its record there."""
     ends = np.cumsum(SHARDS)
     shard = int(np.searchsorted(ends, number, "right"))
     return shard, number - int(ends[shard]) + SHARDS[shard]
 
 
 def spoil_records(root: Path, numbers: Sequence[int], *, checksum: bool) -> None:
-    """Damages records: a bit of them is turned, or they are written as something else."""
+    """Damage records: a bit of them is turned, or they are written as something else."""
     shards = shard_files(root / "pictures" / "1.0.0", "train")
     offsets = [record_offsets(path) for path in shards]  # Not read from a damaged one.
     for shard, record in map(place_of, numbers):
@@ -75,7 +75,7 @@ def spoil(tmp_path: Path) -> Callable[[str, Sequence[int]], Open]:
 
 
 def rows_of(parser: ParserTfds, worlds: Sequence[World] = (World(),), start: int = 0) -> list[tuple[int, int, bool]]:
-    """Returns index, label and validity of an epoch's rows in the order of the whole world; their pixels are right."""
+    """Return index, label and validity of an epoch's rows in the order of the whole world; their pixels are right."""
     found: dict[int, list[tuple[int, int, bool]]] = {}
     for world in worlds:
         for batch in parser.batches(world, 0, start):
