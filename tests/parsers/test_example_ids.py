@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from image_folder_fixtures import NUM_TRAIN as NUM_IMAGES
-from tfds_fixtures import GAP_TRAIN_SHARDS, NUM_TEST, NUM_TRAIN, SPLITS, Datasets, Ledger
+from tfds_fixtures import NUM_TRAIN, SPLITS, Datasets, Ledger
 
 from tfds_torch.errors import ConfigError, ExampleNotFoundError
 from tfds_torch.parsers.tfds.parser import ParserTfds
@@ -115,9 +115,3 @@ def test_a_path_that_does_not_exist_says_why_and_names_the_split(folder: Path) -
         "image_folder:1.0.0, split 'test': there is no example 'train/circle/a 0.png': the image is there, but outside "
         "the split."
     )
-
-
-def test_empty_shards_are_counted_over(datasets: Datasets) -> None:
-    parser = ParserTfds(datasets.gaps, "shapes", "train+test")
-    assert find(parser, f"{shard(4)}__0") == [GAP_TRAIN_SHARDS[1]]
-    assert parser.num_examples == NUM_TRAIN + NUM_TEST

@@ -1,7 +1,6 @@
 """Image folders: the examples of `tfds.ImageFolder`, with every promise of a prepared dataset."""
 
 import os
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,10 @@ import pytest
 import tensorflow_datasets as tfds
 from image_folder_fixtures import LABELS, NUM_TEST, NUM_TRAIN
 from PIL import Image
-from tfds_fixtures import call_reader, has_tensorflow
-from zygote import torch_zygote
+from tfds_fixtures import call_reader
 
-from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.parser import ParserTfds
-from tfds_torch.plan.world import World
 
 NAME = "image_folder"
 FIELDS = ("image", "label", "image/filename")
@@ -83,22 +79,6 @@ def test_splits_and_classes_are_those_of_tfds(folder: Path, theirs: Theirs) -> N
     assert theirs.num_examples == {"empty": 0, "test": NUM_TEST, "train": NUM_TRAIN}
 
 
-def name_files(root: str) -> list[Any]:
-    """Runs in a child."""
-    parser = ParserTfds(root, NAME, "test")
-    names = [parser.filenames(**form) for form in ({}, {"basename": True}, {"absolute": True})]
-    return [*names, pickle.loads(pickle.dumps(parser)).fingerprint == parser.fingerprint, has_tensorflow()]
-
-
-def test_filenames_and_the_parser_need_no_tensorflow(folder: Path, ids: dict[str, list[str]]) -> None:
-    plain, basename, absolute, is_same, is_loaded = torch_zygote().call(name_files, str(folder))
-    assert is_same
-    assert not is_loaded
-    assert plain == ids["test"]
-    assert basename == [os.path.basename(name) for name in ids["test"]]
-    assert absolute == [str(folder / name) for name in ids["test"]]
-
-
 # Splits
 
 EXPRESSIONS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
@@ -143,16 +123,3 @@ def test_a_split_that_cannot_be_is_refused(folder: Path, split: str, message: st
     with pytest.raises(ConfigError) as caught:
         ParserTfds(folder, NAME, split)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("split", ["train", "empty"])
-@pytest.mark.parametrize("mode", ["files", "examples"])
-def test_only_mode_index_reads_an_image_folder(folder: Path, mode: str, split: str) -> None:
-    assert ParserTfds(folder, NAME, split).read_mode(World()) == "index"
-    parser = ParserTfds(folder, NAME, split, read=ReadOptions(mode=mode))
-    with pytest.raises(ConfigError) as caught:
-        parser.batches()
-    assert str(caught.value) == (
-        f"read mode {mode!r} streams TFRecord files, and image_folder:1.0.0 is stored in a format that is only read by "
-        f"index. Use mode 'index' or 'auto'."
-    )

@@ -1,6 +1,5 @@
 """Images beside the image keep their numbers, in every parser, with and without `also`, and through exports."""
 
-import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from images.test_beside import COLOURS, encoded, palette_of
 from picture_fixtures import write_pictures
 from PIL import Image
 from storage.webdataset.made_tars import write_samples
-from tfds_fixtures import Datasets
 
 from tfds_torch import (
     EvalPreprocess,
@@ -27,10 +25,7 @@ from tfds_torch import (
     create_loader,
     export_dataset,
 )
-from tfds_torch.engines.fields import EncodedField, StoredField
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.tar_members import choose_members
-from tfds_torch.storage.source import FieldSpec
 
 SIDE, NUM = 16, 4
 CLASSES = np.array([0, 1, 2, 255], np.uint8)
@@ -185,23 +180,3 @@ def test_an_export_has_the_same_numbers(name: str, format: str, tmp_path: Path) 
         assert (batch[field].numpy() == wanted).all(), field
         assert str(batch[field].dtype) == f"torch.{wanted.dtype}"
     assert (batch["left"].permute(0, 2, 3, 1).numpy() == PICTURE).all()
-
-
-def test_floats_that_tfds_stores_as_pixels_are_exported_as_floats() -> None:
-    depths = np.array([[0.0, -1.5, np.pi]], np.float32)
-    pixels = Image.fromarray(depths.view(np.uint8).reshape(1, 3, 4))
-    known = EncodedField(StoredField("depth"), "image", FieldSpec((None, None, 1), np.float32))
-    (member,) = choose_members((), {}, {"depth": known}, None)
-    extension, content = member.encode({"depth": encoded(pixels)})
-    assert (extension, member.describe()) == ("depth.npy", "depth.npy")
-    assert np.array_equal(np.load(io.BytesIO(content))[..., 0], depths)
-
-
-def test_depths_of_a_tfds_dataset_survive_an_export(datasets: Datasets, tmp_path: Path) -> None:
-    parser = ParserTfds(datasets.root, "shapes", batch_size=8)
-    export_dataset(parser, tmp_path / "out", format="webdataset", num_workers=1, fields={"frames": None})
-    tars = ParserWebDataset(sorted((tmp_path / "out").glob("*.tar")), {"depth": "depth.png"}, batch_size=8)
-    for theirs, ours in zip(parser.batches(fields=("depth",)), tars.batches(fields=("depth",)), strict=True):
-        for one, other in zip(theirs.features["depth"], ours.features["depth"], strict=True):
-            assert one.dtype == other.dtype == np.uint16
-            assert (one == other).all()

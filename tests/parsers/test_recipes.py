@@ -96,15 +96,6 @@ def test_a_class_map_is_a_table_or_looked_up_in_the_folder_of_the_recipe(tmp_pat
         assert parser.class_names == list("9876543210")
 
 
-def test_a_target_key_may_be_a_list(tmp_path: Path, demo_digits: Path) -> None:
-    config = load(tmp_path, "name = 'digits'\ntarget_key = ['label']")
-    assert config.make_parser(demo_digits).class_names == ["label"]
-    for text in ("'label,image'", "['label', 'image']"):
-        several = load(tmp_path, f"name = 'digits'\ntarget_key = {text}")
-        with pytest.raises(ConfigError, match="the target field 'image' is not a scalar number"):
-            several.make_parser(demo_digits)
-
-
 def test_a_recipe_opens_its_mixture(tmp_path: Path) -> None:
     """Of TFDS's files in two places, a `.beton` file and tars."""
     for folder, lengths in (("here", (3, 4)), ("there", (2,))):

@@ -164,20 +164,6 @@ def test_an_example_is_ones_own_to_change(datasets: Datasets) -> None:
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("keys", "fields", "message"),
-    [
-        ([0], ("image", "lable"), "lable"),
-        ([0], "image", r"fields='image' must be a sequence"),
-        ([None], ("image",), "None names no example"),
-        (3, ("image",), "by a list of indices and ids"),
-    ],
-)
-def test_what_cannot_be_asked_for_is_a_config_error(datasets: Datasets, keys: Any, fields: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ParserTfds(datasets.root, "shapes").examples_by_index(keys, fields)
-
-
 def test_remote_files_are_a_config_error_that_says_what_to_do(datasets: Datasets) -> None:
     parser = as_remote(ParserTfds(datasets.root, "shapes"))
     with pytest.raises(ConfigError, match=r"gs://bucket/.* is remote\. Copy the dataset to this machine, or read it"):

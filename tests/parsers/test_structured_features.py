@@ -20,9 +20,6 @@ from tfds_torch.engines.fields import FieldDecoder
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.features import structured_field
-from tfds_torch.parsers.tfds.features_json import read_connectors
-from tfds_torch.parsers.tfds.folder import folder_at
-from tfds_torch.parsers.tfds.info import read_json
 from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.source import FieldSpec
 

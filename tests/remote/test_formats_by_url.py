@@ -138,7 +138,9 @@ def test_a_header_that_was_damaged_on_the_way_is_fetched_again(
     far = ParserWebDataset(f"{url}/a-{{00..02}}.tar", **TRAINING)
     for block in blocks_of(far):
         block.unlink()
-    faulty_server.fault("*/a-01.tar", Fault(flipped_byte=int(far.dataset.source.index.offset[80]) - 500), times=1, method="GET")
+    faulty_server.fault(
+        "*/a-01.tar", Fault(flipped_byte=int(far.dataset.source.index.offset[80]) - 500), times=1, method="GET"
+    )
     assert read_epoch(far, ("label",)) == expected
 
 
