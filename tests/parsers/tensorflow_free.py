@@ -66,13 +66,6 @@ def import_module(name: str) -> None:
     importlib.import_module(name)
 
 
-def open_as_tfds_does(version_dir: str) -> None:
-    """Opens a dataset with TFDS's own builder."""
-    import tensorflow_datasets as tfds
-
-    tfds.builder_from_directory(version_dir)
-
-
 def decode_records(version_dir: str, records: Sequence[bytes]) -> list[Any]:
     """Returns examples with all of a dataset's features.
 

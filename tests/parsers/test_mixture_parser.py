@@ -16,9 +16,8 @@ import pytest
 from storage.webdataset.made_tars import write_samples
 from tfds_fixtures import write_numbered
 
-from parsers.tar_samples import CLASSES, NUM_CLASSES, SIDE, pixels_of, png, sample_of
+from parsers.tar_samples import CLASSES, NUM_CLASSES, pixels_of, png, sample_of
 from tfds_torch import (
-    EvalPreprocess,
     ImageDataset,
     ParserBeton,
     ParserMixture,
@@ -39,8 +38,6 @@ from tfds_torch.storage.beton.writer import BetonWriter
 SIZES = {"tars": 25, "beton": 11, "folder": 7}
 FIRST = {"tars": 0, "beton": 25, "folder": 36}
 WEIGHTS = {"tars": 0.5, "beton": 0.3, "folder": 0.2}
-NUM_EXAMPLES = sum(SIZES.values())
-WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 FIELDS = ("image", "label", "member")
 EVEN = {"a": 1, "b": 1}
 TRAINING: dict[str, Any] = {"is_training": True, "batch_size": 4}
@@ -63,9 +60,6 @@ class Files:
     def mixture(self, weights: Any = WEIGHTS, members: Mapping[str, Any] | None = None, **more: Any) -> ParserMixture:
         arguments = {"is_training": weights is not None, "batch_size": 6, **more}
         return ParserMixture(members or self.members(), weights, **arguments)
-
-    def pixels(self, index: Any) -> Any:
-        return np.stack([pixels_of(self.numbers[number]) for number in index])
 
     def labels(self, index: Any) -> list[int]:
         return [self.numbers[number] % NUM_CLASSES for number in index]
@@ -116,12 +110,14 @@ def test_every_global_batch_has_within_two_of_each_share_and_every_prefix_within
 
 def test_counts_say_what_came_over_epochs_and_segments(files: Files) -> None:
     parser = files.mixture([(0, WEIGHTS), (40, {"tars": 0, "beton": 1, "folder": 1})], epoch_size=30)
-    came: Counter[str] = Counter()
-    for epoch in range(4):
-        for batch in epoch_of(parser, epoch, fields=("member",)):
-            came.update(parser.member_names[number] for number in batch.features["member"])
-        assert parser.counts(30 * (epoch + 1)) == {name: came[name] for name in SIZES}
+    for one in (parser, files.mixture(None, is_training=True, epoch_size=30)):  # The other is shuffled.
+        came: Counter[str] = Counter()
+        for epoch in range(4):
+            for batch in epoch_of(one, epoch, fields=("member",)):
+                came.update(one.member_names[number] for number in batch.features["member"])
+            assert one.counts(30 * (epoch + 1)) == {name: came[name] for name in SIZES}
     assert parser.weights == [(0, WEIGHTS), (40, {"tars": 0.0, "beton": 0.5, "folder": 0.5})]
+    assert files.mixture(None).counts(43 + 30) == {"tars": 50, "beton": 16, "folder": 7}
 
 
 def test_every_example_of_a_member_comes_once_in_each_of_its_passes(files: Files) -> None:

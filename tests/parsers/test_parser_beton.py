@@ -24,7 +24,6 @@ from tfds_torch.storage.beton.source import BetonSource
 from tfds_torch.storage.beton.writer import BetonWriter
 
 NUM_EXAMPLES, SIDE = 50, 8
-WHOLE = EvalPreprocess(size=SIDE, crop_pct=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -220,12 +220,6 @@ def test_an_unknown_field_is_refused_with_those_that_are_there(field: str, messa
 # Images
 
 
-def encode(pixels: Any, kind: str) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
-    return file.getvalue()
-
-
 def images(kind: str, folder: Path) -> list[Any]:
     all_pixels = [pixels_of(number) for number in range(NUM)]
     if kind == "files":

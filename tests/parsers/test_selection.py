@@ -23,7 +23,7 @@ from tfds_torch.errors import ConfigError, CorruptRecordError, ExampleNotFoundEr
 from tfds_torch.plan.passes import Passes
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 
-NUM_EXAMPLES, NUM_CLASSES = 30, 4
+NUM_EXAMPLES = 30
 
 
 @pytest.fixture(scope="module")
