@@ -211,8 +211,9 @@ def with_connector(name: str, **content: Any) -> Callable[[Path, pytest.MonkeyPa
     def plant(folder: Path, patch: pytest.MonkeyPatch) -> None:
         (folder / "with_error_of_mine.py").write_text("raise RuntimeError('needs a GPU')")
         (folder / "row_of_mine.py").write_text(
-            "import tensorflow_datasets as tfds\nclass Row(tfds.features.Text):\n"
+            "import tensorflow_datasets as tfds\nloaded = []\nclass Row(tfds.features.Text):\n"
             "    from_json_content = classmethod(lambda cls, value: cls(**value))\n"
+            "    def load_metadata(self, *args, **keywords): loaded.append((args, keywords)); print(1 / 0)\n"
         )
         patch.syspath_prepend(str(folder))
         added = {"row": {"pythonClassName": name, **content}}
@@ -255,6 +256,15 @@ def with_fifo(folder: Path, patch: pytest.MonkeyPatch) -> None:
 DENIED, DISK = PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EIO, "Input/output error")
 ASK = "Permission denied. Ask for the right to read it"
 NEWER = f"TFDS {tfds.__version__} lacks. A newer one wrote this file: pip install --upgrade"
+
+
+def without_memory(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise MemoryError
+
+    patch.setattr("google.protobuf.json_format.ParseDict", fail)
+
+
 REASONS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] = {
     "not JSON": (written("features.json", b"{"), "its features.json is damaged (JSONDecodeError: "),
     "another shape": (
@@ -268,6 +278,7 @@ REASONS: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], None], str]] = {
     "permission of names": (failing("label.labels.txt", DENIED), f"label.labels.txt cannot be read: {ASK}"),
     "a disk": (failing("features.json", DISK), "features.json cannot be read: Input/output error. Check the disk"),
     "a FIFO": (with_fifo, "features.json cannot be read: it is not a regular file"),
+    "memory": (without_memory, "making the features of its features.json raises MemoryError. Open it again"),
     "no features": (lambda folder, _: (folder / "features.json").unlink(), "has no features.json, which TFDS 3.2.1"),
     "blocked": (written("dataset_info.json", with_top(isBlocked="it leaks")), "TFDS blocks it: 'it leaks'. Take anoth"),
     "encoding": (
@@ -306,6 +317,27 @@ def test_only_what_is_damaged_is_called_so_and_all_else_has_its_own_remedy(
     assert said in message
     assert isinstance(caught.value, DamagedError) == is_damaged
     assert ("damaged" in message) == message.endswith("Prepare it again.") == is_damaged
+
+
+def test_a_connector_of_a_datasets_own_reads_its_own_files(version_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in TFDS, an error of that is dropped."""
+    with_connector("row_of_mine.Row")(version_dir, monkeypatch)
+    assert ParserTfds(None, version_dir).element_spec.fields["row"].shape == ()
+    assert sys.modules["row_of_mine"].loaded[-1] == ((str(version_dir),), {"feature_name": "row"})
+
+
+def test_features_may_stand_in_dataset_info(version_dir: Path) -> None:
+    before = ParserTfds(None, version_dir)
+    declared = json.loads((version_dir / "features.json").read_text())
+    (version_dir / "features.json").unlink()
+    edit(version_dir / "dataset_info.json", with_top(features=declared))
+    assert repr(ParserTfds(None, version_dir).element_spec) == repr(before.element_spec)
+
+
+def test_names_of_classes_may_end_in_any_way_and_say_how_many_there_are(version_dir: Path) -> None:
+    edit(version_dir / "features.json", with_feature("classLabel", numClasses="0"))
+    (version_dir / "label.labels.txt").write_bytes(b"a\rb\r\n\nc\n")
+    assert ParserTfds(None, version_dir).class_names == ["a", "b", "c"]
 
 
 def test_a_dataset_that_may_not_be_looked_at_is_not_called_missing(
@@ -398,6 +430,30 @@ def test_paths_are_those_that_tfds_makes_in_its_order(template: str, num_shards:
     ours = NamedSplit(theirs.name, theirs.shard_lengths, 0, theirs.filename_template, folder=str(tmp_path))
     assert ours.filepaths == [os.fspath(path) for path in theirs.filepaths]
     assert ours.file_instructions == theirs.file_instructions
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/d", "/data/d"])
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("", "digits-train.tfrecord-00001-of-00002"),
+        ("a/../b/./{SHARD_INDEX}", "b/00001"),
+        ("../{SHARD_INDEX}", None),
+        ("/etc/{SHARD_INDEX}", None),
+    ],
+)
+def test_shards_lie_in_the_folder_of_their_dataset_also_at_a_url(template: str, name: str | None, folder: str) -> None:
+    file_template = tfds.core.ShardedFileTemplate(
+        data_dir="/elsewhere", template=template, dataset_name="digits", filetype_suffix="tfrecord"
+    )
+    split = NamedSplit("train", [5, 5], 0, file_template, folder=folder)
+    if name is None:
+        with pytest.raises(
+            BadTemplateError, match=rf"dataset_info\.json in {folder} names the file .*, which does not"
+        ):
+            _ = split.filepaths
+    else:
+        assert split.filepaths[1] == f"{folder}/{name}"
 
 
 def test_a_dataset_without_shards_of_a_split_has_no_names() -> None:

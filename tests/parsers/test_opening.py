@@ -56,7 +56,7 @@ def test_a_damaged_default_config_is_told_by_its_own_file(datasets: Datasets, tm
 
 # What is in a root -> versions that a dataset is in, and those without a features.json; `.config` names the default.
 LAYOUTS: dict[str, list[str]] = {
-    "versions": ["own/0.9.0", "own/1.0.0", "own/1.2.0", "own/10.0.0"],
+    "versions": ["own/0.9.0", "own/1.0.0", "own/9.2.0", "own/10.0.0"],
     "an empty highest": ["own/1.0.0", "own/1.1.0", "own/2.0.0 empty"],
     "odd names": ["own/1.0.0", "own/01.0.0", "own/1.0", "own/notes", "own/1.0.0.tmp"],
     "configs": ["own/a/1.0.0", "own/b/1.0.0", "own/b/2.0.0"],
@@ -68,7 +68,10 @@ LAYOUTS: dict[str, list[str]] = {
     "another one than its code has": ["glue/sst2/1.0.0", "glue/cola/2.0.0", "glue/.config sst2"],
     "nothing": [],
 }
-PARTS = ("", "/a", "/b", "/cola", ":1.0.0", ":1.*.*", ":2.0.0", ":9.0.0", "/b:1.0.0", "/b:*.*.*", "/a:9.0.0")
+PARTS = (
+    *("", "/a", "/b", "/cola", ":1.0.0", ":1.*.*", ":2.0.0", ":9.*.*", "/b:1.0.0", "/b:*.*.*", "/a:9.0.0"),
+    *(":experimental_latest", "/a/width=3"),
+)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -90,6 +93,19 @@ def test_version_directories_are_found_where_tfds_finds_them(layout: str, tmp_pa
         with error_utils.record_error_context():
             theirs = read_only_builder._find_builder_dir(name, data_dir=str(tmp_path))
         assert (found and found.path) == (theirs and os.fspath(theirs)), name
+
+
+def test_what_is_not_a_file_of_a_folder_is_not_there(tmp_path: Path) -> None:
+    for name in ("empty", ".hidden", "1.0.0"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").write_bytes(b"content")
+    here = Folder(str(tmp_path))
+    assert here.names() == [".hidden/", "1.0.0/", "empty/", "file"]
+    assert here.folders() == ["1.0.0", "empty"]
+    assert here.read("file") == b"content"
+    for name in ("nothing", "empty", "file/below", "y" * 300, "a\0b"):
+        assert here.read(name) is None
+        assert here.below(name).names() == []
 
 
 def test_all_data_directories_of_tfds_are_looked_into(

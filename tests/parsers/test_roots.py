@@ -14,6 +14,7 @@ from tfds_torch.check.command import main as check
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.export.command import main as export
 from tfds_torch.parsers.recipe_file import load_config
+from tfds_torch.parsers.remote_store import open_dataset_store
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.remote.store import ObjectStore
 
@@ -177,6 +178,13 @@ def test_a_url_that_is_not_read_is_refused_at_once_with_the_next_step(
         assert step in message
     assert ("tensorflow" in sys.modules) == before, "tensorflow contacts servers when it opens a URL"
     assert not begun, "a fetcher starts"
+
+
+@pytest.mark.usefixtures("no_network")
+def test_each_of_several_roots_is_looked_at() -> None:
+    assert open_dataset_store(["/data", "relative"], "digits") is None
+    with pytest.raises(ConfigError, match=r"root='hf://bucket'.*hf download"):
+        open_dataset_store(["/data", "hf://bucket"], "digits")
 
 
 @pytest.mark.usefixtures("no_network")

@@ -179,7 +179,7 @@ def test_features_are_those_that_were_declared(every: Every) -> None:
 
 def test_features_of_old_files_are_read(tmp_path: Path) -> None:
     audio = {"file_format": "wav", "shape": [None], "dtype": "int64", "sample_rate": 8000}
-    video = {"shape": [7, 4, 5, 3], "encoding_format": "png", "ffmpeg_extra_args": []}
+    video = {"shape": [7, 4, 5, 3], "encoding_format": "png", "ffmpeg_extra_args": [], "type": "clip"}
     prefix = "tensorflow_datasets.core.features."
     content = {
         "audio": {"type": f"{prefix}audio_feature.Audio", "content": audio},

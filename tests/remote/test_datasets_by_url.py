@@ -412,6 +412,7 @@ def test_a_dataset_is_found_where_nothing_may_be_listed(
     url = serve(numbered_root)
     for name in ("dataset_info.json", "features.json", "label.labels.txt"):
         faulty_server.fault(f"/bucket/{Path(numbered_root).name}/{name}", Fault(status=403))
+    faulty_server.fault("*/1.0.0/label.labels.txt", Fault(status=403))  # It is not there.
     faulty_server.fault("*.index", Fault(status=403))
     near = ParserTfds(numbered_root, "numbered", read=BLOCKS, **TRAINING)
     far = ParserTfds(url, "numbered:1.0.0", read=BLOCKS, **TRAINING)

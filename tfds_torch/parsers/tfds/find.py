@@ -192,9 +192,8 @@ def _find(asked: _Asked, root: Folder | None) -> Folder | None:
         DatasetNotFoundError: its default config cannot be told.
         ShardError: its versions cannot be listed.
     """
-    is_plain = set(asked.arguments) <= {"config", "version"} and ":" not in asked.name
-    if not is_plain or not _is_pattern(asked.version):  # Namespaces and arguments of builders are of their code.
-        return None
+    if not set(asked.arguments) <= {"config", "version"} or ":" in asked.name:
+        return None  # Namespaces and the arguments of builders are known to code alone.
     roots = [root] if root is not None else [folder_at(os.fspath(one)) for one in file_utils.list_data_dirs()]
     found = [folder for one in roots if (folder := _find_below(asked, one)) is not None]
     if len(found) > 1:
@@ -224,7 +223,7 @@ def _find_below(asked: _Asked, root: Folder) -> Folder | None:
         return folder if asked.has(folder) else None
     below = above.below(default) if default else above
     versions = sorted(tfds.core.Version(one) for one in _listed(asked, below) if _is_version(one))
-    fitting = [str(one) for one in versions if asked.version is None or one.match(asked.version)]
+    fitting = [str(one) for one in versions if fnmatch(str(one), asked.version or "*")]
     if not fitting:
         return None
     highest = below.below(fitting[-1])
@@ -282,14 +281,6 @@ def _with_version(asked: _Asked) -> str:
 def _is_version(name: str) -> bool:
     """Return whether a folder is that of a version; TFDS takes a line break, and digits of other scripts, too."""
     return tfds.core.Version.is_valid(name) and str(tfds.core.Version(name)) == name
-
-
-def _is_pattern(version: str | None) -> bool:
-    """Return whether versions can be held against a text: `experimental_latest` is only known to code."""
-    try:
-        return version is None or tfds.core.Version("0.0.0").match(version) in (True, False)
-    except ValueError:
-        return False
 
 
 def _hint_of(asked: _Asked) -> str:

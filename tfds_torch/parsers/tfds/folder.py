@@ -49,7 +49,7 @@ class DamagedError(DatasetNotFoundError):
 def one_line(reason: object) -> str:
     """Return the first line of a reason, cut; of an exception of others with its type."""
     first = shortened((str(reason).splitlines() or [""])[0], 2 * QUOTED).rstrip(".")
-    return f"{type(reason).__name__}: {first}" if isinstance(reason, Exception) else first
+    return ": ".join(filter(None, (type(reason).__name__, first))) if isinstance(reason, Exception) else first
 
 
 class Folder:
@@ -97,10 +97,8 @@ class Folder:
                 raise DamagedError.of(self, name, reason)
             with open(path, "rb") as file:
                 return file.read()
-        except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: of a null character.
-            return None
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
+        except (OSError, ValueError) as error:
+            if _is_absent(error):
                 return None
             raise _unreadable(path, error) from None
 
@@ -119,9 +117,9 @@ class Folder:
         try:
             with os.scandir(self.path) as entries:
                 return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return []
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            if _is_absent(error):
+                return []
             raise _unreadable(self.path, error) from None
 
     def folders(self) -> list[str]:
@@ -238,6 +236,12 @@ def metadata_of(parser: "ParserTfds") -> Folder:
     """Return the folder of the metadata of a parser's dataset."""
     files = getattr(parser.source, "files", None)
     return folder_at(os.fspath(parser.data_dir), files.store if isinstance(files, ObjectFiles) else None)
+
+
+def _is_absent(error: Exception) -> bool:
+    """Return whether an error says that there is no such file, or that none can have such a name."""
+    absent = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+    return isinstance(error, ValueError) or (isinstance(error, OSError) and error.errno in absent)
 
 
 def _unreadable(path: str, error: Exception) -> UnreadableError:
