@@ -1,6 +1,5 @@
 """ParserTfds over URLs gives what it gives of a local copy, and says what is not there."""
 
-import json
 import multiprocessing
 import pickle
 import shutil
@@ -119,28 +118,6 @@ def test_a_plain_dataloader_delivers_the_same(serve: Serve, numbered_root: str, 
         return rows(DataLoader(dataset, batch_size=None, num_workers=num_workers))
 
     assert read(serve(numbered_root)) == read(numbered_root)
-
-
-def test_states_go_from_the_bucket_to_a_local_copy_and_back(serve: Serve, numbered_root: str) -> None:
-    roots = {"far": serve(numbered_root), "near": numbered_root}
-
-    def make(where: str, num_workers: int) -> Any:
-        parser = ParserTfds(roots[where], "numbered:1.0.0", read=BLOCKS, **TRAINING)
-        return create_loader(ImageDataset(parser, fields=("label", "index")), num_workers=num_workers)
-
-    with make("near", 0) as loader:
-        whole = rows(loader)
-    state: str | None = None
-    found: list[Any] = []
-    for where, num_workers, stop in (("far", 0, 3), ("near", 2, 6), ("far", 2, len(whole))):
-        with make(where, num_workers) as loader:
-            if state is not None:
-                loader.load_state_dict(json.loads(state))
-            batches = iter(loader)
-            found += rows(next(batches) for _ in range(stop - len(found)))
-            state = json.dumps(loader.state_dict())
-            assert "http" not in state
-    assert found == whole
 
 
 def test_a_pickled_parser_reads_on(serve: Serve, numbered_root: str) -> None:
@@ -333,12 +310,23 @@ def test_metadata_is_read_again_for_every_parser(serve: Serve, faulty_server: Fa
     assert [batch.index.tolist() for batch in parser.batches(fields=("label",))] == [list(range(8))]
 
 
-def test_damaged_metadata_is_named(serve: Serve, faulty_server: FaultyFolder, numbered_root: str) -> None:
+@pytest.mark.parametrize("fault", ["refused", "damaged"])
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+def test_metadata_that_cannot_be_read_is_told_from_damaged_metadata(
+    name: str, fault: str, serve: Serve, faulty_server: FaultyFolder, numbered_root: str
+) -> None:
     url = serve(numbered_root)
-    (path,) = faulty_server.folder.rglob("numbered/1.0.0/dataset_info.json")
-    path.write_text("{")
-    with pytest.raises(DatasetNotFoundError, match=r"numbered/1\.0\.0 cannot be opened: its dataset_info.json"):
-        ParserTfds(url, "numbered:1.0.0")
+    error: type[Exception] = DatasetNotFoundError
+    told = rf"{url}/numbered/1\.0\.0 cannot be opened: its {name} is damaged \(JSONDecodeError"
+    if fault == "refused":
+        faulty_server.fault(f"*/1.0.0/{name}", Fault(status=403))
+        error, told = ShardError, rf"numbered/1\.0\.0/{name} cannot be read: the store answered 403 Forbidden"
+    else:
+        (path,) = faulty_server.folder.rglob(f"numbered/1.0.0/{name}")
+        path.write_text("{")
+    for root in (url, f"{url}/numbered/1.0.0"):
+        with pytest.raises(error, match=told):
+            ParserTfds(root, "numbered:1.0.0")
 
 
 # What is refused.
@@ -446,16 +434,6 @@ def test_a_name_that_is_refused_may_be_wrong(serve: Serve, numbered_root: str, f
     )
     with pytest.raises(ShardError, match=expected):
         ParserTfds(url, "numbred:1.0.0")
-
-
-@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
-def test_metadata_that_may_not_be_read_is_an_error(
-    serve: Serve, numbered_root: str, faulty_server: FaultyFolder, name: str
-) -> None:
-    url = serve(numbered_root)
-    faulty_server.fault(f"*/1.0.0/{name}", Fault(status=403))
-    with pytest.raises(ShardError, match=rf"numbered/1\.0\.0/{name} cannot be read: the store answered 403 Forbidden"):
-        ParserTfds(f"{url}/numbered/1.0.0", "numbered")
 
 
 def test_shards_are_looked_at_once_and_before_they_are_read(

@@ -1,13 +1,16 @@
 """printable: nothing that it returns can move a cursor, colour a terminal or turn a line around."""
 
 import ast
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.runtime.printable import printable, quoted
+from tfds_torch.runtime.printable import QUOTED, printable, quoted
+
+LONG = "y" * 10**6
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,17 @@ def test_nothing_is_left_out(text: str) -> None:
 def test_an_object_is_quoted_on_one_line() -> None:
     assert quoted(np.ones((2, 2))) == "array([[1., 1.], [1., 1.]])"
     assert quoted("two\n  lines") == "'two\\n  lines'"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [LONG, LONG.encode(), [LONG] * 1000, {LONG: LONG}, ("a",) * 10**6, 10**10**5, set(range(10**5))],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_is_quoted_in_bounded_length(value: Any) -> None:
+    assert len(quoted(value)) <= QUOTED + 3
+
+
+@pytest.mark.parametrize("value", ["it's", b"\0", 7, None, [1, "a"], {"a": (1,)}, "y" * 198, 2.5, True, {3}, range(3)])
+def test_a_short_value_is_quoted_as_it_is(value: Any) -> None:
+    assert quoted(value) == repr(value)
