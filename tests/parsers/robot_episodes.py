@@ -113,6 +113,7 @@ def libero_features() -> Any:
                         "joint": _vector(7),
                     },
                     "action": _vector(7),
+                    "code": tfds.features.Tensor(shape=(), dtype=np.object_),
                     **_flags(),
                 }
             ),
@@ -142,6 +143,8 @@ def _value(feature: Any, number: int) -> Any:
     if isinstance(feature, f.ClassLabel):
         return number % feature.num_classes
     dtype = np.dtype(feature.np_dtype)
+    if dtype.kind == "O":
+        return f"grün, code {number}".encode()
     if dtype.kind == "f":
         return numbers.normal(size=feature.shape).astype(dtype)
     if dtype.kind == "b":

@@ -96,16 +96,19 @@ def test_columns_are_those_of_the_windows_that_are_whole(robots: Robots) -> None
 
 
 def test_names_of_ones_own_and_padding(robots: Robots) -> None:
-    windows = Windows(offsets={"act": range(3)}, texts=["task"])
-    names = {"act": "action", "state": "observation/state", "task": "language_instruction"}
+    windows = Windows(offsets={"act": range(3)}, texts=["task", "text"])
+    names = {"act": "action", "state": "observation/state", "task": "language_instruction", "text": "code"}
+    names["state_pad"] = "observation/state"  # A name of one's own comes before what it may stand for.
     parser = open_parser(robots, "libero_like", windows, fields=names)
-    columns = parser.columns(["state", "act", "act_pad", "task", "steps/action"])
+    columns = parser.columns(["state", "state_pad", "act", "act_pad", "task", "text", "code", "steps/action"])
+    np.testing.assert_array_equal(columns["state"], columns["state_pad"])
     np.testing.assert_array_equal(columns["act"], columns["steps/action"])
     assert columns["state"].shape == (55, 8)
-    (batch,) = parser.with_batch_size(55).batches(fields=["act", "act_pad", "task"])
+    (batch,) = parser.with_batch_size(55).batches(fields=["act", "act_pad", "task", "text", "code"])
     np.testing.assert_array_equal(columns["act_pad"], batch.features["act_pad"])
     np.testing.assert_array_equal(columns["act"], batch.features["act"][:, 0])
-    assert columns["task"].tolist() == batch.features["task"]
+    for name in ("task", "text", "code"):
+        assert columns[name].tolist() == batch.features[name], name
 
 
 def test_equal_texts_are_one_object(robots: Robots) -> None:

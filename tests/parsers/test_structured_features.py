@@ -20,8 +20,19 @@ from tfds_torch.engines.fields import FieldDecoder
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.connectors import plain_features, stored_specs
 from tfds_torch.parsers.tfds.features import structured_field
+from tfds_torch.parsers.tfds.features_json import read_connectors
+from tfds_torch.parsers.tfds.folder import FEATURES as FILE
+from tfds_torch.parsers.tfds.folder import folder_at
+from tfds_torch.parsers.tfds.info import read_json
 from tfds_torch.storage.example import ExampleReader
 from tfds_torch.storage.source import FieldSpec
+
+
+def read_features(folder: str | Path) -> Any:
+    """Returns the connectors of features.json."""
+    found = folder_at(str(folder))
+    return read_connectors(found, read_json(found, FILE) or {})
+
 
 FEATURES = (
     *("a/slash", "audio", "audio_stereo", "box", "bytes", "clips", "colours_16", "deep", "depth", "frames", "frames_3"),

@@ -247,6 +247,16 @@ def test_fields_of_other_shapes_types_and_names(robots: Robots) -> None:
         parser.statistics(["text"])
 
 
+def test_the_own_step_is_that_of_the_field_whose_name_it_has(robots: Robots) -> None:
+    def turn_past(window: dict[str, Any]) -> dict[str, Any]:
+        return {"action": -window["past"]}
+
+    windows = Windows(offsets={"action": [0, 1], "past": [-1, 0]})
+    transform = WindowTransform(turn_past, ["past"], ["action"])
+    parser = open_parser(robots, windows=windows, fields={"past": "action"}, transform=transform)
+    np.testing.assert_array_equal(parser.columns(["action"])["action"], own_steps(parser, "action", 0))
+
+
 def test_columns_and_statistics_of_mixtures_are_what_batches_hold(robots: Robots) -> None:
     members = {name: open_parser(robots, f"{name}_like", windows=Windows()) for name in ("libero", "bridge")}
     turned = {**members, "libero": open_parser(robots, windows=Windows(), transform=TURNED)}

@@ -95,6 +95,17 @@ def test_features_of_whole_episodes_come_with_each_window(robots: Robots) -> Non
         assert batch.features["episode_metadata/codes"][row].tolist() == list(metadata["codes"])
 
 
+def test_any_sequence_of_a_record_can_hold_the_steps(robots: Robots) -> None:
+    stored = [episode["episode_metadata"]["marks"]["at"] for episode in robots.episodes["droid_like"]]
+    windows = Windows("episode_metadata/marks")
+    parser = ParserTfds(robots.root, "droid_like", windows=windows, fields={"own": "at"}, batch_size=9)
+    (batch,) = parser.batches(fields=["at", "own", "episode_metadata/number"])
+    assert len(batch) == len(np.concatenate(stored)) > 1
+    for name in ("at", "own", "episode_metadata/marks/at"):
+        np.testing.assert_array_equal(parser.columns([name])[name], np.concatenate(stored))
+        assert name not in batch.features or batch.features[name].tolist() == np.concatenate(stored).tolist()
+
+
 def test_names_of_ones_own_and_texts(robots: Robots) -> None:
     names = {
         "image": "observation/wrist_image",
