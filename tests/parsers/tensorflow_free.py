@@ -97,12 +97,13 @@ def decode_datasets(data_dir: str, names: Sequence[str]) -> dict[str, list[Any]]
 
 
 def _decode(features: Any, specs: Any, records: Sequence[bytes]) -> list[Any]:
+    from tfds_torch.parsers.tfds.feature_tree import features_by_key
     from tfds_torch.parsers.tfds.features import structured_field
     from tfds_torch.storage.example import ExampleReader
 
     reader = ExampleReader(specs)
     values = {}
-    for name in sorted(features.features):
+    for name in sorted(features_by_key(features)):
         field = pickle.loads(pickle.dumps(structured_field(features, (name,))))
         values[name] = field.decode(reader.read(records, field.keys))
     return [dict(zip(values, example, strict=True)) for example in zip(*values.values(), strict=True)]
