@@ -36,6 +36,10 @@ class Gallery:
     image_key: str | None = "image"
     dataset_name: str = "gallery:1.0.0"
 
+    @property
+    def dataset(self) -> "Gallery":
+        return self
+
     def field(self, name: str) -> object:
         return None
 

@@ -103,6 +103,12 @@ class PlannedParser:
             for file, (first, length) in enumerate(zip(starts, case.lengths, strict=False))
         ]
 
+    has_optional_label = False
+
+    @property
+    def dataset(self) -> "PlannedParser":
+        return self
+
     def plan(self, world: World) -> EpochPlan:
         return replace(self.case.plan(), world=world)
 

@@ -170,6 +170,12 @@ class ShardedExport:
                 f"{self._samples.name}: {file_format} copies records as they are stored, and class_map would not be in "
                 f"them. Leave it out, or use format='webdataset'."
             )
+        if not source.copies_labels:
+            raise ConfigError(
+                f"{self._samples.name}: {file_format} copies records as they are stored, and the directories of this "
+                f"dataset count their classes in different orders. Use format='webdataset' or 'beton', or export each "
+                f"directory."
+            )
         return source
 
     def _plan(self, request: ShardRequest, order: SampleOrder, content: ShardContent) -> ExportPlan:

@@ -38,11 +38,11 @@ _COPY_COMMANDS = {
 
 
 def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: ReadOptions) -> ObjectStore | None:
-    """Return the store of a parser's files; None: they are local, or tensorflow is to stream them.
+    """Return the store of a parser's files, or None if they are local or tensorflow streams them.
 
     Args:
         paths: the paths and URLs that the parser was given.
-        remote: how objects are fetched; None: the defaults.
+        remote: how objects are fetched; the default is RemoteOptions().
         read: how examples are read.
 
     Raises:
@@ -120,12 +120,12 @@ def open_dataset_store(
     remote: RemoteOptions | None = None,
     read: ReadOptions = ReadOptions(),
 ) -> ObjectStore | None:
-    """Return the store of a dataset that has a URL; its fetcher starts in the background. None: see `open_store`.
+    """Return the store of a dataset that has a URL, as `open_store` does; its fetcher starts in the background.
 
     Args:
         root: as ParserTfds takes it, or several of these.
         name: as ParserTfds takes it.
-        remote: how objects are fetched; None: the defaults.
+        remote: how objects are fetched; the default is RemoteOptions().
         read: how examples are read.
 
     Raises:

@@ -229,8 +229,17 @@ class RecordSource(ABC):
 
     @property
     def identity(self) -> object:
-        """Names of the files, and which of how many records are read."""
-        return [(self._name_of(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
+        """Names of the files, which of how many records are read, and what labels stand for where folders differ."""
+        files = [(self._name_of(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
+        if not self._labels:
+            return files
+        labels = {key: [None if one is None else one.tolist() for one in own] for key, own in self._labels.items()}
+        return files, labels
+
+    @property
+    def copies_labels(self) -> bool:
+        """Whether records hold the labels that `read` returns: not in folders that count their classes otherwise."""
+        return not self._labels
 
     @property
     def stamps(self) -> Sequence[Stamp]:

@@ -26,7 +26,7 @@ _KINDS: tuple[tuple[type, _Kind], ...] = (
 
 
 def plain_features(connector: Any) -> Feature:
-    """Return what is known of a TFDS connector: of `FeaturesDict` and `Sequence` with all that they hold."""
+    """Return a TFDS connector as plain values, with all connectors inside it."""
     text, spec = repr(connector), _declared_spec(connector.get_tensor_info())
     if isinstance(connector, tfds.features.FeaturesDict):
         return Dictionary(text, spec, {key: plain_features(inner) for key, inner in connector.items()})
@@ -40,7 +40,8 @@ def plain_features(connector: Any) -> Feature:
     else:
         parts = _stored_spec(info) if default is None else replace(_stored_spec(info), default=default)
     is_label = isinstance(connector, tfds.features.ClassLabel)
-    names = connector._int2str if is_label else None
+    labels = getattr(connector, "_class_label", connector)  # Of the pixels of a LabeledImage.
+    names = labels._int2str if isinstance(labels, tfds.features.ClassLabel) else None
     return Leaf(
         text,
         spec,
@@ -78,7 +79,7 @@ def _stored_defaults(connector: Any, key: str = "") -> Iterator[tuple[str, bytes
 
 
 def _stored_default(connector: Any) -> bytes | None:
-    """Return the bytes that stand for None in an example; None: an example must have them, or they are not bytes.
+    """Return the bytes that stand for None in an example, if an example may lack the feature and it is stored as bytes.
 
     features.json does not say which texts are optional, so that any may be missing. A tensor with an encoding has the
     value that it would have without one, of which TFDS itself would make an error.
@@ -130,7 +131,7 @@ def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | 
 
 
 def _tensorflow_class(connector: Any) -> str | None:
-    """Return the name of a connector's class that decodes in a way which it has for tensorflow only; None: another."""
+    """Return the name of a connector's class if it decodes with tensorflow only, else None."""
     f, kind = tfds.features, type(connector)
     if kind.decode_example_np is f.Image.decode_example_np:
         return None

@@ -1,7 +1,7 @@
 """The features of a dataset as plain values, and how one is found by its key.
 
 They travel to workers, which so need no TFDS; `connectors.py` makes them of TFDS's own objects. A key is looked for
-literally first, then with "/" as nesting: datasets such as coco and voc have literal keys with a slash.
+literally first, then with "/" as nesting: coco and voc have literal keys with a slash.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ class Feature:
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
-        """The shape of one value; None: it is a dictionary."""
+        """The shape of one value, or None for a dictionary."""
         return self.spec.shape if isinstance(self.spec, FieldSpec) else None
 
 
@@ -56,13 +56,13 @@ class Leaf(Feature):
     Attributes:
         kind: the kind of feature; all but `image` and `other` are tensors. `box` is [ymin, xmin, ymax, xmax], relative
             to the image; an `other box` has another form, or an unknown one.
-        stored: FieldSpec of what is stored of a value, or of its parts by name.
-        decode: makes a value of what is stored, part by part; None: it is stored as it is.
-        only_tensorflow: the class that decodes it with tensorflow only; None: it needs no tensorflow.
+        stored: FieldSpec of a value as it is stored, or of its parts by name.
+        decode: makes a value of its stored parts, or None if it is stored as it is.
+        only_tensorflow: the class that decodes it with tensorflow only, or None.
         num_classes: number of classes of a label, as declared: 0 or None where it is unknown.
-        class_names: names of a label's classes; None: they have none.
+        class_names: names of a label's classes, or None.
         none: the number that TFDS reads where an example has None, the least one of the dtype, in the dtype that is
-            stored; None: the feature is not optional, or such a number cannot be told from others (0 and False).
+            stored. None if the feature is not optional, or if that number is like any other (0 and False).
     """
 
     kind: Literal["image", "label", "text", "box", "other box", "tensor", "other"]

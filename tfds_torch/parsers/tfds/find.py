@@ -103,8 +103,8 @@ def open_dataset(root: _Path | None, name: _Path, *, download: bool, store: Obje
     Args:
         root: as ParserTfds takes it.
         name: as ParserTfds takes it.
-        download: whether to prepare what is not there.
-        store: where a root or name that is a URL lies; None: tensorflow reads it.
+        download: whether to prepare a dataset that is missing.
+        store: reads the objects of a root or name that is a URL; without one, tensorflow does.
 
     Raises:
         ConfigError: the name has not the form of one, or the dataset is stored in a format that is not read.
@@ -242,7 +242,7 @@ def _default_config(asked: _Asked, above: Folder) -> str | None:
             return None
         try:
             builder = registered.imported_builder_cls(asked.name)
-        except Exception:  # There is none, or its code needs what is not installed.
+        except Exception:  # There is none, or its code needs other packages.
             builder = None
         if builder is not None and builder.BUILDER_CONFIGS:
             return str(builder.default_builder_config.name)

@@ -107,7 +107,7 @@ class Folder:
         return LOCAL
 
     def names(self) -> list[str]:
-        """Return the names of what is in the folder, sorted; those of folders end in "/".
+        """Return the names of the files and folders in this one, sorted; those of folders end in "/".
 
         An object store lists folders, and beside them only the objects that were read.
 
@@ -166,7 +166,7 @@ class _ObjectFolder(Folder):
     Args:
         url: of the folder.
         store: reads its objects.
-        fetched: content of each object that was asked for, by URL; None: there is none; an error: it is refused.
+        fetched: content of each object that was asked for, by URL: None if it is missing, an error if it is refused.
         doubtful: URLs of objects whose answer had nothing that tells versions of the object apart.
     """
 
@@ -225,7 +225,7 @@ def folder_at(path: str, store: ObjectStore | None = None) -> Folder:
 
     Args:
         path: made absolute here, so that it stays right when the process changes its directory.
-        store: of a URL; None: tensorflow reads it.
+        store: reads the objects of a URL; without one, tensorflow does.
     """
     if is_local(path):
         return Folder(os.path.abspath(os.path.expanduser(path)))

@@ -1,4 +1,4 @@
-"""DatasetInfo: what is known of a dataset from its metadata, and the Source of each of its splits.
+"""DatasetInfo: a dataset as its metadata describes it, and the Source of each of its splits.
 
 TFDS's own builder reads dataset_info.json twice through protobuf's JSON parser, value by value, and believes what it
 finds. Here every value is checked, and neither code of the dataset nor tensorflow is imported.
@@ -41,7 +41,7 @@ class DatasetInfo:
 
     Attributes:
         base_name: name of the dataset, without config and version.
-        config: of the dataset; empty: it has none.
+        config: of the dataset, or an empty text.
         version: of the dataset.
         directory: path or URL of the version directory, or the root of an image folder.
         features: the features of an example.
@@ -49,7 +49,7 @@ class DatasetInfo:
         splits: TFDS's `SplitDict`.
         file_format: how examples are stored, a name of the registry of `storage/source.py`.
         files: where the shards lie.
-        listing: the listing of an image folder; None: it is not an image folder.
+        listing: the listing of an image folder, else None.
         directories: those of a dataset that lies in several; `directory` is the first.
         lacking: split -> the directories that lack it, of splits that not all have.
         labels: key of a feature of labels -> for each directory, what its labels stand for; see `RecordSource`.

@@ -11,11 +11,13 @@ import tensorflow_datasets as tfds
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.tfds.feature_tree import list_leaves
 from tfds_torch.parsers.tfds.find import open_dataset
+from tfds_torch.parsers.tfds.folder import INFO
 from tfds_torch.parsers.tfds.info import DatasetInfo
 from tfds_torch.parsers.tfds.splits import JoinedSplit
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.remote.store import ObjectStore
+from tfds_torch.storage.source import is_local
 
 _MOST_LISTED = 20
 
@@ -44,10 +46,16 @@ def open_joined(
     """
     if root is None or isinstance(root, str | os.PathLike):
         return _open(root, name, download, store)
-    if not isinstance(root, Sequence) or not root or not all(isinstance(one, str | os.PathLike) for one in root):
+    paths = list(root) if isinstance(root, list | tuple) else []
+    if not paths or not all(isinstance(one, str | os.PathLike) and os.fspath(one) for one in paths):
         raise ConfigError(f"root={quoted(root)} must be a path or a URL, or a list of these, with at least one.")
-    infos = [_open(one, name, download, store) for one in root]
-    twice = next((one for one, times in Counter(info.directory for info in infos).items() if times > 1), None)
+    if download and len(paths) > 1:
+        raise ConfigError(
+            "download=True prepares a dataset in one root: open each root with it once, and then the list."
+        )
+    infos = [_open(one, name, download, store) for one in paths]
+    places = [os.path.realpath(one) if is_local(one) else one for one in (info.directory for info in infos)]
+    twice = next((one for one, times in Counter(places).items() if times > 1), None)
     if twice is not None:
         raise ConfigError(f"root={quoted(root)} has {twice} more than once: an example would come twice. Name it once.")
     return infos[0] if len(infos) == 1 else join(infos)
@@ -58,10 +66,13 @@ def _open(root: _Path | None, name: _Path | None, download: bool, store: ObjectS
         return open_dataset(root, name, download=download, store=store)
     if root is None:
         raise ConfigError("name=None needs root, the version directory of a dataset: give its path, or a name.")
-    try:
-        return open_dataset(None, root, download=download, store=store)
-    except ConfigError as error:
-        raise ConfigError(f"name=None: {error} Give the name of a dataset in it, or a version directory.") from None
+    if is_local(os.fspath(root)) and not os.path.isfile(os.path.join(os.path.expanduser(root), INFO)):
+        what = f"has no {INFO}" if os.path.isdir(root) else "does not exist, or is no directory"
+        raise ConfigError(
+            f"name=None: {os.fspath(root)} {what}. Give a version directory, for example name/1.0.0, or the name of a "
+            f"dataset below it."
+        )
+    return open_dataset(None, root, download=download, store=store)
 
 
 def join(infos: Sequence[DatasetInfo]) -> DatasetInfo:
@@ -130,6 +141,11 @@ def _translations(infos: Sequence[DatasetInfo]) -> Iterator[tuple[str, list[Int6
                     f"directory; or mix both as members of a ParserMixture, each with a class_map."
                 )
             is_same = theirs.names == ours.names[: len(theirs.names)]
+            if not is_same and ours.are_pixels:
+                raise ConfigError(
+                    f"{infos[0].directory} and {info.directory} cannot be one dataset: the pixels of {quoted(key)} are "
+                    f"classes in another order. The first has {ours}; the other {theirs}."
+                )
             found.append(None if is_same else np.array([number[name] for name in theirs.names], np.int64))
         if any(one is not None for one in found):
             yield key, found
@@ -141,6 +157,7 @@ class _Classes:
 
     size: int
     names: tuple[str, ...]
+    are_pixels: bool = False
 
     def __str__(self) -> str:
         if not self.names:
@@ -151,7 +168,7 @@ class _Classes:
 
 def _classes_of(info: DatasetInfo) -> dict[str, _Classes]:
     return {
-        key: _Classes(leaf.num_classes or 0, leaf.class_names or ())
+        key: _Classes(leaf.num_classes or 0, leaf.class_names or (), leaf.kind == "image")
         for key, leaf in list_leaves(info.features)
-        if leaf.kind == "label"
+        if leaf.kind == "label" or leaf.class_names
     }

@@ -109,7 +109,16 @@ class TfdsDataset(Dataset):
 
     @property
     def _folder(self) -> str:
-        return os.path.commonpath(self.directories) if len(self.directories) > 1 else self.directories[0]
+        return self.directories[0]
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Return a name for every example of the split, in the order of `index`; see `Dataset`."""
+        if not absolute or len(self.directories) == 1:
+            return super().filenames(basename, absolute)
+        folders = [id.partition("/")[0] for id in self.ids(np.arange(len(self.source)))]
+        names = [name.removeprefix(f"{folder}/") for name, folder in zip(self._file_names(), folders, strict=True)]
+        names = [os.path.basename(name) for name in names] if basename else names
+        return [os.path.join(self.directories[int(one)], name) for one, name in zip(folders, names, strict=True)]
 
     def _file_names(self) -> list[str]:
         key = self._fields.file_name_key
@@ -362,7 +371,7 @@ class ParserTfds(DatasetParser):
             if found.labels:
                 raise ConfigError(
                     f"{found.name}: windows of several directories need equal classes, and {', '.join(found.labels)} "
-                    f"has others. Mix the directories as members of a ParserMixture."
+                    f"differ in their order. Mix the directories as members of a ParserMixture."
                 )
             named, source = of_windows.open(source, found.features, batch_size, read, others)
         else:

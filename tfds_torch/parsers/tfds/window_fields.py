@@ -382,12 +382,14 @@ class WindowFields:
         row = self.row(name)
         if not isinstance(row, FeatureRow):
             return EncodedField(StoredField(row.column), "value", row.spec)
-        row = replace(row, preprocess=None)
+        is_one_text = row.is_text and row.offsets is None and row.value.shape == ()
+        row = replace(row, preprocess=None, is_text=False)
         if own_step:
             row = replace(row, offsets=None, suffix="")
         if row.is_camera and row.offsets is None:
             return EncodedField(StoredField(row.column), "image", row.value)
-        return EncodedField(self._image(None) if name == "image" else self._decoder(row), "value", row.spec)
+        decoder = self._image(None) if name == "image" else self._decoder(row)
+        return EncodedField(decoder, "text" if is_one_text else "value", row.spec)
 
     def column_keys(self, name: str) -> tuple[str, ...] | None:
         """Return the stored fields that a column is made of; None where a function makes it, which may change."""
