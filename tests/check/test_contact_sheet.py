@@ -334,5 +334,6 @@ def test_a_key_that_is_no_image_is_refused(digits: Path) -> None:
 
 def test_the_stand_in_offers_what_a_parser_offers(digits: Path) -> None:
     parser = ParserTfds(digits, "digits")
-    assert all(hasattr(parser, name) for name in ("has_field", "batches", "class_names", "image_key", "dataset_name"))
+    assert all(hasattr(parser, name) for name in ("batches", "class_names", "dataset_name"))
+    assert all(hasattr(parser.dataset, name) for name in ("has_field", "field", "image_key"))
     assert contact_sheet.DEFAULT_FIELDS == ("image", "label")

@@ -84,8 +84,10 @@ def test_timms_arguments_become_the_parsers(numbered: str) -> None:
 
 def test_defaults_are_those_of_the_parser(numbered: str) -> None:
     reader, parser = TfdsReader("numbered", numbered), ParserTfds(numbered, "numbered")
-    for name in ("split", "is_training", "repeats", "seed", "image_key", "image_mode", "target_key", "read"):
+    for name in ("split", "is_training", "repeats", "seed", "read"):
         assert getattr(reader.parser, name) == getattr(parser, name), name
+    for name in ("image_key", "image_mode", "target_key"):
+        assert getattr(reader.parser.dataset, name) == getattr(parser.dataset, name), name
     assert reader.class_to_idx == parser.class_to_idx
 
 

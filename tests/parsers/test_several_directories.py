@@ -12,7 +12,7 @@ from storage.example_writer import write_example
 from tfds_fixtures import call_reader, write_numbered, write_shard
 
 from parsers.robot_episodes import Robots
-from tfds_torch import ParserTfds, ReadOptions, Windows
+from tfds_torch import ParserTfds, ReadOptions, Windows, export_dataset
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.recipe_file import load_config
 
@@ -58,6 +58,9 @@ def test_version_directories_need_no_name_and_one_of_them_is_itself(roots: list[
     assert (labels(parser), parser.data_dirs) == ([*range(8), *range(6)], directories)
     one, plain = ParserTfds(directories[:1]), ParserTfds(roots[0], "numbered")
     assert (one.fingerprint, one.data_dirs, one[3].id) == (plain.fingerprint, directories[:1], plain[3].id)
+    paths = [Path(path) for path in parser.filenames(absolute=True)]
+    assert [path.parent for path in paths] == [directories[0]] * 8 + [directories[1]] * 6
+    assert parser.filenames(basename=True, absolute=True)[-1] == str(directories[1] / "5.jpg")
     assert [parser[-1].id, parser[0].id] == [
         "1/numbered-train.tfrecord-00001-of-00002__1",
         "0/numbered-train.tfrecord-00000-of-00003__0",
@@ -71,7 +74,7 @@ def test_a_recipe_names_several_roots_of_a_member(roots: list[Path], tmp_path: P
     assert (parser.num_examples, parser[-1].id) == (14, "numbered/1/numbered-train.tfrecord-00001-of-00002__1")
 
 
-def write_classes(root: Path, classes: Sequence[str], labels: Sequence[Sequence[int]], dtype: Any = np.uint8) -> None:
+def write_classes(root: Path, classes: Sequence[str], labels: Sequence[Sequence[int]], more: Any = None) -> None:
     directory = root / "toys" / "1.0.0"
     directory.mkdir(parents=True)
     records = [write_example({"label": [own[0]], "others": list(own)}) for own in labels]
@@ -79,7 +82,7 @@ def write_classes(root: Path, classes: Sequence[str], labels: Sequence[Sequence[
     label = tfds.features.ClassLabel(names=classes) if classes else tfds.features.ClassLabel(num_classes=3)
     tfds.folder_dataset.write_metadata(
         data_dir=str(directory),
-        features=tfds.features.FeaturesDict({"label": label, "others": tfds.features.Sequence(label)}),
+        features=tfds.features.FeaturesDict({"label": label, "others": tfds.features.Sequence(label), **(more or {})}),
         split_infos=[tfds.core.SplitInfo(name="train", shard_lengths=[len(records)], num_bytes=9)],
         filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
         check_data=False,
@@ -98,6 +101,13 @@ def test_labels_are_those_of_the_first_directory_by_name_also_in_sequences(tmp_p
     assert call_reader(stream, roots, "toys", "train", image_key=None) == [0, 2, 2, 0, -1]
     assert parser.targets().tolist() == [0, 2, 2, 0, -1]
     assert (parser.class_names, parser.class_to_idx["hen"]) == (["cat", "dog", "hen"], 2)
+    with pytest.raises(ConfigError, match="copies records as they are stored, and the directories of this dataset"):
+        export_dataset(parser, tmp_path / "out" / "toys" / "1.0.0", format="tfrecord")
+    before = parser.fingerprint
+    (tmp_path / "b" / "toys" / "1.0.0" / "label.labels.txt").write_text("dog\ncat\n")
+    parser = ParserTfds(roots, "toys", image_key=None)
+    assert parser.targets().tolist() == [0, 2, 1, 0, -1]  # And not those that are kept of the classes before.
+    assert parser.fingerprint != before
 
 
 def test_windows_of_two_directories_are_one_member_with_joint_statistics(robots: Robots, tmp_path: Path) -> None:
@@ -132,7 +142,15 @@ def of(*roots: Any, name: Any = "toys", **arguments: Any) -> Callable[[Path], An
         (of("a", "more"), "The first has cat, dog; the other cat, dog, hen."),
         (of("a", "nameless"), "The first has cat, dog; the other 3 classes without names."),
         (of("nameless", "a"), "The first has 3 classes without names; the other cat, dog."),
-        (of("a", "numbered", name=None), "does not have the form"),
+        (of("a", name=None), "has no dataset_info.json. Give a version directory"),
+        (of("z", name=None), "z does not exist, or is no directory. Give a version directory"),
+        (lambda path: ParserTfds([""], "toys"), "root=[''] must be a path"),
+        (of("a", "link"), "more than once: an example would come twice"),
+        (of("a", "b", download=True), "download=True prepares a dataset in one root"),
+        (
+            of("painted", "repainted", image_key=None),
+            "the pixels of 'image' are classes in another order. The",
+        ),
         (of("a", "mixed"), "the feature 'others' is int64 [None] in the first, and missing in the other"),
         (lambda path: ParserTfds(None), "name=None needs root, the version directory of a dataset"),
         (
@@ -155,6 +173,12 @@ def test_directories_that_cannot_be_one_dataset_are_refused(
     declared.write_text(declared.read_text().replace('"others"', '"rest"'))
     for name, root in zip(("one", "two"), roots, strict=True):
         shutil.copytree(root, tmp_path / name)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    painted = tfds.features.LabeledImage(labels=["cat", "dog"], shape=(None, None, 1))
+    for name in ("painted", "repainted"):
+        write_classes(tmp_path / name, ["cat"], [[0]], more={"image": painted})
+    (label,) = (tmp_path / "repainted" / "toys" / "1.0.0").glob("image*.labels.txt")
+    label.write_text("dog\ncat\n")
     with pytest.raises(ConfigError) as caught:
         opens(tmp_path)
     assert message.format(one=tmp_path / "one", two=tmp_path / "two") in str(caught.value)
@@ -173,5 +197,5 @@ def test_windows_of_other_classes_are_refused(tmp_path: Path) -> None:
             filename_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
             check_data=False,
         )
-    with pytest.raises(ConfigError, match="need equal classes, and steps/label has others"):
+    with pytest.raises(ConfigError, match="need equal classes, and steps/label differ in their order"):
         ParserTfds([tmp_path / "a", tmp_path / "b"], "arm", windows=Windows("steps"))

@@ -109,7 +109,7 @@ def test_images_are_cut_before_they_go_through_it(robots: Robots) -> None:
         for batch in parser.batches(fields=["dark", "observation/image"]):
             assert batch.features["dark"].shape == (5, 3, side, side)
             np.testing.assert_array_equal(batch.features["dark"], batch.features["observation/image"][:, -1] // 2)
-    decoder = parser.field("dark")
+    decoder = parser.dataset.field("dark")
     assert isinstance(decoder, TransformedField)
     assert getattr(decoder.inputs["observation/image"], "jpeg_decoder", None) == "pillow"
 
