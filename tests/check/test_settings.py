@@ -209,7 +209,7 @@ def test_a_check_that_torchrun_started_is_refused(monkeypatch: pytest.MonkeyPatc
     ("text", "reason"),
     [
         ("bach_size = 3", "unknown key 'bach_size'. Did you mean 'batch_size'?"),
-        ("[loader]\nnum_workers = -1", "[loader] num_workers = -1 cannot be: expected `int` >= 0."),
+        ("[loader]\nnum_workers = -1", "[loader] num_workers = -1 is not valid: expected `int` >= 0."),
     ],
 )
 def test_a_config_that_cannot_be_used_is_refused(tmp_path: Path, text: str, reason: str) -> None:

@@ -62,7 +62,7 @@ def test_the_function_gives_the_dataset_that_the_recipe_reads(folder: Path) -> N
     [
         ("rows_of_mine.make_rows", "", "source='rows_of_mine.make_rows' must be 'module:function', such as"),
         ("../rows:make_rows", "", "must be 'module:function'"),
-        ("rows_of_mine:make_rows", 'name = "cifar10"\n', "it must name one dataset, by a line such as name ="),
+        ("rows_of_mine:make_rows", 'name = "cifar10"\n', "it must name one dataset, by a line like name ="),
         ("rows_of_mine:make_rows", 'split = "train"\n', "or, without name and split, source = 'module:function'"),
         (
             "rows_of_nobody:make",
@@ -86,7 +86,7 @@ def test_what_cannot_work_is_one_clear_error(folder: Path, source: str, more: st
 def test_a_source_is_a_text(folder: Path, value: str) -> None:
     path = folder / "own.toml"
     path.write_text(f"source = {value}\n")
-    with pytest.raises(ConfigError, match=r"source = .* cannot be: expected `str`"):
+    with pytest.raises(ConfigError, match=r"source = .* is not valid: expected `str`"):
         load_config(path)
 
 
@@ -94,7 +94,7 @@ def test_a_recipe_without_name_and_source_names_both(folder: Path) -> None:
     path = folder / "own.toml"
     path.write_text("batch_size = 4\n")
     with pytest.raises(
-        ConfigError, match="a line such as name = 'cifar10', or, without name and split, source = 'module:function' for"
+        ConfigError, match="a line like name = 'cifar10', or, without name and split, source = 'module:function' for"
     ):
         load_config(path)
 

@@ -233,7 +233,7 @@ def test_a_recipe_says_it_for_a_dataset_and_for_all_members(tmp_path: Path) -> N
         image for batch in load_config(recipe).make_parser().batches() for image in batch.image
     ] == FILES + OTHER_FILES
     recipe.write_text('name = "pictures"\ndecode = { image = 0 }\n')
-    with pytest.raises(ConfigError, match=re.escape("decode = {'image': 0} cannot be: expected `bool`")):
+    with pytest.raises(ConfigError, match=re.escape("decode = {'image': 0} is not valid: expected `bool`")):
         load_config(recipe)
 
 

@@ -1,4 +1,4 @@
-"""Which fields move with the images: boxes, and what has a row for each of them."""
+"""Find the fields that move with the images: boxes, and fields that have a row for each box."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ def named_boxes(named: Mapping[str, tuple[str, ...]], fields: Sequence[str], tar
     Args:
         named: name -> the fields that have a row for each box. A name is a field, or a field and the keys within its
             values, joined by "/".
-        fields: what is asked for.
+        fields: the fields that are asked for.
         target_key: the stored field behind `label`.
     """
     groups = []
@@ -28,7 +28,7 @@ def named_boxes(named: Mapping[str, tuple[str, ...]], fields: Sequence[str], tar
 
 
 def in_order(boxes: Sequence[FieldPart], rows: Sequence[FieldPart]) -> BoxRows:
-    """Return boxes and rows in an order of their own, so that equal ones can be compared; none is among both."""
+    """Return boxes and rows, sorted so that equal ones compare equal; a part that is among both counts as boxes."""
     return BoxRows(tuple(sorted(set(boxes))), tuple(sorted(set(rows) - set(boxes))))
 
 
@@ -36,8 +36,8 @@ def check_box_fields(preprocess: Preprocess, find: Callable[[str], tuple[object,
     """Raise ConfigError where a field that a preprocess names for its boxes does not exist, or is an image.
 
     Args:
-        preprocess: what names them.
-        find: returns what is stored of a field, and whether that is an image; raises ConfigError.
+        preprocess: it names the boxes and the fields that have a row for each.
+        find: returns how a field is stored, and whether it is an image; raises ConfigError where it does not exist.
         dataset_name: for messages.
     """
     for name, rows in (preprocess.box_fields or {}).items():
@@ -51,7 +51,7 @@ def check_box_fields(preprocess: Preprocess, find: Callable[[str], tuple[object,
 
 
 def _is_image(name: str, find: Callable[[str], tuple[object, bool]]) -> bool:
-    """Whether a field is an image; it may also lie within the values of another one, which is none then."""
+    """Whether a field is an image; a field within the values of another one never is."""
     keys = name.split("/")
     for length in range(len(keys), 0, -1):
         with suppress(ConfigError):
@@ -60,7 +60,7 @@ def _is_image(name: str, find: Callable[[str], tuple[object, bool]]) -> bool:
 
 
 def _find_parts(name: str, fields: Sequence[str], target_key: object) -> list[FieldPart]:
-    """Return where a named field is among those asked for: by itself, as the target, or within another one."""
+    """Return where the fields asked for have a named one: as itself, as the target, or within another field."""
     parts = [FieldPart("label")] if name == target_key and "label" in fields else []
     if name in fields:
         return [*parts, FieldPart(name)]

@@ -1,4 +1,4 @@
-"""Building of a decoded cache: every image of a split, decoded by threads, into one `.beton` file."""
+"""Build a decoded cache: decode every image of a split with threads, and write all into one `.beton` file."""
 
 import math
 from collections import deque
@@ -31,10 +31,10 @@ from tfds_torch.storage.beton.writer import BetonWriter
 from tfds_torch.storage.cached_source import IS_CACHED, PIXELS_FIELD
 from tfds_torch.storage.source import Columns, FieldSpec, Source
 
-_CHUNK_BYTES, _LARGEST_CHUNK = 1 << 20, 256  # Encoded bytes, and examples, that a thread decodes at a time.
+_CHUNK_BYTES, _LARGEST_CHUNK = 1 << 20, 256  # A thread decodes at most so many encoded bytes, and examples, at a time.
 _NUM_SAMPLED = 64
-_ROOM_FOR_LARGER = 2  # An image may have so many times the bytes of the largest one among the sampled.
-_IMAGES_IN_PAGE = 16  # Where a usual page holds more, a smaller one does: small datasets have small files.
+_ROOM_FOR_LARGER = 2  # Where sizes differ, an image may have this many times the bytes of the largest sampled one.
+_IMAGES_IN_PAGE = 16  # A page that would hold more is made smaller, so that small datasets have small files.
 _IMAGE = ImageDecoder("RGB")
 
 
@@ -59,7 +59,7 @@ class CacheContent:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Stored field of a number of each example -> its field in the file."""
+        """Stored field that is one number -> its field in the file."""
         return number_fields(self.source.specs)
 
     @property
@@ -86,7 +86,7 @@ class Estimate:
 
 
 def number_fields(specs: Mapping[str, FieldSpec]) -> dict[str, str]:
-    """Return stored field -> its name in the file, for every field that is one number: FFCV takes 16 letters."""
+    """Return stored field -> its name in the file, for every field that is one number: FFCV allows 16 characters."""
     found: dict[str, str] = {}
     for key, spec in specs.items():
         if spec.shape == () and np.dtype(spec.dtype).kind in "biuf":
@@ -96,10 +96,10 @@ def number_fields(specs: Mapping[str, FieldSpec]) -> dict[str, str]:
 
 
 def estimate(content: CacheContent) -> Estimate:
-    """Return the room that a cache will need, by the headers of some images."""
+    """Estimate the room that a cache will need from the headers of some images."""
     num_examples = len(content.source)
     index = np.unique(np.linspace(0, num_examples - 1, min(num_examples, _NUM_SAMPLED)).astype(np.int64))
-    _, columns = _read_whole_ones(content.source, index, [content.image_key])
+    _, columns = _read_undamaged(content.source, index, [content.image_key])
     shapes = [shape for image in columns.get(content.image_key, ()) if (shape := _shape_of(image, content))]
     sizes = [math.prod(shape) for shape in shapes] or [3]
     largest = max(sizes) if min(sizes) == max(sizes) else _ROOM_FOR_LARGER * max(sizes)
@@ -120,13 +120,13 @@ def build(
     *,
     before_closing: Callable[[], None],
 ) -> int:
-    """Write a cache, which is there whole or not at all. All usable cores decode; memory does not grow.
+    """Write a cache, whole or not at all; decode on all usable cores, in memory that does not grow.
 
-    Returns how many images are left to the original files: those that cannot be decoded, or are far larger than the
-    others.
+    Returns:
+        How many images are left to the original files: those that cannot be decoded, or are far larger than the others.
 
     Raises:
-        ExportError: the disk is full, or cannot be written to; the place is as it was.
+        ExportError: the disk is full, or cannot be written to; `path` is as it was.
         ShardError: a file is missing, or does not hold the promised number of examples.
     """
     source, num_left_out = content.source, 0
@@ -157,7 +157,7 @@ _Chunk = tuple[range, list[Pixels | None], list[tuple[Any, ...]]]
 
 
 def _decoded_chunks(content: CacheContent, page_size: int) -> Iterator[_Chunk]:
-    """Yield numbers, their images, and their other values; all examples in order."""
+    """Yield all examples in order, chunk by chunk: their numbers, their images, and their other values."""
     num_threads = max(1, math.floor(usable_cores().number))
     with ThreadPoolExecutor(num_threads, "tfds_torch-cache") as threads:
         pending: deque[Future[_Chunk]] = deque()
@@ -179,20 +179,20 @@ def _read_chunks(content: CacheContent) -> Iterator[tuple[range, Int64Array, Col
     for start in range(0, len(source), size):
         numbers = range(start, min(start + size, len(source)))
         source.announce(np.arange(numbers.stop, min(numbers.stop + size, len(source))))
-        yield numbers, *_read_whole_ones(source, np.arange(numbers.start, numbers.stop), fields)
+        yield numbers, *_read_undamaged(source, np.arange(numbers.start, numbers.stop), fields)
 
 
-def _read_whole_ones(source: Source, index: Int64Array, fields: Sequence[str]) -> tuple[Int64Array, Columns]:
-    """Return those of some examples that are not damaged, and their values."""
+def _read_undamaged(source: Source, index: Int64Array, fields: Sequence[str]) -> tuple[Int64Array, Columns]:
+    """Return the numbers of those examples that are not damaged, and their values."""
     try:
         return index, source.read(index, fields)
     except CorruptRecordError:
-        is_whole = np.array([_is_whole(source, one, fields) for one in index])
-        index = index[is_whole]
+        is_undamaged = np.array([_is_undamaged(source, one, fields) for one in index])
+        index = index[is_undamaged]
         return index, source.read(index, fields) if len(index) else {}
 
 
-def _is_whole(source: Source, number: np.int64, fields: Sequence[str]) -> bool:
+def _is_undamaged(source: Source, number: np.int64, fields: Sequence[str]) -> bool:
     try:
         source.read(np.array([number], np.int64), fields)
     except CorruptRecordError:
@@ -220,7 +220,7 @@ def _decode(content: CacheContent, page_size: int, numbers: range, index: Int64A
 
 
 def _plain(values: NDArray[Any]) -> list[Any]:
-    """Return numbers as Python's; those of 64 bits without a sign keep their bits."""
+    """Return numbers as those of Python; uint64 becomes int64 of the same bits."""
     wide: list[Any] = np.asarray(values).astype(np.float64 if values.dtype.kind == "f" else np.int64).tolist()
     return wide
 
@@ -230,7 +230,7 @@ def _number_field(spec: FieldSpec) -> BetonField:
 
 
 def _shape_of(image: bytes, content: CacheContent) -> tuple[int, int, int] | None:
-    """Return [h, w, 3] of an image as it will be cached; None: it cannot be decoded."""
+    """Return [h, w, 3] of an image as it will be cached, or None if its header cannot be read."""
     try:
         header = _IMAGE.read_header(image)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Reading of recipes: TOML files, whose keys, types and bounds are those of Structs.
+"""Read recipes: TOML files, whose keys, types and bounds are declared by Structs.
 
-What a constructor checks (ReadOptions, a preprocess, Windows, RemoteOptions, the parsers) is checked there alone: its
-message comes with the name of the table.
+ReadOptions, a preprocess, Windows, RemoteOptions and the parsers check their own arguments: only the name of the table
+is put before their messages.
 """
 
 import os
@@ -31,6 +31,7 @@ _OF_WEIGHTS = ("schedule", "temperature", "stop")
 _SECRETS = ("key", "secret", "token", "password", "credential", "account", "headers", "certificate", "proxy_url")
 """Parts of the names of storage options that are secrets, or may hold some."""
 _NO_SECRETS = ("account_name", "sse_bucket_key_enabled", "credential_type")
+"""Ends of names that have such a part, and are no secrets."""
 _STEPS = re.compile(r"(-?[0-9]{1,10}):(-?[0-9]{1,10})")
 
 _Made = TypeVar("_Made")
@@ -47,7 +48,7 @@ class _MemberTables(MemberKeys, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Tables(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file as it stands."""
+    """The content of a file; tables are not yet turned into the objects that they describe."""
 
     loader: _Loader = _Loader()
     read: _Table = msgspec.field(default_factory=dict)
@@ -72,7 +73,7 @@ _KEYS: dict[str, Collection[str]] = {
     "[remote]": RemoteOptions.__dataclass_fields__,
     **{f"[preprocess] of kind = '{kind}'": one.__dataclass_fields__ for kind, one in _PREPROCESSES.items()},
 }
-"""Table -> its keys; the first one is the top of a file."""
+"""Table -> its keys; "" is the top of a file."""
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -83,8 +84,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
             lead out of the folder it is looked up in.
 
     Raises:
-        ConfigError: no such file, no valid TOML, an unknown key (with the nearest one), a value of the wrong type or
-            out of bounds.
+        ConfigError: the file does not exist, is too large or is not valid TOML; a key is unknown (the message names the
+            nearest one); a value is of the wrong type or out of bounds.
     """
     file = Path(path)
     try:
@@ -104,7 +105,7 @@ def _parse(path: Path) -> _Table:
         there = sorted(found.name for found in path.parent.glob("*.toml"))
         listed = f" In that folder are: {', '.join(there)}." if there else " That folder holds no .toml file."
         raise ConfigError(f"it does not exist.{did_you_mean(path.name, there)}{listed}") from None
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8, a null character in a path.
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not TOML, not UTF-8, or a null in the path.
         raise ConfigError(f"it cannot be read as TOML: {error}.") from None
     if parsed is None:
         raise ConfigError(f"it is larger than {_MAX_FILE_BYTES // 2**10} KiB: that is not a config.")
@@ -125,8 +126,8 @@ def _make_config(content: _Table, folder: Path) -> Config:
         given["remote"] = _make("[remote]", file.remote, RemoteOptions)
     if file.mixture is None:
         if strange := next((key for key in ("weights", *_OF_WEIGHTS) if key in content), None):
-            raise ConfigError(f"{strange} is that of a mixture: give its datasets, each below [[mixture]].")
-        return Config(**given | _name(file, "", folder))
+            raise ConfigError(f"{strange} is for mixtures only: give the datasets of one, each below [[mixture]].")
+        return Config(**given | _name_and_class_map(file, "", folder))
     given |= {"name": "mixture", "mixture": tuple(_make_member(one, folder) for one in file.mixture)}
     config = Config(**given)
     _check_mixture(config, content)
@@ -134,7 +135,7 @@ def _make_config(content: _Table, folder: Path) -> Config:
 
 
 def _convert(content: _Table) -> _Tables:
-    """Return the content of a file, its types and bounds checked; `false` as an image_key or target_key is None."""
+    """Return the content of a file after a check of types and bounds; a key of image or target may be `false`: None."""
     content = _without_false(content)
     if isinstance(content.get("mixture"), list):
         content["mixture"] = [_without_false(one) for one in content["mixture"]]
@@ -151,12 +152,12 @@ def _without_false(table: Any) -> Any:
 
 
 def _explain(said: str, content: Any) -> str:
-    """Return what msgspec says of a file, with the table, the value, and the nearest key to an unknown one."""
+    """Return the message of msgspec about a file, with the table, the value, and the key nearest to an unknown one."""
     problem, _, path = said.partition(" - at `$")
     of_key = re.fullmatch("Object (?:contains unknown|(missing) required) field `(.*)`", problem, re.DOTALL)
     steps = re.findall(r"[^.\[\]`]+", path)
     while not of_key and steps[-1].isdigit():
-        steps.pop()  # Which one of a list: all of it is shown.
+        steps.pop()  # A position in a list: the message shows the whole list.
     tables = steps if of_key else steps[:-1]
     name = ".".join(one for one in tables if not one.isdigit())
     table = f"[[{name}]]" if tables[-1:] and tables[-1].isdigit() else f"[{name}]" if name else ""
@@ -165,7 +166,7 @@ def _explain(said: str, content: Any) -> str:
     for step in steps:
         content = content[int(step) if isinstance(content, list) else step]
     wanted = problem.replace(" | null", "").replace("object", "table").replace("array", "list")
-    return f"{table} {steps[-1]} = {_shown(content)} cannot be: {wanted[0].lower()}{wanted[1:]}.".lstrip()
+    return f"{table} {steps[-1]} = {_shown(content)} is not valid: {wanted[0].lower()}{wanted[1:]}.".lstrip()
 
 
 def _unknown_key(table: str, key: str, keys: Collection[str]) -> str:
@@ -176,7 +177,7 @@ def _unknown_key(table: str, key: str, keys: Collection[str]) -> str:
 
 
 def _make(table: str, given: _Table, owner: type[_Made]) -> _Made:
-    """Return what a table describes, made by its constructor, which checks the values."""
+    """Return the object that a table describes; its constructor checks the values."""
     values = fields(owner)  # type: ignore[arg-type]
     is_required = {one.name: one.default is MISSING and one.default_factory is MISSING for one in values}
     if strange := next((key for key in given if key not in is_required), None):
@@ -185,12 +186,12 @@ def _make(table: str, given: _Table, owner: type[_Made]) -> _Made:
         raise ConfigError(f"{table} needs a line {missing} = ...")
     try:
         return owner(**{key: tuple(one) if isinstance(one, list) else one for key, one in given.items()})
-    except (ConfigError, TypeError) as error:  # TypeError: what is no list is gone through.
+    except (ConfigError, TypeError) as error:  # TypeError: a constructor iterates over a value that is not a list.
         raise ConfigError(f"{table} {error}") from None
 
 
 def _make_preprocesses(file: _Tables) -> _Table:
-    """Return the fields `preprocess` and `cameras` of a Config, as far as the file gives them."""
+    """Return the fields `preprocess` and `cameras` of a Config, as far as the file has them."""
     table = file.preprocess
     if table is None:
         return {}
@@ -224,14 +225,15 @@ def _make_windows(table: str, given: _Table | None) -> Windows | None:
 
 
 def _make_member(file: _MemberTables, folder: Path) -> MemberConfig:
-    given = {name: getattr(file, name) for name in MemberKeys.__struct_fields__} | _name(file, "[[mixture]]", folder)
+    given = {name: getattr(file, name) for name in MemberKeys.__struct_fields__}
+    given |= _name_and_class_map(file, "[[mixture]]", folder)
     given["read"] = _make("[mixture.read]", file.read, ReadOptions)
     given["windows"] = _make_windows("[mixture.windows]", file.windows)
     return MemberConfig(**given)
 
 
 def _check_mixture(config: Config, content: _Table) -> None:
-    """Raise ConfigError for keys that are members', and for names and weights that contradict each other."""
+    """Raise ConfigError for keys that belong to members, and for names and weights that contradict each other."""
     members, of_members = config.mixture or (), set(Dataset.__struct_fields__) - {"transform"}
     if strange := next((key for key in content if key in of_members), None):
         raise ConfigError(f"unknown key {quoted(strange)}. It belongs to [[mixture]].")
@@ -240,7 +242,7 @@ def _check_mixture(config: Config, content: _Table) -> None:
     name, number = Counter(one.member_name for one in members).most_common(1)[0]
     if number > 1:
         raise ConfigError(
-            f"{number} entries [[mixture]] are called {quoted(name)}: give each a name of its own, by a line such as "
+            f"{number} entries [[mixture]] are called {quoted(name)}: give each its own name, by a line like "
             f"member = 'other'."
         )
     weighted = [one for one in members if one.weight is not None]
@@ -256,16 +258,16 @@ def _check_mixture(config: Config, content: _Table) -> None:
         )
     if config.has_weights and not config.is_training:
         raise ConfigError(
-            "weights are those of training: give is_training = true, or leave out the weights; evaluation has every "
+            "weights are for training only: give is_training = true, or leave out the weights; evaluation yields every "
             "example of every member exactly once."
         )
 
 
-def _name(file: Dataset, table: str, folder: Path) -> _Table:
-    """Return the name of a dataset, its source where it is the user's own, and its class map: checked, or its path."""
+def _name_and_class_map(file: Dataset, table: str, folder: Path) -> _Table:
+    """Return a dataset's fields `name` and `class_map`; a dataset of the user's own is named by its source."""
     if (file.source is None) == (not file.name) or (file.source and file.split):
         raise ConfigError(
-            f"{table or 'it'} must name one dataset, by a line such as name = 'cifar10', or, without name and split, "
+            f"{table or 'it'} must name one dataset, by a line like name = 'cifar10', or, without name and split, "
             f"source = 'module:function' for one of your own"
             f"{'' if table else ', or the datasets of a mixture, each below [[mixture]]'}."
         )
@@ -284,12 +286,12 @@ def _refuse_secrets(options: object) -> None:
         if any(part in name.lower() for part in _SECRETS) and not name.lower().endswith(_NO_SECRETS):
             raise ConfigError(
                 f"[remote] storage_options {quoted(name)} is a secret, or may hold one, and a recipe is a file that "
-                f"others read. Leave it out, and set it in the environment (such as AWS_SECRET_ACCESS_KEY), in the "
+                f"others read. Leave it out, and set it in the environment (for example AWS_SECRET_ACCESS_KEY), in the "
                 f"store's own configuration, or in Python: make_parser(remote=RemoteOptions(...))."
             )
 
 
 def _shown(value: object) -> str:
-    """Return a value as a file has it, cut after 40 characters."""
+    """Return a value as a TOML file writes it, cut after 40 characters."""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
