@@ -167,7 +167,7 @@ def test_masks_go_through_the_same_crop(photos: Path, folder: Path) -> None:
     for one, other in zip(ours.features["mask"], theirs.features["mask"], strict=True):
         assert one.shape == (32, 32, 1)
         assert (one != other).mean() < 0.05  # Of the whole image here, of a shrunk one there.
-    with pytest.raises(ConfigError, match=r"max_resolution=50 makes the cached image smaller, and not 'mask', which"):
+    with pytest.raises(ConfigError, match=r"max_resolution=50 makes the cached image smaller, but not 'mask', which"):
         ParserTfds(photos, NAME, batch_size=9, preprocess=preprocess, cache=DecodedCache(folder, max_resolution=50))
 
 

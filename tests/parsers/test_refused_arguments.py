@@ -114,7 +114,7 @@ OF_TFDS: Rows = [
     ),
     ({"target_key": ["objects/label"]}, "the target field 'objects/label' is not a scalar number but ClassLabel("),
     *(
-        ({"target_key": key}, f"target_key={key!r}: several target keys are different names of features, none of")
+        ({"target_key": key}, f"target_key={key!r}: several target keys must be different names of features, none of")
         for key in ("flag,", ",", "flag, flag", [], ["flag", ""], ["flag", 3])
     ),
     ({"target_key": 3}, "target_key=3 must be a feature's key, a sequence of keys, or None."),
@@ -158,7 +158,7 @@ OF_TFDS: Rows = [
     ({"cache": "folder"}, "cache='folder' must be a DecodedCache"),
     ({"cache": DecodedCache(), "read": ReadOptions(mode="files")}, "shapes:1.0.0: a decoded cache is read by index"),
     *(
-        ({"cache": DecodedCache(), "image_mode": mode}, f"from which image_mode={mode!r} cannot be made")
+        ({"cache": DecodedCache(), "image_mode": mode}, f"and image_mode={mode!r} needs those of the files")
         for mode in ("RGBA", None)
     ),
     ({"cache": DecodedCache(), "image_key": None}, "The field 'image' was asked for, but the parser has image_key="),

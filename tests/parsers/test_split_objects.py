@@ -200,7 +200,7 @@ def test_an_image_folder_takes_split_objects_too(folder: Any) -> None:
 
 
 ACCEPTED = (
-    r"must be a TFDS split expression, such as 'train' or 'train\[:10%\]', one of those that tfds\.even_splits lists, "
+    r"must be a TFDS split expression, like 'train' or 'train\[:10%\]', one of those that tfds\.even_splits lists, "
     r"a tfds\.core\.ReadInstruction, or a sum of these"
 )
 WRONG: dict[str, tuple[Any, str]] = {

@@ -182,7 +182,7 @@ def test_what_would_be_resized_is_refused_with_what_cuts(root: Path) -> None:
     parser = open_tensors(root, "bands", is_training=True, preprocess=TrainPreprocess(8))
     with pytest.raises(ConfigError, match=r"Its image is uint16 \[12, 12, 13\], and only .*crop_padding=0"):
         next(iter(parser.batches()))
-    with pytest.raises(ConfigError, match="is no file but numbers"):
+    with pytest.raises(ConfigError, match="is stored as numbers, not as an image file"):
         open_tensors(root, "pixels", cache=DecodedCache())
 
 

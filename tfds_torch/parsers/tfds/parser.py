@@ -52,16 +52,16 @@ class TfdsDataset(Dataset):
         source: the records, or the windows.
         split: the split expression.
         decoding: how examples are read and decoded.
-        fields: those of the records, or of the windows.
+        fields: the fields of the records, or of the windows.
         directories: the version directories, one or several, or the root of an image folder.
-        cache: where decoded images are kept, and built here and now; None: nowhere.
+        cache: where decoded images are kept, built here if it does not exist; None if there is none.
 
     Attributes:
         directories: see above.
         cache: see above.
 
     Raises:
-        ConfigError: as of ParserTfds.
+        ConfigError: as for ParserTfds.
     """
 
     def __init__(
@@ -86,23 +86,23 @@ class TfdsDataset(Dataset):
 
     @property
     def gif_features(self) -> list[str]:
-        """The keys of features that are all frames of a GIF, uint8 `[frames, H, W, 3]`, as Pillow shows them."""
+        """The keys of features whose values are all frames of a GIF: uint8 `[frames, H, W, 3]`, as Pillow has them."""
         leaves = list_leaves(self._fields.features)
         return [key for key, leaf in leaves if is_image(leaf) and len(leaf.spec.shape) == 4]
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
-        """Return which boxes move with the image: those that the preprocess names, else those that are declared."""
+        """Return the boxes that move with the image: those that the preprocess names, else those that are declared."""
         return find_boxes(self._fields.features, self._fields.paths(fields), preprocess.box_fields)[0]
 
     def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Return the fields whose boxes stay those of the whole image, though the preprocess names none."""
+        """Return the fields whose declared boxes do not move with the image; none if the preprocess names boxes."""
         if not isinstance(preprocess, Views):
             return find_boxes(self._fields.features, self._fields.paths(fields), preprocess.box_fields)[1]
         groups, others = find_boxes(self._fields.features, self._fields.paths(fields), None)
         return list(dict.fromkeys([*(part.field for group in groups for part in group.boxes), *others]))
 
     def with_read(self, read: ReadOptions) -> Self:
-        """Return this dataset, whose examples are read in another way; see `Dataset`."""
+        """Return this dataset with other options for reading; see `Dataset`."""
         if self.cache is not None:
             self._check_cache(read)
         return super().with_read(read)
@@ -151,7 +151,7 @@ class TfdsDataset(Dataset):
 
     @property
     def has_optional_label(self) -> bool:
-        """Whether examples may have no label: of an optional feature."""
+        """Whether examples may have no label, because its feature is optional."""
         return self.has_field("label") and isinstance(self._fields.field("label", None), OptionalLabelField)
 
     @property
@@ -184,8 +184,8 @@ class TfdsDataset(Dataset):
             raise ConfigError(f"cache={quoted(cache)} must be a DecodedCache, for example DecodedCache(), or None.")
         if isinstance(self._fields.field("image", self.image_mode), TensorImageField):
             raise ConfigError(
-                f"{self.dataset_name}: cache= keeps decoded images, and {quoted(self.image_key)} is no file but "
-                f"numbers. Leave out cache=."
+                f"{self.dataset_name}: cache= keeps decoded images, and {quoted(self.image_key)} is stored as "
+                f"numbers, not as an image file. Leave out cache=."
             )
         if self.is_undecoded("image"):
             raise ConfigError(
@@ -198,15 +198,15 @@ class TfdsDataset(Dataset):
             )
         if self.image_mode not in CACHED_MODES:
             raise ConfigError(
-                f"{self.dataset_name}: a decoded cache holds three channels, from which "
-                f"image_mode={quoted(self.image_mode)} cannot be made as the files have it. Use image_mode 'RGB' or "
-                f"'L', or leave out cache=."
+                f"{self.dataset_name}: a decoded cache holds three channels, and "
+                f"image_mode={quoted(self.image_mode)} needs those of the files. Use image_mode 'RGB' or 'L', or leave "
+                f"out cache=."
             )
         also = {} if self.preprocess is None else self.preprocess.also_kinds
         if cache.max_resolution is not None and also:
             raise ConfigError(
-                f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, and not "
-                f"{', '.join(map(repr, also))}, which must be of its size: leave out max_resolution."
+                f"{self.dataset_name}: max_resolution={cache.max_resolution} makes the cached image smaller, but not "
+                f"{', '.join(map(repr, also))}, which must have its size. Leave out max_resolution."
             )
 
 
@@ -227,7 +227,7 @@ class TfdsWindows(TfdsDataset):
         return self._fields.cameras
 
     def with_read(self, read: ReadOptions) -> Self:
-        """Return these windows, read in another way; see `Dataset`."""
+        """Return these windows with other options for reading; see `Dataset`."""
         check_read_mode(self.dataset_name, read)
         return super().with_read(read)
 
@@ -258,58 +258,60 @@ class ParserTfds(DatasetParser):
 
     Args:
         root: TFDS data directory, or the version directory of one dataset, as a path or a URL (s3, gs, az, https, http;
-            see docs/remote-files.md); None: TFDS's default data directory. A list of these: one dataset in several
+            see docs/remote-files.md). None means TFDS's default data directory. A list of these: one dataset in several
             directories, its examples in their order, with ids `<number of the directory>/<id>`; labels become those
             of the first directory, by the names of their classes. For
             `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .png, .tif, ...); or
             `<label>/<image>.jpg`, which is the split `train`.
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
-            `image_folder`, read as `tfds.ImageFolder` reads it. None: `root` is a version directory.
+            `image_folder`, read as `tfds.ImageFolder` reads it. None if `root` is a version directory.
         split: a TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5shard:7shard]`; or an object of
             TFDS: one of `tfds.even_splits(...)`, a `tfds.core.ReadInstruction`, or a sum of these, which becomes an
             expression: `parser.split`. Cuts that TFDS rounds to the start or the end of a split are refused.
-        shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
+        shuffle: whether the order is shuffled anew in every epoch; None means only in training.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
         repeats: passes over the split in one epoch; 0 and 1 mean one.
         seed: seed of the order, >= 0.
-        remainder: `Remainder` or its name; None: `wrap` in training, in evaluation `pad` on several ranks, else `keep`.
+        remainder: `Remainder` or its name. None means `wrap` in training, in evaluation `pad` on several ranks, else
+            `keep`.
         preprocess: `TrainPreprocess` or `EvalPreprocess`: images are cut, resized and flipped while they are decoded,
-            and `batches` yields them as one array. Needs batch_size. None: images come as they are stored. Of windows
-            also a dictionary, camera -> preprocess: all images of a window get the same crop and flip.
-        image_key: feature that holds the image, or a tensor [H, W] or [H, W, C]; None: the dataset has none.
-        target_key: feature that holds the target; None: there is none. Several keys, also as "cat,dog", name numbers:
+            and `batches` yields them as one array. Needs batch_size. None if images keep their stored size. Windows
+            also take a dictionary, camera -> preprocess: all images of a window get the same crop and flip.
+        image_key: feature that holds the image, or a tensor [H, W] or [H, W, C]; None if there is none.
+        target_key: feature that holds the target; None if there is none. Several keys, also as "cat,dog", name numbers:
             the label is the list of the positions of those that are > 0. Keys are taken literally first, then with "/"
             as nesting.
         image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         class_map: new labels for the target, by source label (int) or class name; or the path of such a dict (`.pkl`),
-            or of a text file (`.txt`) with a class name in each line. None: the target's own.
+            or of a text file (`.txt`) with a class name in each line. None if the target keeps its labels.
         read: how examples are read.
         epoch_size: examples of an epoch, in training: the next ones of the passes, one after the other, so that data
-            too large for whole epochs need not begin anew. None: an epoch is `repeats` passes. In read mode `index`.
+            too large for whole epochs need not begin anew. None if an epoch is `repeats` passes. In read mode `index`.
         decode: field -> whether it is decoded: with {"image": False} an image comes as the bytes of its file, as they
             are stored; so does a text. A name stands for its stored feature, however that is asked for. Not beside a
-            preprocess, which works on pixels. None: all is decoded.
-        download: whether to prepare (download and build) a dataset that is not there, once, in a process of its own.
+            preprocess, which works on pixels. None if all are decoded.
+        download: whether to prepare (download and build) a dataset that is not there, once, in a separate process.
         windows: an example is a window of steps of an episode, rather than a whole record: see `Windows` and
             docs/robot-episodes.md. `index` numbers windows, and an id is `<shard>__<record>/<step>`. The first parser
             of a dataset reads its files once, for an index of their steps. Fields of steps are named from the sequence
             that holds them (`observation/image`); there are no fields `image` and `label` but those of `fields`. Local
             files, read mode `index`.
-        fields: of windows: names of your own -> the features that they stand for, so that datasets agree:
+        fields: of windows: new names -> the features that they stand for, so that datasets agree:
             `{"image_primary": "observation/image"}`. Other features keep their names.
-        transform: of windows: functions that make fields out of others in the workers, as actions of another space. See
-            `WindowTransform`. `columns` and `statistics` have what they give, and with stored=True what is stored.
-        cache: where decoded images are kept: built here and now if it is not there, by one process for all ranks, and
+        transform: of windows: functions that make fields out of others in the workers, for example actions of another
+            space. See `WindowTransform`. `columns` and `statistics` have the fields that they make; with stored=True,
+            those that are stored.
+        cache: where decoded images are kept: built at once if it does not exist, by one process for all ranks, and
             read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
-            or `L`. None: images are decoded in every epoch.
+            or `L`. None if images are decoded in every epoch.
         decoders: as in `tfds.load`, {"image": tfds.decode.SkipDecoding()}: the same as `decode`. SkipDecoding() alone
             stands for all features that are single images; other decoders are refused.
-        remote: of a URL: how objects are fetched, and where they are cached. None: RemoteOptions().
+        remote: of a URL: how objects are fetched, and where they are cached. None means RemoteOptions().
 
     Raises:
-        ConfigError: an argument that cannot work, with what is there instead.
-        DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
+        ConfigError: an argument cannot work; the message says which values can.
+        DatasetNotFoundError: the dataset does not exist, or is not prepared under `root`.
     """
 
     dataset: TfdsDataset
@@ -395,8 +397,8 @@ class ParserTfds(DatasetParser):
         """Return the splits of a prepared dataset; arguments are those of the parser.
 
         Raises:
-            ConfigError: the name has no valid form.
-            DatasetNotFoundError: no such dataset, or it is not prepared under `root`.
+            ConfigError: the name does not have a valid form.
+            DatasetNotFoundError: the dataset does not exist, or is not prepared under `root`.
         """
         from tfds_torch.parsers.tfds.joined import open_joined
 
@@ -404,22 +406,22 @@ class ParserTfds(DatasetParser):
 
     @property
     def data_dir(self) -> Path | str:
-        """The version directory that holds the shards and `dataset_info.json`; of a URL the URL, a text."""
+        """The version directory, the first of several: it holds the shards and `dataset_info.json`. A URL is a text."""
         return self.data_dirs[0]
 
     @property
     def data_dirs(self) -> list[Path | str]:
-        """The version directories, of a dataset that lies in several all of them."""
+        """The version directories: more than one where the dataset lies in several."""
         return [Path(one) if is_local(one) else one for one in self.dataset.directories]
 
     @property
     def cache(self) -> DecodedCache | None:
-        """Where decoded images are kept; None: nowhere."""
+        """Where decoded images are kept; None if they are decoded in every epoch."""
         return self.dataset.cache
 
     @property
     def gif_features(self) -> list[str]:
-        """The keys of features that are all frames of a GIF, uint8 `[frames, H, W, 3]`, as Pillow shows them."""
+        """The keys of features whose values are all frames of a GIF: uint8 `[frames, H, W, 3]`, as Pillow has them."""
         return self.dataset.gif_features
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics:

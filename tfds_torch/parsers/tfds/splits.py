@@ -1,6 +1,6 @@
-"""Splits: the examples that an expression names, the cuts that TFDS rounds to something else, and the names of shards.
+"""Splits: the examples that an expression names, the cuts that TFDS would change, and the names of shards.
 
-Names of shards are TFDS's own, in bounded time and memory: TFDS hands the templates of dataset_info.json to
+Shards have the names that TFDS makes, but in bounded time and memory: TFDS hands the templates of dataset_info.json to
 `str.format`, which takes format specs (`{SHARD_INDEX:>999999999}` makes names of a GB) and attributes of what it fills
 in, and it makes a path object of every name.
 
@@ -32,10 +32,10 @@ _TWO_ENDS = re.compile(r"([\w-]+)\[(-?[\d_.]+)(%|shard)?:(-?[\d_.]+)(%|shard)?\]
 def check_slices(split: str, splits: Mapping[str, Any], dataset: str) -> list[str]:
     """Return the names of the splits of an expression.
 
-    A slice such as [10:5] would make TFDS read a negative number of examples, and [10:9] all of them.
+    A slice like [10:5] would make TFDS read a negative number of examples, and [10:9] all of them.
 
     Raises:
-        ConfigError: a slice begins behind its end, or `_check_cuts` refuses it.
+        ConfigError: a slice begins after its end, or is a cut that `_check_cuts` refuses.
     """
     _check_cuts(split, splits, dataset)
     names = []
@@ -50,11 +50,11 @@ def check_slices(split: str, splits: Mapping[str, Any], dataset: str) -> list[st
 
 
 def _check_cuts(split: Any, splits: Mapping[str, Any], dataset: str) -> None:
-    """Refuse cuts that TFDS's arithmetic makes something else of: a part of 1 % of 30 examples, and the rest, [1%:].
+    """Refuse cuts that TFDS would change: of 30 examples it reads [:1%] as none, and the rest, [1%:], as all.
 
     Raises:
-        ConfigError: a bound that is not the start or the end of its split is rounded to it, shards end before the first
-            one, or one unit stands for two ends.
+        ConfigError: a bound inside of a split is rounded to its start or end, a slice of shards ends before the first
+            one, or only one end of a slice has a unit.
     """
     if isinstance(split, str):
         for part in split.split("+"):
@@ -74,7 +74,7 @@ def _check_cuts(split: Any, splits: Mapping[str, Any], dataset: str) -> None:
 
 
 def _check_units(part: str, splits: Mapping[str, Any], dataset: str) -> None:
-    """Refuse [10:50%]: TFDS takes both ends as percent. 0 is the same in every unit."""
+    """Refuse [10:50%], because TFDS takes both ends as percent; 0 may lack a unit, since it is the same in each."""
     found = _TWO_ENDS.fullmatch(part)
     if found is None:
         return
@@ -104,7 +104,7 @@ def _check_percent(cut: Any, percent: float, num_examples: int, dataset: str) ->
 
 
 def _check_last_shard(cut: Any, num_shards: int, dataset: str) -> None:
-    """Refuse [:0shard], which TFDS takes as all shards, and [:-9shard] of 8 shards, as 7 of them."""
+    """Refuse [:0shard], which TFDS takes as all shards, and [:-9shard] of 8 shards, which it takes as 7."""
     is_last_shard = (cut.from_, cut.to) == (-1, 0)  # What TFDS makes of [-1shard].
     if is_last_shard or cut.to > 0 or -num_shards <= cut.to < 0:
         return
@@ -124,24 +124,24 @@ def _shown(cut: Any) -> str:
 
 
 def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> str:
-    """Return a split as a TFDS split expression: a text as it is, a split object by the examples that it stands for.
+    """Return a split as a TFDS split expression: a text as it is, an object as the slices that it stands for.
 
-    Objects that stand for the same examples give one expression: neighbouring slices are joined, empty ones left out.
+    Objects that stand for the same examples have one expression: neighbouring slices are joined, empty ones left out.
 
     Raises:
-        ConfigError: it is something else, or names examples that the dataset does not have.
+        ConfigError: `split` is neither of them, or names examples that the dataset does not have.
     """
     if isinstance(split, str):
-        return str(split)  # `tfds.Split.TRAIN` is a text of a type of its own.
+        return str(split)  # `tfds.Split.TRAIN` is of a subclass of str.
     if not isinstance(split, tfds.core.splits.AbstractSplit):
         raise ConfigError(
-            f"split={quoted(split)} must be a TFDS split expression, such as 'train' or 'train[:10%]', one of those "
+            f"split={quoted(split)} must be a TFDS split expression, like 'train' or 'train[:10%]', one of those "
             f"that tfds.even_splits lists, a tfds.core.ReadInstruction, or a sum of these."
         )
     there = ", ".join(f"{name} ({info.num_examples} examples)" for name, info in splits.items())
     try:
         parts = [(str(part.splitname), part.from_, part.to) for part in split.to_absolute(splits)]
-    except Exception as error:  # TFDS takes any value into a split object, and looks at it here.
+    except Exception as error:  # TFDS accepts any value in a split object, and checks it only here.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ConfigError(f"{dataset}: split {quoted(split)}: {reason}. The splits are: {there}.") from None
     _check_cuts(split, splits, dataset)
@@ -167,7 +167,7 @@ def _expression(name: str, start: int, stop: int, num_examples: int) -> str:
 
 
 class BadTemplateError(Exception):
-    """A template that makes no names of shards; the message is a sentence."""
+    """A template that no names of shards can be made from; the message is a whole sentence."""
 
 
 def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[str]:
@@ -177,7 +177,7 @@ def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[
         raise _bad(template, f"gives all of its {num_shards} shards the same name")
     digits = max(len(str(num_shards)), _LEAST_DIGITS)
     of_all = f"{num_shards:0{digits}d}"
-    # Only the number of the shard differs: one format string without anything of the template's own in it.
+    # Names differ by the number of the shard alone: one pattern makes them, with all texts of the template escaped.
     pattern = "".join(
         text.replace("%", "%%")
         if not is_placeholder
@@ -195,7 +195,7 @@ def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[
 
 
 def _parse(template: str, values: dict[str, str]) -> list[tuple[bool, str]]:
-    """Return a template's texts and placeholders: whether it is a placeholder, and the text or its name."""
+    """Return the parts of a template, in order: whether each is a placeholder, and its name or the text."""
     if len(template) > _LONGEST_TEMPLATE:
         raise _bad(template, f"has {len(template):,} characters, and {_LONGEST_TEMPLATE:,} is the most")
     if "\0" in template:
@@ -226,14 +226,14 @@ class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
     """TFDS's `SplitInfo`, with the paths of its shards made by `shard_names`.
 
     Attributes:
-        folder: path or URL of the folder that the names are relative to; that of its template is not looked at.
+        folder: path or URL of the folder that the names are relative to; the template's own folder is ignored.
     """
 
     folder: str = ""
 
     @property
     def filepaths(self) -> list[str]:
-        """The paths or URLs of all shards, in their order: all numbers have as many digits, so that sorting keeps it.
+        """The paths or URLs of all shards, in order: their numbers have equally many digits, so that sorting keeps it.
 
         Raises:
             BadTemplateError: the template is not one of TFDS's, or a file lies outside of the folder.
@@ -268,17 +268,17 @@ class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
 
 @dataclass(frozen=True, eq=False)
 class JoinedSplit(NamedSplit):
-    """A split that lies in several directories, one behind the other.
+    """A split that lies in several directories, one after the other.
 
     Attributes:
-        parts: that of each directory.
+        parts: the split of each directory, in order.
     """
 
     parts: tuple[NamedSplit, ...] = ()
 
     @classmethod
     def of(cls, parts: Sequence[NamedSplit]) -> "JoinedSplit":
-        """Return the row of several splits of one name."""
+        """Join splits of one name, in the order given."""
         lengths = [length for part in parts for length in part.shard_lengths]
         first, num_bytes = parts[0], sum(part.num_bytes for part in parts)
         return cls(first.name, lengths, num_bytes, first.filename_template, parts=tuple(parts))

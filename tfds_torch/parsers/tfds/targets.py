@@ -1,4 +1,4 @@
-"""What target_key names: one feature of a dataset, or several binary fields that make up one label."""
+"""Find the target that target_key names: one feature, or several binary fields that make up one label."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, 
         features: the features of the dataset. A feature whose own key has a comma wins over several keys.
 
     Raises:
-        ConfigError: it is something else, or one of several keys is empty or given twice.
+        ConfigError: `target_key` is something else, or one of several keys is empty or repeated.
     """
     if target_key is None or (isinstance(target_key, str) and not _names_several(target_key, features)):
         return target_key
@@ -37,8 +37,8 @@ def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, 
     keys = [key.strip() for key in target_key.split(",")] if isinstance(target_key, str) else list(target_key)
     if not keys or not all(isinstance(key, str) and key for key in keys) or len(set(keys)) < len(keys):
         raise ConfigError(
-            f"target_key={quoted(target_key)}: several target keys are different names of features, none of them "
-            f"empty, such as ('cat', 'dog')."
+            f"target_key={quoted(target_key)}: several target keys must be different names of features, none of them "
+            f"empty, like ('cat', 'dog')."
         )
     return tuple(keys)
 
@@ -57,16 +57,16 @@ def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> 
         if not _is_scalar_number(found):
             raise ConfigError(
                 f"{dataset}: the target field {quoted(key)} is not a scalar number but {quoted(found.feature)}. "
-                f"Several target keys name binary fields, each of them on where its number is > 0."
+                f"Several target keys name binary fields, each a number that means yes where it is > 0."
             )
         fields.append(found)
     return tuple(fields)
 
 
 def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> list[str] | None:
-    """Return the names of a target's classes, by label; None when it has no classes, or is not there.
+    """Return the names of a target's classes, by label; None if it has no classes, or does not exist.
 
-    A sequence of labels has the classes of its labels; of several target keys each is a class.
+    A sequence of labels has the classes of its labels. Each one of several target keys is a class.
     """
     if isinstance(target_key, tuple):
         return list(target_key)
@@ -80,7 +80,7 @@ def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> 
 
 
 def suggest_targets(features: Feature) -> str:
-    """Return the advice for a missing target, as further sentences of a message."""
+    """Return advice for a missing target: sentences that follow a message."""
     labels = [key for key, leaf in list_leaves(features) if leaf.kind == "label"]
     others = "target_key=None, and fields=('image', ...) with the features that are wanted"
     if not labels:
@@ -97,7 +97,7 @@ def _is_scalar_number(found: FoundFeature) -> bool:
     leaf = found.feature
     if not isinstance(leaf, Leaf) or not leaf.is_tensor or found.sequence_depth or leaf.shape != ():
         return False
-    # A number may be stored compressed, as bytes: PositionsField does not read it then.
+    # PositionsField does not read numbers that are stored as bytes, for example compressed ones.
     return isinstance(leaf.stored, FieldSpec) and np.dtype(leaf.stored.dtype).kind in "iufb"
 
 
