@@ -344,6 +344,6 @@ def test_a_connector_of_a_datasets_own_is_asked() -> None:
 def test_a_connector_that_needs_tensorflow_is_refused() -> None:
     features = tfds.features.FeaturesDict({"x": {"y": Doubled()}})
     with pytest.raises(
-        ConfigError, match=r"'x/y' can be decoded by tensorflow only: .*Doubled has no decode_example_np"
+        ConfigError, match=r"'x/y' can be decoded by tensorflow only: .*Doubled does not define decode_example_np"
     ):
         field_of(features, ["x"])

@@ -142,11 +142,11 @@ REFUSED: list[tuple[Open, str]] = [
     (libero(preprocess={"wrist": Views((CROP, 2))}, fields=CAMERAS), "the images 'wrist' of windows cannot go through"),
     (
         libero(preprocess=TrainPreprocess(8, also=("wrist",)), fields={"image": "observation/image"}),
-        "the preprocess names 'wrist', and of windows only the image is cut: leave out also and boxes.",
+        "the preprocess names 'wrist', but only the images of windows are cut: leave out also and boxes.",
     ),
     (
         droid(windows=None, preprocess={"wrist": EvalPreprocess(8)}),
-        "preprocess has one for each of 'wrist': cameras are those of windows. Give windows=Windows('steps', ...)",
+        "preprocess is a dictionary of 'wrist', and only windows have cameras. Give windows=Windows('steps', ...)",
     ),
     # What is for whole records, or streams.
     (droid(image_key="x"), "image_key='x' is for examples that are whole records"),

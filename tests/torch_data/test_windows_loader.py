@@ -66,7 +66,7 @@ def test_a_preprocess_cuts_the_image_of_the_windows_own_step(robots: Robots) -> 
     assert image.shape == (4, 3, 8, 8)
     assert wrist.shape == (4, 2, 3, 16, 16)
     np.testing.assert_array_equal(image.permute(0, 2, 3, 1).numpy(), planned.image)
-    with pytest.raises(ConfigError, match="the preprocess names 'wrist', and of windows only the image is cut"):
+    with pytest.raises(ConfigError, match="the preprocess names 'wrist', but only the images of windows are cut"):
         make_parser(robots, fields=names, preprocess=TrainPreprocess(size=8, also=("wrist",)))
 
 

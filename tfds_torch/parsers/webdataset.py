@@ -59,7 +59,7 @@ from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
 SPLIT = "all"
-"""The split of tars, for messages and states: they are one."""
+"""The name of the one split that tars are, for messages and states."""
 
 _logger = logging.getLogger(__name__)
 _NAME_IT = "name it in fields=, so that samples without it are left out; or "
@@ -74,8 +74,8 @@ class TarDataset(Dataset):
     """The samples of WebDataset's tars; arguments and errors are those of ParserWebDataset.
 
     Attributes:
-        num_incomplete: samples that lack a member of a field: left out with missing="skip", and with "none" of None in
-            part.
+        num_incomplete: how many samples lack a member of a field: missing="skip" leaves them out, and missing="none"
+            reads None for what they lack.
     """
 
     source: WebDatasetSource
@@ -113,12 +113,12 @@ class TarDataset(Dataset):
 
     @property
     def extensions(self) -> dict[str, tuple[str, ...]]:
-        """Field -> its extensions, of the fields that the samples have."""
+        """Field -> its extensions, for the fields that at least one sample has."""
         return {name: self.source.alternatives[name] for name in self._all_fields}
 
     @property
     def has_optional_label(self) -> bool:
-        """Whether samples may have no label, which is -100 then."""
+        """Whether samples may have no label; -100 stands for it then."""
         return self._kinds.get("label") == "label" and self._is_optional("label")
 
     @property
@@ -130,7 +130,7 @@ class TarDataset(Dataset):
         return None if self._names is None else list(self._names)
 
     def _kind_of(self, name: str) -> Kind:
-        """Return the description of a field; an extension without a field has its own name as one."""
+        """Return how a field is decoded; an extension that no field names is asked for by itself."""
         found = self.source.alternatives_of(name)
         if found and name not in self._kinds and self._when_missing != "none":
             remedy = {} if self._when_missing == "error" else {"remedy": _NAME_IT}
@@ -140,10 +140,10 @@ class TarDataset(Dataset):
         return self._kinds.get(name) or kind_of(name, found, self._decoders)
 
     def _choose_samples(self, tars: WebDatasetSource) -> Subset | None:
-        """Return the samples that have all fields, where others are left out; None: all are read. Logs both numbers.
+        """Return the samples that have all fields, or None if all are read; log how many lack a field.
 
         Raises:
-            ShardError: no sample has them all.
+            ShardError: samples that lack a field are left out, and none remains.
         """
         names = [name for name in self._kinds if tars.has(name)]
         lacking = {name: number for name in names if (number := tars.num_without(name))}
@@ -155,15 +155,15 @@ class TarDataset(Dataset):
         hint = folder_hint(tars.index, [one for name in names for one in tars.alternatives[name]])
         if self._when_missing == "skip" and not complete.any():
             raise ShardError(
-                f"{tars.name}: no sample has all fields, and missing='skip' leaves out those that lack one: "
-                f"{shown} samples lack. Leave fields out of fields=, or read None for them with missing='none'."
+                f"{tars.name}: no sample has all fields, and missing='skip' leaves out those that lack one. "
+                f"They lack {shown}. Leave fields out of fields=, or read None for them with missing='none'."
                 f"{hint}"
             )
-        what = "left out (missing='skip')" if self._when_missing == "skip" else "read with None (missing='none')"
+        treatment = "left out (missing='skip')" if self._when_missing == "skip" else "read with None (missing='none')"
         _logger.warning(
             "%s: samples that lack a member are %s: %d of %d. They lack %s.%s",
             tars.name,
-            what,
+            treatment,
             self.num_incomplete,
             len(tars),
             shown,
@@ -172,11 +172,11 @@ class TarDataset(Dataset):
         return make_subset(complete, len(tars)) if self._when_missing == "skip" else None
 
     def _is_optional(self, name: str) -> bool:
-        """Whether some samples lack a field, whose value is None then."""
+        """Whether some samples lack a field, and None is its value there."""
         return self._when_missing == "none" and 0 < self.source.num_without(self._key(name)) < len(self.source)
 
     def _check_has_images(self, name: str) -> None:
-        """Raise ShardError where a sample lacks an image, and is not left out: nothing could stand for its pixels."""
+        """Raise ShardError where a sample that is read lacks an image: nothing could stand for its pixels."""
         if self._is_optional(name) and self._kind_of(self._key(name)) == "image" and not self.is_undecoded(name):
             among = None if self.selected is None else self.selected.numbers
             self.source.check_field(self._key(name), among, _NO_IMAGE.format(name=quoted(name)))
@@ -236,7 +236,7 @@ class TarDataset(Dataset):
 
     @property
     def _stored_target(self) -> object:
-        # Decoders of the user's own may make other integers next time.
+        # Labels of `cls` alone: a user's decoder may make other integers next time.
         return ("label", *self.source.alternatives_of("label")) if self._has_integer_target else None
 
     @property
@@ -247,7 +247,7 @@ class TarDataset(Dataset):
     def _all_fields(self) -> Sequence[str]:
         return [name for name in self._kinds if self.source.has(name)]
 
-    def _nothing_usual(self) -> str:
+    def _no_usual_field(self) -> str:
         """Return the message for samples that have none of the usual fields."""
         there = self.source.index.extensions
         usual = [one for names in self.source.alternatives.values() for one in names]
@@ -278,9 +278,9 @@ class TarDataset(Dataset):
         return self._kind_of(self._key(name)), is_image
 
     def _check_keys(self) -> None:
-        """Fields that were named by hand must exist, and one of the usual ones."""
+        """Raise ConfigError where no sample has a field that the user names, or none has any of the usual ones."""
         if self.num_examples and self._has_usual_fields and not self._all_fields:
-            raise ConfigError(self._nothing_usual())
+            raise ConfigError(self._no_usual_field())
         if self.num_examples and not self._has_usual_fields:
             for name in self._kinds:
                 self._field(name)
@@ -292,11 +292,11 @@ class TarDataset(Dataset):
 
 @explain_keywords
 class ParserWebDataset(DatasetParser):
-    """Read WebDataset's tars by number: webdataset is not needed, and everything that a TFDS dataset has is there.
+    """Read the samples of WebDataset's tars by number, with all that a TFDS dataset offers, and without webdataset.
 
     Building one maps the index of the tars. Where there is none, their headers are read once, for all processes of the
-    machine; it is kept in the user's cache folder for as long as sizes and times of the tars stay the same. Parsers can
-    be pickled, and may be used from several processes. The tars must not be written to.
+    machine; the index is kept in the user's cache folder for as long as sizes and times of the tars stay the same.
+    Parsers can be pickled, and may be used from several processes. The tars must not be written to.
 
     An example's id is its key, `train/0017` for the members `train/0017.jpg` and `train/0017.cls`. Where several tars
     hold the same key, all ids are `<tar>/<key>`.
@@ -308,11 +308,11 @@ class ParserWebDataset(DatasetParser):
         fields: name -> extension, or several with ";" between: a sample's first one is taken; or a sequence of names,
             each of which is an extension, or `image` or `label`. The last part of an extension says how it is decoded:
             those of image files that are read (`jpg png webp tif`, see docs/datasets.md) as an image, `cls` as an
-            integer, `txt` as a text, `json` and `npy` as such; all others (`mp ten cbor npz txt.gz`) are bytes. `image`
-            and `label` are what batches have of that name. What has no name here can be asked for by its extension:
-            `ImageDataset(parser, fields=("image", "mp"))`.
-        class_names: names of the labels, by number; None: they have no names.
-        shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
+            integer, `txt` as a text, `json` and `npy` as such; all others (`mp ten cbor npz txt.gz`) are bytes. The
+            fields `image` and `label` are the image and the label of a batch. An extension that has no name here can
+            be asked for as it is: `ImageDataset(parser, fields=("image", "mp"))`.
+        class_names: names of the labels, by number; None if they have no names.
+        shuffle: whether the order is shuffled anew in every epoch; None means only in training.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
         repeats: passes over the tars in one epoch; 0 and 1 mean one.
@@ -321,23 +321,23 @@ class ParserWebDataset(DatasetParser):
         preprocess: as in ParserTfds.
         image_mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         class_map: as in ParserTfds.
-        read: how examples are read: only read mode `index` can.
+        read: how examples are read: by number, so that the stream modes are refused.
         epoch_size: as in ParserTfds.
         decode: as in ParserTfds.
-        decoders: extension, with or without a leading dot, -> a function that makes a value of a member's bytes, in the
-            place of what is done with it otherwise: {".msgpack": msgpack.unpackb}. Of several the longest one that an
-            extension ends with is taken. What it raises is a CorruptRecordError with the example's key.
-        remote: of URLs: how objects are fetched, and where they are cached. None: RemoteOptions().
-        missing: what is done with samples that lack a member of a field that others have. "error": they are named here.
-            "skip": they are left out, as by `subset`: lengths are exact, and `index` stays the number in the tars.
-            "none": the value is None, and a label of `cls` -100, as of an optional feature of TFDS; images must be in
-            all samples, but where `decode` gives their bytes. The log has their number, as has `num_incomplete`.
+        decoders: extension, with or without a leading dot, -> a function that makes a value of a member's bytes,
+            instead of the usual decoding: {".msgpack": msgpack.unpackb}. The longest one that an extension ends with is
+            taken. An error in the function becomes a CorruptRecordError with the example's key.
+        remote: of URLs: how objects are fetched, and where they are cached. None means RemoteOptions().
+        missing: how to treat samples that lack a member of a field that others have. "error" raises ShardError here.
+            "skip" leaves them out, as `subset` does: lengths are exact, and `index` stays the number in the tars.
+            "none" reads None, and -100 as a label of `cls`, as for an optional feature of TFDS; no sample may lack an
+            image, except where `decode` asks for its bytes. The log and `num_incomplete` say how many they are.
 
     Raises:
-        ConfigError: an argument that cannot work, with what is there instead.
+        ConfigError: an argument cannot work; the message says which values can.
         ShardError: a tar is missing or compressed, or holds links, sparse files, split samples, or names that leave
             their folder; some samples lack a field that others have, where `missing` does not say what to do.
-        CorruptRecordError: a tar was cut, or is none.
+        CorruptRecordError: a file is cut short, or is not a tar.
     """
 
     dataset: TarDataset
@@ -381,27 +381,27 @@ class ParserWebDataset(DatasetParser):
 
     @property
     def paths(self) -> list[Path | str]:
-        """The tars; of URLs the URLs, texts."""
+        """The tars: paths of local files, and texts of URLs."""
         return [Path(path) if is_local(path) else path for path in self.dataset.source.paths]
 
     @property
     def extensions(self) -> dict[str, tuple[str, ...]]:
-        """Field -> its extensions, of the fields that the samples have."""
+        """Field -> its extensions, for the fields that at least one sample has."""
         return self.dataset.extensions
 
     @property
     def other_extensions(self) -> tuple[str, ...]:
-        """Extensions in the tars that are of no field."""
+        """Extensions in the tars that no field has."""
         source = self.dataset.source
         taken = {one for names in source.alternatives.values() for one in names}
         return tuple(one for one in source.index.extensions if one not in taken)
 
     @property
     def num_skipped(self) -> int:
-        """Files in the tars that belong to no sample: tar tools leave some."""
+        """How many files in the tars belong to no sample: tar tools leave some."""
         return self.dataset.source.num_skipped
 
     @property
     def num_incomplete(self) -> int:
-        """Samples that lack a member of a field: left out with missing="skip", and with "none" of None in part."""
+        """How many samples lack a member of a field: left out with missing="skip", read with None with "none"."""
         return self.dataset.num_incomplete

@@ -1,7 +1,7 @@
 """The features of a dataset as plain values, and how one is found by its key.
 
-They travel to workers, which so need no TFDS; `connectors.py` makes them of TFDS's own objects. A key is looked for
-literally first, then with "/" as nesting: coco and voc have literal keys with a slash.
+`connectors.py` makes them from the objects of TFDS, so that workers, which get them pickled, do without TFDS. A key is
+looked for literally first, then with "/" as nesting: coco and voc have literal keys with a slash.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -58,11 +58,11 @@ class Leaf(Feature):
             to the image; an `other box` has another form, or an unknown one.
         stored: FieldSpec of a value as it is stored, or of its parts by name.
         decode: makes a value of its stored parts, or None if it is stored as it is.
-        only_tensorflow: the class that decodes it with tensorflow only, or None.
+        only_tensorflow: name of the class that decodes it with tensorflow only, or None.
         num_classes: number of classes of a label, as declared: 0 or None where it is unknown.
         class_names: names of a label's classes, or None.
-        none: the number that TFDS reads where an example has None, the least one of the dtype, in the dtype that is
-            stored. None if the feature is not optional, or if that number is like any other (0 and False).
+        none: the number that TFDS reads where an example has None: the least one of the dtype, as it is stored. None if
+            the feature is not optional, or if that number is also an ordinary value (0 and False).
     """
 
     kind: Literal["image", "label", "text", "box", "other box", "tensor", "other"]
@@ -85,8 +85,8 @@ class FoundFeature:
 
     Attributes:
         path: keys from the top level down.
-        feature: itself.
-        sequence_depth: 1-based position in `path` of the first key that names a sequence of dictionaries; 0: none.
+        feature: the feature itself.
+        sequence_depth: 1-based position in `path` of the first key that names a sequence of dictionaries, else 0.
     """
 
     path: tuple[str, ...]
@@ -114,7 +114,7 @@ def list_keys(features: Feature, prefix: str = "") -> Iterator[str]:
 
 
 def list_leaves(features: Feature) -> Iterator[tuple[str, Leaf]]:
-    """Yield the keys of features that hold no others, or sequences of them, and what these hold."""
+    """Yield every feature that holds no others with its key; a sequence of them stands for its innermost element."""
     for key in list_keys(features):
         found = find_feature(features, key)
         leaf = innermost(found.feature) if found else None
@@ -123,7 +123,7 @@ def list_leaves(features: Feature) -> Iterator[tuple[str, Leaf]]:
 
 
 def describe_missing(what: str, key: str, features: Feature) -> str:
-    """Return a message about a key that does not exist: what is there, and the nearest one."""
+    """Return a message about a key that does not exist: the keys that do, and the nearest of them."""
     there = list(list_keys(features))
     return (
         f"There is no {what} {quoted(key)}. The dataset's features are: {', '.join(there)}.{did_you_mean(key, there)}"

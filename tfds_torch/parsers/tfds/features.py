@@ -1,6 +1,6 @@
-"""TFDS features without TFDS and tensorflow: how a structured one is put together of what is stored.
+"""Decode structured features of TFDS from their stored parts, without TFDS and tensorflow.
 
-Structured is what is neither an image nor a tensor of fixed shape that is stored as it is: sequences, nested
+A feature is structured if it is neither an image nor a tensor of fixed shape that is stored as it is: sequences, nested
 dictionaries, nested datasets, encoded tensors, images inside any of them.
 """
 
@@ -34,7 +34,7 @@ def structured_field(features: Feature, path: Sequence[str]) -> FieldDecoder:
     It is thread-safe, and can be pickled where the dataset's own connectors can.
 
     Args:
-        features: those of the dataset.
+        features: the features of the dataset.
         path: keys from the top level down, through sequences and nested datasets.
     """
     feature, depth = features, 0
@@ -137,8 +137,8 @@ def _leaf_of(leaf: Leaf, key: str, depth: int) -> FieldDecoder:
     """Return the node for a feature that holds no others, inside `depth` sequences."""
     if leaf.only_tensorflow is not None:
         raise ConfigError(
-            f"The feature {quoted(key)} can be decoded by tensorflow only: {leaf.only_tensorflow} has no "
-            f"decode_example_np of its own. Implement it there, beside decode_example, or leave the feature out of "
+            f"The feature {quoted(key)} can be decoded by tensorflow only: {leaf.only_tensorflow} does not "
+            f"define decode_example_np. Implement it there, beside decode_example, or leave the feature out of "
             f"fields."
         )
     if leaf.decode is None:
@@ -148,7 +148,7 @@ def _leaf_of(leaf: Leaf, key: str, depth: int) -> FieldDecoder:
 
 
 def num_classes(feature: Feature) -> int | None:
-    """Return the number of classes of a label; None: it is unknown, or the feature is another one."""
+    """Return the number of classes of a label; None if it is unknown, or the feature is not a label."""
     if not isinstance(feature, Leaf) or feature.kind != "label":
         return None
     number = feature.num_classes or len(feature.class_names or ())  # features.json has 0 where there is no number.
@@ -167,18 +167,18 @@ def decode_tensor(encoding: str, spec: FieldSpec, *fields: Any) -> Array:
     if encoding == "zlib":
         value = zlib.decompress(value)
     if encoding != "none":
-        value = np.frombuffer(value, spec.dtype).copy()  # Bytes cannot be written to.
+        value = np.frombuffer(value, spec.dtype).copy()  # An array over bytes is read-only.
     return np.asarray(value, spec.dtype).reshape(shape)
 
 
 def decode_audio_file(spec: FieldSpec, content: bytes) -> Array:
-    """Return the samples of a file of audio, [samples], or [samples, channels] where channels are declared."""
+    """Return the samples of an audio file, [samples], or [samples, channels] where channels are declared."""
     samples: Array = decode_audio(content, spec.shape[1] if len(spec.shape) > 1 else None)
     return samples.astype(spec.dtype)
 
 
 class OwnDecoder:
-    """Decode an element with the connector of a dataset's own, which may import anything: when it is first used."""
+    """Decode an element with a connector that the dataset defines: a worker imports its code at the first element."""
 
     def __init__(self, connector: Any, parts: tuple[str, ...] | None) -> None:
         self._connector, self._parts = connector, parts
@@ -198,14 +198,14 @@ class OwnDecoder:
 
 
 def _as_declared(value: Any, spec: Any) -> Any:
-    """Return a value as tensorflow would give it: an array or a scalar of the declared type."""
+    """Return a value as tensorflow would return it: an array or a scalar of the declared type."""
     if isinstance(spec, dict):
         return {key: _as_declared(value[key], inner) for key, inner in spec.items()}
     return np.asarray(value, spec.dtype)[()]
 
 
 def _stack(values: list[Any], spec: Any) -> Any:
-    """Return elements as one array; a list, where they differ in size."""
+    """Return elements as one array, or as a list if they differ in size."""
     if isinstance(spec, dict):
         return {key: _stack([value[key] for value in values], inner) for key, inner in spec.items()}
     if not values:
@@ -224,7 +224,7 @@ def _elements(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _nest(flat: Any, like: Any, depth: int) -> Any:
-    """Return elements in the nesting that their stored values have: lists, with arrays innermost."""
+    """Return elements nested as their stored values are: lists, with arrays innermost."""
     if isinstance(flat, dict):
         return {key: _nest(inner, like, depth) for key, inner in flat.items()}
     start = 0

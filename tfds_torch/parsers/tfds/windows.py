@@ -1,4 +1,4 @@
-"""The arguments of ParserTfds that are about windows: what can be wrong with them, and how the windows are opened."""
+"""Check the arguments of ParserTfds that are about windows, and open the windows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,8 +49,8 @@ class WindowArguments:
 
     Attributes:
         windows, fields, transform: as ParserTfds takes them.
-        preprocess: that of the field `image`.
-        cameras: camera -> its preprocess, of all others.
+        preprocess: the preprocess of the field `image`.
+        cameras: camera -> its preprocess, for all cameras but `image`.
     """
 
     windows: Any
@@ -61,24 +61,24 @@ class WindowArguments:
 
     @property
     def are_given(self) -> bool:
-        """Whether any of them was given: examples are windows then, or one argument lacks another."""
+        """Whether any of them is given: examples are windows then, or `windows` is missing beside the others."""
         return any(one is not None for one in (self.windows, self.fields, self.transform))
 
     def open(
         self, source: Source, features: Feature, batch_size: int | None, read: ReadOptions, others: Mapping[str, Any]
     ) -> tuple[WindowFields, WindowSource]:
-        """Return the fields of the windows of a split's records, and these windows.
+        """Open the windows of a split's records; return their fields and their source.
 
         Args:
             source: the records.
-            features: those of the dataset.
-            batch_size: of the parser.
+            features: the features of the dataset.
+            batch_size: the batch size of the parser.
             read: how the parser reads.
             others: the arguments that are for whole records.
 
         Raises:
-            ConfigError: an argument that cannot work, or a feature that does not exist; the files are not records of
-                shards, or are remote.
+            ConfigError: an argument cannot work, or a feature does not exist; the files are not records of shards, or
+                are remote.
         """
         dataset = source.name
         self._check(dataset, others)
@@ -121,7 +121,7 @@ class WindowArguments:
         if self.fields is not None and not is_mapping:
             raise ConfigError(
                 f"{dataset}: fields={quoted(self.fields)} must be a dictionary of names and the features that they "
-                f"stand for, such as {{'image_primary': 'observation/image'}}."
+                f"stand for, like {{'image_primary': 'observation/image'}}."
             )
         for name, (default, remedy) in _OF_WHOLE_RECORDS.items():
             if others[name] != default and others[name] is not None:
@@ -135,14 +135,14 @@ class WindowArguments:
         if self.preprocess is not None and not fields.has("image"):
             camera = quoted(next(iter(fields.cameras_there), "observation/image"))
             raise ConfigError(
-                f"{dataset}: preprocess={quoted(self.preprocess)} is for a field 'image', which windows have where a "
-                f"feature is given this name. Give each camera its own: "
+                f"{dataset}: preprocess={quoted(self.preprocess)} is for a field 'image', which windows have only if "
+                f"fields= names one so. Give each camera its own: "
                 f"preprocess={{{camera}: {type(self.preprocess).__name__}(...)}}."
             )
         if isinstance(self.preprocess, Preprocess) and self.preprocess.moved_fields:
             raise ConfigError(
-                f"{dataset}: the preprocess names {', '.join(map(quoted, self.preprocess.moved_fields))}, and of "
-                f"windows only the image is cut: leave out also and boxes."
+                f"{dataset}: the preprocess names {', '.join(map(quoted, self.preprocess.moved_fields))}, but "
+                f"only the images of windows are cut: leave out also and boxes."
             )
 
     def _given_fields(self, fields: WindowFields) -> dict[str, TransformedField]:
@@ -175,13 +175,13 @@ def check_read_mode(dataset: str, read: ReadOptions) -> None:
 
 
 def divide_preprocess(preprocess: Any, *, has_windows: bool) -> tuple[Any, dict[Any, Any]]:
-    """Return the preprocess of the field `image`, and of windows those of all other cameras by their names."""
+    """Return the preprocess of the field `image`, and the preprocesses of all other cameras of windows by name."""
     if not isinstance(preprocess, Mapping):
         return preprocess, {}
     if not has_windows:
         raise ConfigError(
-            f"preprocess has one for each of {', '.join(map(quoted, preprocess))}: cameras are those of windows. Give "
-            f"windows=Windows('steps', ...), too; whole records have one preprocess, that of their image."
+            f"preprocess is a dictionary of {', '.join(map(quoted, preprocess))}, and only windows have cameras. Give "
+            f"windows=Windows('steps', ...), too; whole records have one preprocess, for their image."
         )
     cameras = dict(preprocess)
     return cameras.pop("image", None), cameras
@@ -194,7 +194,7 @@ def find_sequence(features: Feature, key: str, dataset: str) -> FoundFeature:
     """Return the feature that holds the steps of an episode.
 
     Raises:
-        ConfigError: there is none, it is no sequence, or it lies in another one.
+        ConfigError: the feature does not exist, is not a sequence, or lies in another sequence.
     """
     if isinstance(features, Repeated):
         raise ConfigError(
@@ -208,8 +208,8 @@ def find_sequence(features: Feature, key: str, dataset: str) -> FoundFeature:
         why = f"windows are taken out of a sequence, and {quoted(key)} is {quoted(found.feature)}."
     elif found.sequence_depth:
         why = (
-            f"{quoted(key)} is a sequence within a sequence, {quoted('/'.join(found.path[:-1]))}, and windows are "
-            f"taken out of one that a record has once."
+            f"{quoted(key)} is a sequence within a sequence, {quoted('/'.join(found.path[:-1]))}, and windows "
+            f"need one that each record has once."
         )
     else:
         return found
@@ -220,7 +220,7 @@ def find_sequence(features: Feature, key: str, dataset: str) -> FoundFeature:
 
 
 def _window_features(fields: WindowFields) -> WindowFeatures:
-    """Return which columns windows have, and where records hold their values."""
+    """Return the columns that windows have, and where records hold their values."""
     offsets: dict[str, tuple[int, ...]] = {}
     copies: dict[str, str] = {}
     for row in fields.rows:
@@ -237,8 +237,8 @@ def episode_features(features: Feature, sequence: FoundFeature, dataset: str) ->
     """Return where records hold the features of episodes: which are one value a step, and how others are stored.
 
     Args:
-        features: those of the dataset.
-        sequence: the one that holds the steps.
+        features: the features of the dataset.
+        sequence: the feature that holds the steps.
         dataset: for messages.
 
     Raises:
@@ -248,7 +248,7 @@ def episode_features(features: Feature, sequence: FoundFeature, dataset: str) ->
     values: list[str] = []
     numbers: dict[str, Numbers] = {}
     stored_as: dict[str, tuple[str, ...]] = {}
-    # TFDS reads a dataset's features in another order in each process, and the index is kept for all of them.
+    # Each process may read a dataset's features in another order, and all processes share one index.
     for name, leaf, depth in sorted(_leaves(features), key=lambda found: found[0]):
         is_of_steps = name == key or name.startswith(f"{key}/")
         for stored, spec in _stored_fields(name, leaf):
@@ -269,7 +269,7 @@ def episode_features(features: Feature, sequence: FoundFeature, dataset: str) ->
 
 
 def _leaves(feature: Feature, key: str = "", depth: int = 0) -> Iterator[tuple[str, Leaf, int]]:
-    """Yield key, feature and the number of sequences around it, of all that hold no others."""
+    """Yield the key of each feature that holds no others, the feature, and the number of sequences around it."""
     if isinstance(feature, Repeated):
         yield from _leaves(feature.feature, key, depth + 1)
     elif isinstance(feature, Dictionary):
@@ -287,7 +287,7 @@ def _stored_fields(key: str, leaf: Leaf) -> list[tuple[str, FieldSpec]]:
 
 
 def _numbers_of(spec: FieldSpec) -> Numbers | None:
-    """Return how many numbers a value has, and of which kind; None where it has no fixed shape."""
+    """Return how many numbers a value has, and of which kind; None if it is not numbers of a fixed shape."""
     sides = [side or 0 for side in spec.shape]
     if np.dtype(spec.dtype).kind in "OSU" or not prod(sides):
         return None
@@ -296,7 +296,7 @@ def _numbers_of(spec: FieldSpec) -> Numbers | None:
 
 
 def _parts_of(stored: str, depth: int) -> tuple[str, ...]:
-    """Return the features as which a field within so many sequences is stored; see TFDS's example_serializer.py."""
+    """Return the names under which a record stores a field in `depth` sequences; see TFDS's example_serializer.py."""
     if depth < 2:
         return (stored,)
     lengths = (f"{stored}/ragged_row_lengths_{level}" for level in range(depth - 1))
