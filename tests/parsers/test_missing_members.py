@@ -95,7 +95,7 @@ def test_skip_leaves_them_out_and_lengths_are_exact(urls: str, caplog: pytest.Lo
 
 def test_none_stands_for_what_a_sample_lacks(urls: str) -> None:
     parser = ParserWebDataset(urls, FIELDS, missing="none", decoders={"bin": len}, batch_size=5)
-    assert (len(parser), parser.num_incomplete, parser.has_optional_label) == (NUM, 7, True)
+    assert (len(parser), parser.num_incomplete, parser.dataset.has_optional_label) == (NUM, 7, True)
     found: dict[str, list[Any]] = {"txt": [], "npy": [], "bin": [], "label": []}
     for batch in parser.batches(fields=FIELDS):
         assert batch.label.dtype == np.int64
@@ -185,7 +185,7 @@ def test_members_of_a_mixture_may_lack_some(urls: str, tmp_path: Path) -> None:
     complete = [number for number in range(NUM) if TEXTS[number] and LABELS[number] >= 0]
     assert batch.features["txt"] == [*TEXTS, *(TEXTS[n] for n in complete), "caption 2", "caption 4", "caption 7"]
     assert batch.label.tolist() == [*LABELS, *(LABELS[number] for number in complete), 2, 1, 1]
-    assert mixture.has_optional_label
+    assert mixture.dataset.has_optional_label
 
 
 def test_a_beton_file_holds_none_as_json_and_refuses_bytes_that_some_lack(urls: str, tmp_path: Path) -> None:

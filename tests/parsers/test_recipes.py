@@ -2,6 +2,7 @@
 
 import re
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +68,10 @@ def demo_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_a_file_leaves_out_has_the_defaults_of_the_parser(tmp_path: Path, demo_digits: Path) -> None:
     parser, plain = load(tmp_path, "name = 'digits'").make_parser(demo_digits), ParserTfds(demo_digits, "digits")
     names = [
-        *("split", "is_training", "shuffle", "batch_size", "repeats", "seed", "remainder", "image_key", "target_key"),
-        *("image_mode", "read", "class_to_idx", "preprocess"),
+        *("split", "is_training", "shuffle", "batch_size", "repeats", "seed", "remainder", "read", "class_to_idx"),
+        *("preprocess", "dataset.image_key", "dataset.target_key", "dataset.image_mode"),
     ]
-    assert [getattr(parser, name) for name in names] == [getattr(plain, name) for name in names]
+    assert attrgetter(*names)(parser) == attrgetter(*names)(plain)
 
 
 def test_the_parser_is_the_one_that_the_file_describes(tmp_path: Path, demo_digits: Path) -> None:

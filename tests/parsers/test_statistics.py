@@ -18,7 +18,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.statistics import FieldStatistics, compute_statistics
 from tfds_torch.parsers.tfds import window_columns
-from tfds_torch.parsers.tfds.parser import ParserTfds, TfdsDataset
+from tfds_torch.parsers.tfds.parser import ParserTfds, TfdsWindows
 from tfds_torch.plan.windows import Windows
 
 NAMES = ("mean", "std", "min", "max", "q01", "q99")
@@ -216,15 +216,15 @@ def test_values_that_are_not_finite_are_named_with_the_remedy(
     robots: Robots, monkeypatch: pytest.MonkeyPatch, field: str, place: Any
 ) -> None:
     parser = open_parser(robots, "libero_like")
-    really_read = TfdsDataset.columns_at
+    really_read = TfdsWindows.columns_at
 
-    def with_nan(self: TfdsDataset, names: Any, index: Any) -> dict[str, np.ndarray]:
+    def with_nan(self: TfdsWindows, names: Any, index: Any) -> dict[str, np.ndarray]:
         columns = really_read(self, names, index)
         if field in columns:
             columns[field][np.isin(index, [3, 9]), place] = math.nan
         return columns
 
-    monkeypatch.setattr(TfdsDataset, "columns_at", with_nan)
+    monkeypatch.setattr(TfdsWindows, "columns_at", with_nan)
     (id_,) = parser.ids(np.array([3]))
     with pytest.raises(
         ConfigError, match=rf"2 of 55 values of '{field}' are not finite, the first one at {id_}\. Leave"
