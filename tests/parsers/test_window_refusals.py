@@ -191,6 +191,16 @@ REFUSED: list[tuple[Open, str]] = [
         "gives values of the steps [1, 2], counted from the window's own, and a column is of the own one. Give it the "
         "name of a field whose offsets have 0, or read batches(). What is stored of a field comes with stored=True.",
     ),
+    (
+        droid(
+            columns("new"),
+            transform=WindowTransform(
+                lambda window: {"new": window["action"]}, ["action", "observation/cartesian_position"], ["new"]
+            ),
+            **offsets({"action": [0, 1], "observation/cartesian_position": [-1, 0]}),
+        ),
+        "columns: the transform that gives 'new' gives values of the steps [",
+    ),
     # Columns.
     (libero(columns("actoin")), "Did you mean 'action'?"),
     (libero(columns("observation/image")), "columns: the field 'observation/image' is an image: columns are the numbe"),
