@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from numpy.random import default_rng  # Now: where numpy imports it at its first use, Ctrl-C is swallowed now and then.
 from PIL import Image
 
 from tfds_torch.check.expected_ids import ExpectedIds, IdRun, expected_ids, expected_windows, is_image_folder
@@ -163,7 +164,7 @@ def choose_examples(runs: Sequence[FileInstruction], mean_example_bytes: int, se
     firsts = [runs[number].first_index for number in numbers]
     lasts = [runs[number].first_index + runs[number].take - 1 for number in numbers]
     num_examples = runs[-1].first_index + runs[-1].take
-    wanted = firsts + lasts + np.random.default_rng(seed).integers(num_examples, size=_NUM_RANDOM).tolist()
+    wanted = firsts + lasts + default_rng(seed).integers(num_examples, size=_NUM_RANDOM).tolist()
     starts = np.array([run.first_index for run in runs])
     chosen: set[int] = set()
     num_bytes = 0
