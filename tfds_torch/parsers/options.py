@@ -71,7 +71,7 @@ def _decode(name: str, value: object) -> dict[str, bool]:
     return dict(value)
 
 
-def _preprocess(name: str, value: object) -> object:
+def _preprocess(name: str, value: Any) -> Any:
     # Ranks compare the fields of a preprocess, so that it must be a dataclass.
     if value is not None and (not isinstance(value, Preprocess) or not is_dataclass(type(value))):
         raise ConfigError(
@@ -124,10 +124,9 @@ class EpochOptions:
     epoch_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_flag("is_training", self.is_training)
+        _check(self, EPOCH_BOUNDS)
         if self.is_training and self.batch_size is None:
             raise ConfigError("Training needs batch_size: how many examples of a rank make a batch.")
-        _check(self, EPOCH_BOUNDS)
 
     @property
     def is_shuffled(self) -> bool:
@@ -183,12 +182,9 @@ def check_has_batch_size(preprocess: Preprocess | None, batch_size: int | None) 
         raise ConfigError("A preprocess needs batch_size: images are written into the memory of their batch.")
 
 
-def check_preprocess(preprocess: object, batch_size: int | None, image_mode: str | None) -> None:
-    """Raise ConfigError for a preprocess that cannot work with a parser's other arguments."""
-    _preprocess("preprocess", preprocess)
-    if isinstance(preprocess, Preprocess):
-        check_has_batch_size(preprocess, batch_size)
-        check_channels(preprocess, image_mode)
+def check_preprocess(preprocess: Any, image_mode: str | None) -> None:
+    """Raise ConfigError for what is no preprocess, or one that cannot work with an image mode."""
+    check_channels(_preprocess("preprocess", preprocess), image_mode)
 
 
 def check_has_image(fields: Sequence[str], preprocess: Preprocess) -> None:

@@ -375,7 +375,7 @@ class ParserTfds(DatasetParser):
                     f"{found.name}: windows of several directories need equal classes, and {', '.join(found.labels)} "
                     f"differ in their order. Mix the directories as members of a ParserMixture."
                 )
-            named, source = of_windows.open(source, found.features, batch_size, read, others)
+            named, source = of_windows.open(source, found.features, read, others)
         else:
             target = parse_target_key(target_key, found.features)
             named = DatasetFields(found.name, found.features, image_key, target)

@@ -65,14 +65,13 @@ class WindowArguments:
         return any(one is not None for one in (self.windows, self.fields, self.transform))
 
     def open(
-        self, source: Source, features: Feature, batch_size: int | None, read: ReadOptions, others: Mapping[str, Any]
+        self, source: Source, features: Feature, read: ReadOptions, others: Mapping[str, Any]
     ) -> tuple[WindowFields, WindowSource]:
         """Open the windows of a split's records; return their fields and their source.
 
         Args:
             source: the records.
             features: the features of the dataset.
-            batch_size: the batch size of the parser.
             read: how the parser reads.
             others: the arguments that are for whole records.
 
@@ -84,7 +83,7 @@ class WindowArguments:
         self._check(dataset, others)
         check_read_mode(dataset, read)
         for name, one in self.cameras.items():
-            check_preprocess(one, batch_size, "RGB")
+            check_preprocess(one, "RGB")
             if isinstance(one, Views) or one.moved_fields:
                 raise ConfigError(
                     f"{dataset}: the images {quoted(name)} of windows cannot go through {quoted(one)}: use a "
