@@ -25,6 +25,7 @@ from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import field_name, stored_name
+from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.keyword_hints import explain_keywords
@@ -68,6 +69,20 @@ class BetonDataset(Dataset):
                 shown,
             )
         super().__init__(file, SPLIT, decoding, image_key, target_key)
+
+    @property
+    def path(self) -> Path | str:
+        """The file; of a URL the URL, a text."""
+        path = self.source.head.path
+        return Path(path) if is_local(path) else path
+
+    def provenance(self) -> Provenance:
+        """Return where the file lies; see `Dataset`."""
+        return Provenance(
+            promised_by=f"the head of {os.path.basename(self.path)}",
+            place=self.path,
+            why_no_second_reader="TFDS does not read .beton files",
+        )
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -228,5 +243,4 @@ class ParserBeton(DatasetParser):
     @property
     def path(self) -> Path | str:
         """The file; of a URL the URL, a text."""
-        path = self.dataset.source.head.path
-        return Path(path) if is_local(path) else path
+        return self.dataset.path

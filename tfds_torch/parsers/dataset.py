@@ -44,6 +44,7 @@ from tfds_torch.parsers.protocol import (
     stored_key,
     stored_name,
 )
+from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.parsers.statistics import MemberStatistics, Statistics, read_statistics
 from tfds_torch.parsers.targets import read_all_targets
 from tfds_torch.plan.order import Int64Array
@@ -140,6 +141,10 @@ class Dataset(ABC):
     @abstractmethod
     def _find_stored(self, name: str) -> tuple[object, bool]:
         """Return what is stored of a field, for messages, and whether that is an image; raise as `_field`."""
+
+    @abstractmethod
+    def provenance(self) -> Provenance:
+        """Return where the examples lie, what records how many they are, and what else can read them."""
 
     @property
     @abstractmethod

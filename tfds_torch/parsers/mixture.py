@@ -29,6 +29,7 @@ from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import ElementSpec
+from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixed import Member, Mixed
@@ -93,6 +94,10 @@ class MixedDataset(Dataset):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
         return self._fields.element_spec
+
+    def provenance(self) -> Provenance:
+        """Return the members, each of which knows where its examples lie; see `Dataset`."""
+        return Provenance(promised_by="the record of each member", members=self.members)
 
     @property
     def has_windows(self) -> bool:

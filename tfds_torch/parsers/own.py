@@ -25,6 +25,7 @@ from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions, check_names
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import field_name, stored_name
+from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
@@ -78,6 +79,15 @@ class OwnDataset(Dataset):
         if name == self.image_key and kind.is_image:
             return _IMAGE_SPEC
         return _BESIDE_SPEC if kind.is_pil else kind.spec
+
+    def provenance(self) -> Provenance:
+        """Return that the examples are made by the user's code, which alone knows where they lie; see `Dataset`."""
+        return Provenance(
+            promised_by="the length of the dataset",
+            has_files=False,
+            is_own=True,
+            why_no_second_reader="TFDS does not read a dataset of one's own",
+        )
 
     @property
     def _folder(self) -> str:

@@ -19,6 +19,7 @@ from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import EpochOptions, check_has_batch_size, check_single_examples
 from tfds_torch.parsers.protocol import DEFAULT_FIELDS, ElementSpec
+from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.plan.deal import Assignment
 from tfds_torch.plan.drawn import Drawn, make_draw_weights
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
@@ -511,6 +512,11 @@ class DatasetParser:
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the dataset declares it."""
         return self.dataset.element_spec
+
+    def provenance(self) -> Provenance:
+        """Return where the examples lie, what records how many they are, and what else can read them."""
+        found = self.dataset.provenance()
+        return found if self.selected is None or found.members else replace(found, promised_by="the subset")
 
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raise ConfigError where a field does not exist, or `image` or `label` names no suitable feature."""

@@ -26,6 +26,7 @@ from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions, check_names
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import stored_key
+from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.parsers.remote_store import open_files
 from tfds_torch.parsers.webdataset_fields import (
     DEFAULT_EXTENSIONS,
@@ -105,6 +106,22 @@ class TarDataset(Dataset):
         super().__init__(tars, SPLIT, decoding, image_key, target_key, selected)
         for name in self._all_fields:
             self._check_has_images(name)
+
+    @property
+    def paths(self) -> list[Path | str]:
+        """The tars: paths of local files, and texts of URLs."""
+        return [Path(path) if is_local(path) else path for path in self.source.paths]
+
+    def provenance(self) -> Provenance:
+        """Return where the tars lie: the one, or the folder of the first of several; see `Dataset`."""
+        first = self.paths[0]
+        is_one = len(self.paths) == 1
+        return Provenance(
+            promised_by="the index of the tars",
+            place=first if is_one else first.parent if isinstance(first, Path) else os.path.dirname(first),
+            why_no_second_reader="TFDS does not read these tars",
+            num_skipped_files=self.source.num_skipped,
+        )
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -382,7 +399,7 @@ class ParserWebDataset(DatasetParser):
     @property
     def paths(self) -> list[Path | str]:
         """The tars: paths of local files, and texts of URLs."""
-        return [Path(path) if is_local(path) else path for path in self.dataset.source.paths]
+        return self.dataset.paths
 
     @property
     def extensions(self) -> dict[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from tfds_torch.storage.object_files import ObjectFiles
 from tfds_torch.storage.remote.store import ObjectStore, RefusedError
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES, join, split, without_secrets
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
-from tfds_torch.storage.source import is_local
+from tfds_torch.storage.source import Source, is_local
 
 if TYPE_CHECKING:
     from tfds_torch.parsers.tfds.parser import ParserTfds
@@ -234,8 +234,13 @@ def folder_at(path: str, store: ObjectStore | None = None) -> Folder:
 
 def metadata_of(parser: "ParserTfds") -> Folder:
     """Return the folder of the metadata of a parser's dataset."""
-    files = getattr(parser.source, "files", None)
-    return folder_at(os.fspath(parser.data_dir), files.store if isinstance(files, ObjectFiles) else None)
+    return folder_of(os.fspath(parser.data_dir), parser.source)
+
+
+def folder_of(path: str, source: Source) -> Folder:
+    """Return a dataset's folder, read through the store that its shards are read through."""
+    files = getattr(source, "files", None)
+    return folder_at(path, files.store if isinstance(files, ObjectFiles) else None)
 
 
 def _is_absent(error: Exception) -> bool:

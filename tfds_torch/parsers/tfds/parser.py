@@ -20,11 +20,13 @@ from tfds_torch.parsers.cache import CACHED_MODES, DecodedCache, open_cached
 from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.parser import DatasetParser
+from tfds_torch.parsers.provenance import Episodes, Provenance
 from tfds_torch.parsers.remote_store import open_dataset_store
 from tfds_torch.parsers.statistics import Statistics, read_statistics
 from tfds_torch.parsers.tfds.declared_boxes import find_boxes
 from tfds_torch.parsers.tfds.feature_tree import list_leaves
 from tfds_torch.parsers.tfds.fields import DatasetFields, OptionalLabelField, is_image
+from tfds_torch.parsers.tfds.folder import folder_of
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
 from tfds_torch.parsers.tfds.window_columns import read_columns
 from tfds_torch.parsers.tfds.window_fields import WindowFields
@@ -83,6 +85,32 @@ class TfdsDataset(Dataset):
     def specs(self) -> Mapping[str, Any]:
         """Field -> shape and dtype of one value as the dataset declares it."""
         return self._fields.specs
+
+    @property
+    def paths(self) -> list[Path | str]:
+        """The directories: paths of local ones, and texts of URLs."""
+        return [Path(one) if is_local(one) else one for one in self.directories]
+
+    def provenance(self) -> Provenance:
+        """Return where the shards lie, and whether TFDS's own reader reads the same examples; see `Dataset`."""
+        holds_images = not self.source.has_shards
+        return Provenance(
+            promised_by="the image folder" if holds_images else "dataset_info.json",
+            place=self.paths[0],
+            folder=folder_of(self.directories[0], self.source) if len(self.directories) == 1 else None,
+            holds_images=holds_images,
+            records=getattr(self.source, "records", None),
+            why_no_second_reader=self._why_no_second_reader(),
+            can_be_cached=self.image_mode in CACHED_MODES and self.source.obstacle is None,
+            frames=self.gif_features,
+        )
+
+    def _why_no_second_reader(self) -> str | None:
+        if len(self.directories) > 1:
+            return "TFDS reads one directory at a time"
+        if not all(is_local(run.path) for run in self.source.instructions):
+            return "TFDS does not read files of object stores"
+        return None if self.source.has_shards else "an image folder has no records, and so no index of them"
 
     @property
     def gif_features(self) -> list[str]:
@@ -220,6 +248,17 @@ class TfdsWindows(TfdsDataset):
     def has_windows(self) -> bool:
         """Whether examples are windows of episodes."""
         return True
+
+    def provenance(self) -> Provenance:
+        """Return where the episodes lie, and how windows are cut from them; see `Dataset`."""
+        episodes = self.source.episodes.instructions
+        return replace(
+            super().provenance(),
+            promised_by="the index of steps",
+            episodes=Episodes(episodes, self.source.reader.num_steps.tolist(), self.source.windows),
+            records=None,
+            why_no_second_reader="TFDS reads whole episodes, not windows of them",
+        )
 
     @property
     def cameras(self) -> Mapping[str, Preprocess]:
@@ -412,7 +451,7 @@ class ParserTfds(DatasetParser):
     @property
     def data_dirs(self) -> list[Path | str]:
         """The version directories: more than one where the dataset lies in several."""
-        return [Path(one) if is_local(one) else one for one in self.dataset.directories]
+        return self.dataset.paths
 
     @property
     def cache(self) -> DecodedCache | None:
