@@ -3,7 +3,7 @@
 import sys
 
 from tfds_torch.integrations.timm import install
-from tfds_torch.integrations.timm.command import main
+from tfds_torch.integrations.timm.__main__ import main
 
 __all__ = ["install"]
 

@@ -16,7 +16,7 @@ from zygote import Script, torch_zygote
 
 from tfds_torch import ImageDataset, ParserTfds
 from tfds_torch.errors import ConfigError
-from tfds_torch.integrations.timm.command import main
+from tfds_torch.integrations.timm.__main__ import main
 from tfds_torch.timm import install
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]  # conftest.py's fixture
@@ -205,7 +205,7 @@ def test_help_shows_how_to_run_a_script_on_several_ranks(option: str, capsys: py
 
 def test_help_loads_no_torch(run_python: RunPython, root: Path) -> None:
     code = (
-        "import sys; from tfds_torch.integrations.timm.command import main; main(['-h']); print('torch' in sys.modules)"
+        "import sys; from tfds_torch.integrations.timm.__main__ import main; main(['-h']); print('torch' in sys.modules)"
     )
     assert run_python("-c", code, env={"PYTHONPATH": str(root)}).stdout.endswith("\nFalse\n")
 

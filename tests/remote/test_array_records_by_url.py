@@ -24,7 +24,7 @@ from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
 from tfds_torch.plan.world import World
-from tfds_torch.remote.command import run
+from tfds_torch.remote.__main__ import run
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.tfrecord.framing import read_records
 from tfds_torch.torch_data.image_dataset import ImageDataset

@@ -17,7 +17,7 @@ from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
-from tfds_torch.remote.command import run
+from tfds_torch.remote.__main__ import run
 from tfds_torch.storage.remote.options import RemoteOptions
 
 Serve = Callable[[Path | str], str]

@@ -22,7 +22,7 @@ from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
-from tfds_torch.remote.command import run
+from tfds_torch.remote.__main__ import run
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.storage.tfrecord.framing import read_records
 

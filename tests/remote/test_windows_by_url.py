@@ -15,7 +15,7 @@ from servers.s3_server import S3Server
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
-from tfds_torch.remote.command import run
+from tfds_torch.remote.__main__ import run
 
 Serve = Callable[[Path | str], str]
 ASKED = {"bridge_like": "action", "droid_like": "action_dict/joint_velocity", "libero_like": "observation/state"}

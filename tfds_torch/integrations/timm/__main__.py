@@ -1,4 +1,4 @@
-"""Runs a script, unmodified, with the shim installed."""
+"""`python -m tfds_torch.timm SCRIPT`: run a script, unmodified, with the shim installed."""
 
 import builtins
 import os
@@ -23,7 +23,7 @@ tfds_torch.timm.install(): its datasets `tfds/NAME` are read by tfds_torch. On s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command, and returns its exit code: 0, or 2 where the script was not started.
+    """Run the command; return its exit code: 0, or 2 where the script was not started.
 
     What the script raises, `SystemExit` included, passes through.
     """
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(path: str) -> None:
-    """Runs a script as Python does, in a module `__main__` of its own, whose file spawned workers look up.
+    """Run a script as Python does, in a fresh module `__main__`, whose file spawned workers look up.
 
     Not by `runpy`, which changes sys.argv[0], and takes the module away before the functions that end the process run.
     """
@@ -66,3 +66,7 @@ def _check_script(arguments: Sequence[str]) -> str:
     if not os.path.isfile(script):
         raise ConfigError(f"there is no script {script!r} in {os.getcwd()}.")
     return script
+
+
+if __name__ == "__main__":
+    sys.exit(main())
