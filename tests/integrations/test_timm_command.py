@@ -204,9 +204,8 @@ def test_help_shows_how_to_run_a_script_on_several_ranks(option: str, capsys: py
 
 
 def test_help_loads_no_torch(run_python: RunPython, root: Path) -> None:
-    code = (
-        "import sys; from tfds_torch.integrations.timm.__main__ import main; main(['-h']); print('torch' in sys.modules)"
-    )
+    said = "main(['-h']); print('torch' in sys.modules)"
+    code = f"import sys; from tfds_torch.integrations.timm.__main__ import main; {said}"
     assert run_python("-c", code, env={"PYTHONPATH": str(root)}).stdout.endswith("\nFalse\n")
 
 

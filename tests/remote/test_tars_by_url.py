@@ -18,7 +18,7 @@ from storage.webdataset.made_tars import write_samples
 
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.webdataset import ParserWebDataset
-from tfds_torch.storage import shard_scans
+from tfds_torch.runtime import progress
 from tfds_torch.storage.remote.options import RemoteOptions
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import create_loader
@@ -148,7 +148,7 @@ def test_what_samples_lack_is_the_same_by_url(serve: Serve, missing: Any, tmp_pa
 def test_indexing_shows_its_progress(serve: Serve, tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(sys, "stderr", terminal)
     open_tars(serve(tars), tmp_path / "cache")
     assert "indexing a-0.tar..a-7.tar" in terminal.getvalue()

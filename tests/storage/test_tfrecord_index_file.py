@@ -12,6 +12,7 @@ from storage.tfrecord_writer import boundaries
 
 from tfds_torch.errors import CorruptRecordError, ShardError
 from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime import progress
 from tfds_torch.storage import shard_scans
 from tfds_torch.storage.open_files import Stamp, stamp_of
 from tfds_torch.storage.tfrecord import index as record_index
@@ -163,7 +164,7 @@ def test_a_scan_that_takes_long_shows_how_far_it_is(tmp_path: Path, monkeypatch:
         return offsets
 
     monkeypatch.setattr(record_index, "scan_offsets", scan)
-    monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
     find_records(*arguments(tmp_path, [50, 50]))
     assert f"indexing {DATASET}" in terminal.getvalue()
     assert "kB" in terminal.getvalue()
@@ -177,20 +178,6 @@ def test_a_shard_found_bad_behind_the_bar_is_an_error(tmp_path: Path, monkeypatc
         raise ShardError("bad")
 
     monkeypatch.setattr(record_index, "scan_offsets", scan)
-    monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
     with pytest.raises(ShardError, match="bad"):
         find_records(*arguments(tmp_path, [50, 50]))
-
-
-def test_a_scan_that_is_soon_over_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = show(monkeypatch)
-    find_records(*arguments(tmp_path, [50, 50]))
-    assert terminal.getvalue() == ""
-
-
-def test_a_log_file_gets_no_bar(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(shard_scans, "_BAR_AFTER_S", 0.0)
-    find_records(*arguments(tmp_path, [50, 50]))
-    assert capsys.readouterr() == ("", "")

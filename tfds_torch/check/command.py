@@ -29,6 +29,7 @@ from tfds_torch.check.findings import Findings
 from tfds_torch.check.index_promises import judge_index
 from tfds_torch.check.json_report import make_report, render_report
 from tfds_torch.check.ledger import EpochEnd, Ledger
+from tfds_torch.check.network_rate import NetworkRate
 from tfds_torch.check.opening import is_built_here, open_parser
 from tfds_torch.check.order_sample import OrderSample
 from tfds_torch.check.promises import judge
@@ -54,7 +55,6 @@ from tfds_torch.runtime.atomic_file import write_atomically
 from tfds_torch.runtime.limits import available_bytes, choose_workers, num_cores, usable_cores
 from tfds_torch.runtime.terminal import PatientConsole, ProgressBar, prepare_output
 from tfds_torch.storage.network import NetworkStats, total_stats
-from tfds_torch.storage.network_rate import NetworkRate
 from tfds_torch.storage.remote.urls import LISTED_SCHEMES
 from tfds_torch.storage.source import is_local
 

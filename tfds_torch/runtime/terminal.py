@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from tfds_torch.runtime import shown_bars
+from tfds_torch.runtime import progress
 
 _WIDTH_OF_PIPES = 160
 
@@ -68,11 +68,11 @@ class ProgressBar(Progress):
         """Shows it."""
         super().start()
         if not self.disable:
-            shown_bars.shown.add(self)
+            progress.shown.add(self)
 
     def stop(self) -> None:
         """Takes it away."""
-        shown_bars.shown.discard(self)
+        progress.shown.discard(self)
         super().stop()
 
     def get_renderables(self) -> Iterator[RenderableType]:

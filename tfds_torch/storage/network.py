@@ -2,8 +2,11 @@
 
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Protocol
+
+from tfds_torch.errors import TfdsTorchError
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,25 @@ class Network(Protocol):
 def total_stats(networks: Collection[Network]) -> NetworkStats | None:
     """Returns what several have done together; None: there is none, because all files are of this machine."""
     return sum((one.network_stats() for one in set(networks)), NetworkStats()) if networks else None
+
+
+class FetchedBytes:
+    """How many bytes have come over networks since this was made."""
+
+    def __init__(self, networks: Collection[Network]) -> None:
+        self._networks = networks
+        self._before, self._last = self._ask(), 0
+
+    def count(self) -> int:
+        """Return the number of bytes; the latest known one where nobody answers."""
+        self._last = max(self._last, self._ask() - self._before)
+        return self._last
+
+    def _ask(self) -> int:
+        with suppress(TfdsTorchError):  # The reading itself will say so.
+            stats = total_stats(self._networks)
+            return 0 if stats is None else stats.bytes_fetched
+        return 0
 
 
 class _Waited(threading.local):

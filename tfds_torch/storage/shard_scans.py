@@ -1,4 +1,4 @@
-"""Scans of shards for an index: several files at once, with a progress bar when it takes long."""
+"""Scans of shards for an index: several files at once."""
 
 import contextlib
 import os
@@ -11,19 +11,16 @@ from io import FileIO
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from tfds_torch.errors import ShardError
-from tfds_torch.runtime.shown_bars import can_show_bar
-from tfds_torch.storage.network import Network
-from tfds_torch.storage.network_rate import NetworkRate
+from tfds_torch.runtime.progress import shown_progress
+from tfds_torch.storage.network import FetchedBytes, Network
 from tfds_torch.storage.open_files import Stamp, difference, stamp_of
 from tfds_torch.storage.shard_errors import PREPARE_AGAIN, shard_status, unreadable
 
 # Cold disks answer several requests at once; more threads only contend for the interpreter.
 _NUM_THREADS = 8
-_BAR_AFTER_S = 2.0
-_BAR_PERIOD_S = 0.1
 _GRACE_S = 1.0
 
 _Found = TypeVar("_Found")
@@ -34,17 +31,17 @@ class ShardFile(Protocol):
     """A shard that is scanned: a `FileIO`, or what reads an object in the same way."""
 
     def seek(self, offset: int, /) -> int:
-        """Goes on at an offset in bytes."""
+        """Move to an offset in bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Returns the next bytes, fewer where the file ends."""
+        """Return the next bytes, fewer where the file ends."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Reads the next bytes into memory; returns how many, 0 where the file ends."""
+        """Read the next bytes into memory; return how many, 0 where the file ends."""
 
 
 class RemoteShardFile(ShardFile, Protocol):
-    """A shard that is no file of this machine."""
+    """A shard that is not a file of this machine."""
 
     @property
     def size(self) -> int:
@@ -52,33 +49,40 @@ class RemoteShardFile(ShardFile, Protocol):
 
 
 def size_of(file: ShardFile) -> int:
-    """Returns the bytes of a shard."""
+    """Return the number of bytes of a shard."""
     return os.fstat(file.fileno()).st_size if isinstance(file, FileIO) else cast(RemoteShardFile, file).size
 
 
 def expect_jumps(file: ShardFile) -> None:
-    """Tells the system that little of a shard will be read, so that it reads nothing ahead."""
+    """Tell the system that little of a shard will be read, so that it reads nothing ahead."""
     if isinstance(file, FileIO) and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
 
 
 class _StoppedError(Exception):
-    """Ends the scans of other files after an error or Ctrl-C."""
+    """End the scans of other files after an error or Ctrl-C."""
 
 
 def scan_shards(
     scan: Callable[[int, Advance], _Found], sizes: Sequence[int], dataset: str, networks: Collection[Network] = ()
 ) -> list[_Found]:
-    """Scans every shard; the first error that is found, or Ctrl-C, ends all scans.
+    """Scan every shard; the first error that is found, or Ctrl-C, ends all scans.
 
     Args:
         scan: number of a shard, and a function to call with the offset in bytes that was reached -> its result.
-        sizes: bytes of each shard, for the progress bar.
+        sizes: bytes of each shard.
         dataset: name of the dataset, for messages.
-        networks: what the shards come through; the bar shows what was fetched. None: they are local.
+        networks: what the shards come through; empty where they are local.
+
+    Returns:
+        The results in the order of the shards.
     """
     stop = threading.Event()
-    reached = [0] * len(sizes)
+    reached, num_bytes, fetched = [0] * len(sizes), sum(sizes), FetchedBytes(networks)
+
+    def count_done() -> int:
+        # A remote shard is reached as a whole: what was fetched shows that it is on its way.
+        return max(sum(reached), min(fetched.count(), num_bytes))
 
     def advance(place: int, offset: int) -> None:
         if stop.is_set():
@@ -103,7 +107,8 @@ def scan_shards(
     for thread in threads:
         thread.start()
     try:
-        _wait(scans, reached, sum(sizes), dataset, networks)
+        with shown_progress(f"indexing {dataset}", num_bytes, count_done, is_bytes=True):
+            wait(scans, None, FIRST_EXCEPTION)
     finally:
         stop.set()
         ends_at = time.monotonic() + _GRACE_S
@@ -120,9 +125,9 @@ def scan_shards(
 def open_shard(
     path: str | os.PathLike[str], stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN
 ) -> Iterator[FileIO]:
-    """Opens a shard to be scanned. It is compared with its stamp now and at the end of the scan.
+    """Open a shard to be scanned; compare it with its stamp now and at the end of the scan.
 
-    An index that was made of another file than the stamp is of would be believed from then on.
+    An index of another file would be believed from then on.
 
     Args:
         path: a local file.
@@ -149,33 +154,3 @@ def _check_stamp(path: str | os.PathLike[str], file: FileIO, stamp: Stamp | None
             f"The shard file {path} changed while it was being indexed: {changed}. Start again with files that "
             f"no process writes to."
         )
-
-
-def _wait(
-    scans: Sequence[Future[Any]],
-    reached: Sequence[int],
-    num_bytes: int,
-    dataset: str,
-    networks: Collection[Network],
-) -> None:
-    """Returns when every scan is done, or one has failed."""
-    has_bar = can_show_bar()
-    with NetworkRate(networks if has_bar else ()) as network:
-        _, waiting = wait(scans, _BAR_AFTER_S if has_bar else None, FIRST_EXCEPTION)
-        if waiting and not any(scan.done() and scan.exception() for scan in scans):
-            # A remote shard is reached as a whole: what was fetched shows that it is on its way.
-            _show(waiting, lambda: max(sum(reached), min(network.fetched_bytes, num_bytes)), num_bytes, dataset)
-
-
-def _show(waiting: Collection[Future[Any]], reached: Callable[[], int], num_bytes: int, dataset: str) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"indexing {dataset}", total=num_bytes)
-        while waiting:
-            done, waiting = wait(waiting, _BAR_PERIOD_S, FIRST_EXCEPTION)
-            bar.update(task, completed=reached())
-            if any(scan.exception() for scan in done):
-                return

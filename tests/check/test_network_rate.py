@@ -2,9 +2,9 @@
 
 import pytest
 
+from tfds_torch.check.network_rate import NetworkRate
 from tfds_torch.errors import WorkerError
 from tfds_torch.storage.network import NetworkStats
-from tfds_torch.storage.network_rate import NetworkRate
 
 
 class Counts:
