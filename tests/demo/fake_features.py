@@ -87,7 +87,7 @@ def build_every_feature(root: str) -> tuple[list[dict[str, Any]], dict[str, Any]
     """Returns the examples in the order of the files, and facts of the dataset."""
     spec = DemoSpec.fake("every_feature", NUM, 3, ("train",), 1)
     real = EveryFeature(data_dir=f"{root}/none")
-    builder = make_fake_builder(real, spec, data_dir=root, on_example=lambda: None)
+    builder = make_fake_builder(real, spec, data_dir=root)
     config = tfds.download.DownloadConfig(num_shards=3, try_download_gcs=False)
     builder.download_and_prepare(download_config=config, file_format="tfrecord")
     files = tfds.builder_from_directory(builder.data_dir)

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tfds_fixtures import iterate_tfds
 
-from tfds_torch.demo.build import _cut_network, build
+from tfds_torch.demo.builder import real_splits
+from tfds_torch.demo.preparation import _cut_network, build
 from tfds_torch.demo.spec import DemoSpec
-from tfds_torch.demo.split_names import real_splits
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import TfdsTorchError
 from tfds_torch.parsers.tfds.parser import ParserTfds

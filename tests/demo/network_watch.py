@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any
 from unittest import mock
 
-from tfds_torch.demo import build as building
+from tfds_torch.demo import preparation as building
 from tfds_torch.demo.spec import DemoSpec
 
 _GRACE_S = 60.0
@@ -56,6 +56,6 @@ def watched_network() -> Iterator["queue.Queue[str]"]:
         server.daemon_threads = True
         Thread(target=server.serve_forever, daemon=True).start()
         sys.addaudithook(watch)  # For as long as the process lives.
-        with mock.patch.object(building, "NO_PROXY", f"http://127.0.0.1:{server.server_address[1]}"):
+        with mock.patch.object(building, "_NO_PROXY", f"http://127.0.0.1:{server.server_address[1]}"):
             yield requests
         server.shutdown()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.demo.build import build
+from tfds_torch.demo.preparation import build
 from tfds_torch.demo.spec import DemoSpec
 
 

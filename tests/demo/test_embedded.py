@@ -12,7 +12,7 @@ from zygote import tensorflow_zygote
 
 from demo.conftest import PHOTOS
 from demo.reading import build_each
-from tfds_torch.demo.handwriting import draw_test_rows, read_digits
+from tfds_torch.demo.embedded import draw_test_rows, read_digits
 from tfds_torch.demo.photographs import make_photograph
 from tfds_torch.demo.spec import DemoSpec
 
@@ -36,7 +36,7 @@ def read_features(folder: Path) -> dict[str, Any]:
 def test_a_demo_dataset_is_written_without_tensorflow(run_python: RunPython, tmp_path: Path) -> None:
     code = """
 import sys
-from tfds_torch.demo.build import build
+from tfds_torch.demo.preparation import build
 from tfds_torch.demo.spec import DemoSpec
 for spec in DemoSpec.embedded("digits"), DemoSpec.fake("cifar10", 3):
     print(build(spec, sys.argv[1], "nothing", progress=False))

@@ -14,8 +14,7 @@ from zygote import tensorflow_zygote
 
 from demo.fake_reading import ask_for_fakes
 from tfds_torch.demo import is_fake, prepare_fake
-from tfds_torch.demo.metadata import FAKE_KEY, DemoMetadata, tfds_version
-from tfds_torch.demo.spec import DemoSpec
+from tfds_torch.demo.spec import FAKE_KEY, DemoMetadata, DemoSpec, tfds_version
 from tfds_torch.errors import ConfigError, CorruptRecordError, DatasetNotFoundError
 from tfds_torch.runtime import subprocess_call
 

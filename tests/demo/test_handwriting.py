@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfds_torch.demo.handwriting import draw_test_rows, encode_png, read_digits
+from tfds_torch.demo.embedded import draw_test_rows, encode_png, read_digits
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from zygote import forked_instead_of_fresh, tensorflow_zygote
 from demo.fake_reading import list_real_splits
 from tfds_torch import ParserTfds
 from tfds_torch.demo import prepare_fake
-from tfds_torch.demo.split_names import _written
+from tfds_torch.demo.builder import _read_code
 
 REAL = {
     "celeb_a": ("train", "validation", "test"),
@@ -62,4 +62,4 @@ class _Coded:
 
 
 def test_names_in_a_builder_s_code_are_those_of_its_splits() -> None:
-    assert list(_written(_Coded())) == ["validation", "extra", "dev", "test"]
+    assert list(_read_code(_Coded())) == ["validation", "extra", "dev", "test"]

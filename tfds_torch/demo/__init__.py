@@ -9,15 +9,14 @@ in a process of its own.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfds_torch.demo.metadata import is_fake
     from tfds_torch.demo.preparation import prepare, prepare_fake
-    from tfds_torch.demo.spec import DEMO_NAMES
+    from tfds_torch.demo.spec import DEMO_NAMES, is_fake
 
 __all__ = ["DEMO_NAMES", "is_fake", "prepare", "prepare_fake"]
 
 _HOMES = {
     "DEMO_NAMES": "spec",
-    "is_fake": "metadata",
+    "is_fake": "spec",
     "prepare": "preparation",
     "prepare_fake": "preparation",
 }

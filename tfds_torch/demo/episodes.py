@@ -2,19 +2,24 @@
 
 (And of Pillow's, numpy's and libjpeg-turbo's versions, as `photographs`.)
 
-What is seen decides what is done: an action is a share of the way to the disc, so that a small policy learns it from
-the images. The robot rests for up to 5 steps, moves, and closes its gripper on the disc in the last 5 steps. One pixel
-of the scene is a millimetre.
+The image decides the action: it is a share of the way to the disc, so that a small policy learns it from the images.
+The robot rests for up to 5 steps, moves, and closes its gripper on the disc in the last 5 steps. One pixel of the
+scene is a millimetre. Imports TFDS: for the process that builds.
 """
 
+import io
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import simplejpeg
+import tensorflow_datasets as tfds
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance
 
 from tfds_torch.demo.photographs import LABELS, draw_tones, grain_field, load_photograph
+from tfds_torch.demo.spec import Content, DemoSpec, Example
 
 COLOURS = {"red": (214, 39, 40), "blue": (31, 100, 220), "yellow": (245, 200, 30), "green": (40, 160, 60)}
 
@@ -34,13 +39,18 @@ _ARRIVED = 4.0
 _MOST_REST, _NUM_CLOSING = 5, 5
 _METRES = 1e-3
 _TREMBLE = 0.01
+_SQUARE, _FLAT = (256, 256), (180, 320)  # Views of the cameras: height and width.
+_WITHOUT_LANGUAGE = 10  # Of bridge: one of so many episodes has an empty instruction.
+# How the arm's seven joints follow from its pose: made up, but always in the same way.
+_JOINTS = np.random.default_rng(0).normal(0.0, 1.0, (6, 7))
 
+Values = Mapping[str, Any]
 Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What the robot did, saw and was told. T is its number of steps.
+    """The actions, views and instructions of the robot. T is its number of steps.
 
     Attributes:
         colour: of the disc.
@@ -71,7 +81,7 @@ class Episode:
         return len(self.pose)
 
     def look(self, step: int, height: int, width: int, *, is_wide: bool) -> bytes:
-        """Returns what a camera sees at a step, a JPEG file: the middle of the gripper is the middle of the view.
+        """Return the view of a camera at a step, a JPEG file; the gripper is in its middle.
 
         A wide view covers twice the width and height of a near one.
         """
@@ -82,9 +92,13 @@ class Episode:
         )
         return file
 
+    def views(self, shape: tuple[int, int], *, is_wide: bool) -> list[bytes]:
+        """Return the view of a camera at every step; shape is height and width."""
+        return [self.look(step, *shape, is_wide=is_wide) for step in range(len(self))]
+
 
 def make_episode(index: int, seed: int) -> Episode:
-    """Returns episode `index` of an endless series: 70 to 120 steps, about 90 on average."""
+    """Return episode `index` of an endless series: 70 to 120 steps, about 90 on average."""
     rng = np.random.default_rng([seed, index])
     colour = str(rng.choice(list(COLOURS)))
     target = rng.integers(_LEAST, _MOST)
@@ -114,7 +128,7 @@ def make_episode(index: int, seed: int) -> Episode:
 
 
 def _draw_path(target: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Returns the middle of the camera at every step: int64 [T, 2]."""
+    """Return the middle of the camera at every step: int64 [T, 2]."""
     start = target
     while np.any(np.abs(target - start) > _MOST_GAP) or np.hypot(*(target - start)) < _LEAST_DISTANCE:
         start = rng.integers(_LEAST, _MOST)
@@ -129,7 +143,7 @@ def _draw_path(target: NDArray[np.int64], rng: np.random.Generator) -> NDArray[n
 def _make_scene(
     label: str, target: NDArray[np.int64], colour: tuple[int, int, int], rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Returns a piece of a photograph with the disc on it, whole and at half its size."""
+    """Return a piece of a photograph with the disc on it, whole and at half its size."""
     photograph = load_photograph(label)
     scale = min(photograph.width / _WIDTH, photograph.height / _HEIGHT) * rng.uniform(0.7, 1.0)
     left = rng.uniform(0, photograph.width - _WIDTH * scale)
@@ -147,3 +161,140 @@ def _make_scene(
 def _add(image: Image.Image, grain: NDArray[np.int16]) -> NDArray[np.uint8]:
     pixels = np.asarray(image) + grain[: image.height, : image.width]  # [H, W, 3] int16
     return np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+# The features of three well-known sets of robot data
+
+
+def make_episodes(spec: DemoSpec) -> Content:
+    """Return the episodes with the features of the spec's config."""
+    describe = _DESCRIPTIONS[str(spec.config)]
+
+    def make_examples(split: str) -> Iterator[tuple[int, Example]]:
+        for index in range(spec.split_sizes[split]):
+            episode = make_episode(index, spec.seed)
+            metadata, columns = describe(episode, index)
+            steps = _split({**_make_marks(len(episode)), **columns})
+            yield index, {"episode_metadata": metadata, "steps": steps}
+
+    _, first = next(make_examples("train"))  # All have the same features.
+    features = {
+        "episode_metadata": _feature_of(first["episode_metadata"]),
+        "steps": tfds.features.Dataset(_feature_of(first["steps"][0])),
+    }
+    info = {
+        "description": "Episodes of a made-up robot whose camera glides to a coloured disc on a photograph, with the "
+        f"features of {spec.config}-like robot data (RLDS). One pixel is a millimetre. The photographs: 'china' by "
+        "danielbuechele and 'flower' by vultilion, both CC BY 2.0.",
+        "features": tfds.features.FeaturesDict(features),
+    }
+    return Content(info, make_examples)
+
+
+def _feature_of(value: Any) -> Any:
+    """Return the TFDS feature of a value: JPEG bytes, a text, a number or an array, or a dictionary of these."""
+    if isinstance(value, Mapping):
+        return {key: _feature_of(inner) for key, inner in value.items()}
+    if isinstance(value, bytes):
+        with Image.open(io.BytesIO(value)) as image:
+            return tfds.features.Image(shape=(image.height, image.width, 3), encoding_format="jpeg")
+    if isinstance(value, str):
+        return tfds.features.Text()
+    array = np.asarray(value)
+    return tfds.features.Tensor(shape=array.shape, dtype=array.dtype.type) if array.shape else array.dtype.type
+
+
+def _make_marks(num_steps: int) -> dict[str, Any]:
+    step = np.arange(num_steps)
+    is_last = step == num_steps - 1
+    marks = {"is_first": step == 0, "is_last": is_last, "is_terminal": is_last}
+    return {**marks, "reward": is_last.astype(np.float32), "discount": np.ones(num_steps, np.float32)}
+
+
+def _split(columns: Values) -> list[dict[str, Any]]:
+    """Return a dictionary for each step."""
+    inner = {key: _split(value) for key, value in columns.items() if isinstance(value, Mapping)}
+    columns = {**columns, **inner}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _join(*parts: Any) -> NDArray[np.float32]:
+    """Return columns side by side: float32 [T, sum of their widths]."""
+    return np.column_stack(parts).astype(np.float32)
+
+
+def _repeat(text: str, episode: Episode) -> list[str]:
+    return [text] * len(episode)
+
+
+def _describe_bridge(episode: Episode, index: int) -> tuple[Values, Values]:
+    has_language = index % _WITHOUT_LANGUAGE != _WITHOUT_LANGUAGE - 1
+    metadata = {
+        "episode_id": np.int32(index),
+        "file_path": f"made_up/bridge/{index:06d}.npy",
+        "has_image_0": True,
+        "has_image_1": True,
+        "has_language": has_language,
+    }
+    return metadata, {
+        "action": _join(episode.move, episode.grip),
+        "language_instruction": _repeat(episode.instructions[0] if has_language else "", episode),
+        "observation": {
+            "image_0": episode.views(_SQUARE, is_wide=True),
+            "image_1": episode.views(_SQUARE, is_wide=False),
+            "state": _join(episode.pose, episode.gripper),
+        },
+    }
+
+
+def _describe_droid(episode: Episode, index: int) -> tuple[Values, Values]:
+    gripper, joints = episode.gripper[:, None], episode.pose @ _JOINTS
+    next_gripper = np.concatenate([gripper[1:], gripper[-1:]])
+    metadata = {
+        "file_path": f"made_up/droid/{index:06d}/trajectory.h5",
+        "recording_folderpath": f"made_up/droid/{index:06d}/recordings/MP4",
+    }
+    return metadata, {
+        "action": np.column_stack([episode.move, episode.grip]),
+        "action_dict": {
+            "cartesian_position": episode.pose + episode.move,
+            "cartesian_velocity": episode.move,
+            "gripper_position": episode.grip[:, None],
+            "gripper_velocity": next_gripper - gripper,
+            "joint_position": (episode.pose + episode.move) @ _JOINTS,
+            "joint_velocity": episode.move @ _JOINTS,
+        },
+        "language_instruction": _repeat(episode.instructions[0], episode),
+        "language_instruction_2": _repeat(episode.instructions[1], episode),
+        "language_instruction_3": _repeat(episode.instructions[2], episode),
+        "observation": {
+            "cartesian_position": episode.pose,
+            "exterior_image_1_left": episode.views(_FLAT, is_wide=True),
+            "gripper_position": gripper,
+            "joint_position": joints,
+            "wrist_image_left": episode.views(_FLAT, is_wide=False),
+        },
+    }
+
+
+def _describe_libero(episode: Episode, index: int) -> tuple[Values, Values]:
+    fingers = np.column_stack([episode.gripper, -episode.gripper]) * 0.04
+    return {"file_path": f"made_up/libero/{index:06d}.hdf5"}, {
+        # As in LIBERO, the gripper is told -1 to open and 1 to close.
+        "action": _join(episode.move, 1 - 2 * episode.grip),
+        "language_instruction": _repeat(episode.instructions[0], episode),
+        "observation": {
+            "image": episode.views(_SQUARE, is_wide=True),
+            "joint_state": (episode.pose @ _JOINTS).astype(np.float32),
+            "state": _join(episode.pose, fingers),
+            "wrist_image": episode.views(_SQUARE, is_wide=False),
+        },
+    }
+
+
+_DESCRIPTIONS: dict[str, Callable[[Episode, int], tuple[Values, Values]]] = {
+    "bridge": _describe_bridge,
+    "droid": _describe_droid,
+    "libero": _describe_libero,
+}
+"""Config -> values of `episode_metadata`, and columns of `steps`: key -> the values of all steps, nested."""

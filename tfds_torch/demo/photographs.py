@@ -27,7 +27,7 @@ _PROBABILITY_LANDSCAPE = 0.7
 
 
 def make_photograph(index: int, seed: int) -> tuple[str, bytes]:
-    """Returns photograph `index` of an endless series: even ones show china, odd ones a flower.
+    """Return photograph `index` of an endless series: even ones show china, odd ones a flower.
 
     Returns:
         The label, one of `LABELS`, and an RGB JPEG file, long side 470 to 520 pixels, landscape or portrait.
@@ -44,13 +44,13 @@ def make_photograph(index: int, seed: int) -> tuple[str, bytes]:
 
 @functools.cache
 def load_photograph(label: str) -> Image.Image:
-    """Returns one of the two photographs, RGB, 640x427."""
+    """Return one of the two photographs, RGB, 640x427."""
     with resources.files("tfds_torch.demo").joinpath("data", f"{label}.jpg").open("rb") as file:
         return Image.open(file).convert("RGB")
 
 
 def _cut(photograph: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Returns a piece of 70 to 100 % of the largest that fits, scaled to the drawn size, flipped half of the time."""
+    """Return a piece of 70 to 100 % of the largest that fits, scaled to the drawn size, flipped half of the time."""
     long_side = int(rng.integers(*_LONG_SIDE))
     short_side = round(long_side * rng.uniform(*_ASPECT))
     landscape = rng.random() < _PROBABILITY_LANDSCAPE
@@ -64,7 +64,7 @@ def _cut(photograph: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def draw_tones(rng: np.random.Generator) -> list[int]:
-    """Draws a gamma curve for each of R, G and B, as the flat table [3 * 256] that Pillow takes."""
+    """Draw a gamma curve for each of R, G and B, as the flat table [3 * 256] that Pillow takes."""
     gammas = rng.uniform(0.8, 1.25, size=(3, 1))
     levels = np.arange(256) / 255
     table: list[int] = np.rint(255 * levels**gammas).astype(int).ravel().tolist()  # [3, 256] -> [768]
@@ -72,7 +72,7 @@ def draw_tones(rng: np.random.Generator) -> list[int]:
 
 
 def _add_grain(image: Image.Image, label: str, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns the image with a window of the grain field on all three channels: uint8 [H, W, 3]."""
+    """Return the image with a window of the grain field on all three channels: uint8 [H, W, 3]."""
     top, left = rng.integers(0, _GRAIN_FIELD - _LONG_SIDE[1], size=2)
     grain = grain_field(label)[top : top + image.height, left : left + image.width, None]  # [H, W, 1]
     pixels = np.asarray(image) + grain  # [H, W, 3] int16
@@ -81,6 +81,6 @@ def _add_grain(image: Image.Image, label: str, rng: np.random.Generator) -> NDAr
 
 @functools.cache
 def grain_field(label: str) -> NDArray[np.int16]:
-    """Noise drawn once (drawing it per photograph would take longer than encoding it): int16 [1024, 1024]."""
+    """Return noise, drawn once (drawing it per photograph would take longer than encoding it): int16 [1024, 1024]."""
     field = np.random.default_rng(0).normal(0.0, _GRAIN[label], size=(_GRAIN_FIELD, _GRAIN_FIELD))
     return np.rint(field).astype(np.int16)

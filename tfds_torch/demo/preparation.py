@@ -1,24 +1,31 @@
 """prepare and prepare_fake: a dataset that needs no download, built at most once, whole or not at all."""
 
+import contextlib
+import io
 import json
+import logging
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfds_torch.demo.build import build
-from tfds_torch.demo.installation import choose_data_dir, describe_conflict, install
-from tfds_torch.demo.metadata import DemoMetadata
-from tfds_torch.demo.spec import DEMO_NAMES, DemoSpec
+from filelock import FileLock
+
+from tfds_torch.demo.spec import DEMO_NAMES, DemoMetadata, DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.arguments import did_you_mean
+from tfds_torch.runtime.own_folder import cache_folder
+from tfds_torch.runtime.progress import shown_progress
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
-# What TFRecord adds to each record: its length, and a checksum of each of both.
-_RECORD_OVERHEAD_BYTES = 16
+_NO_PROXY = "http://no-network.invalid:9"  # A name that no resolver knows.
+_RECORD_OVERHEAD_BYTES = 16  # TFRecord adds its length to each record, and a checksum of each of both.
 # How the messages of storage end; here more is known.
 _GENERAL_REMEDY = re.compile(r"[.;] [Pp]repare the dataset again\.$")
 
@@ -32,7 +39,7 @@ def prepare(
     seed: int = 0,
     progress: bool = True,
 ) -> Path:
-    """Returns the data dir that holds a demo dataset, building it first where it is not there yet.
+    """Return the data dir that holds a demo dataset; build the dataset first where it is not there yet.
 
     The dataset then lies in `<returned>/<name>/1.0.0/`, for `ParserTfds(returned, name)` and for TFDS itself. It is
     built by TFDS, without a network, in another process (this one does not import tensorflow), under a lock, in a
@@ -45,7 +52,7 @@ def prepare(
             small policy can learn from, RLDS, split train: one example is an episode of some 90 steps with two cameras,
             3.5 MB). The features of `episodes/bridge`, which is `episodes`, `episodes/droid` and `episodes/libero` are
             those of the robot data of these names.
-        root: the data dir; None means a folder of its own in the user's cache for each combination of parameters.
+        root: the data dir; None means a separate folder in the user's cache for each combination of parameters.
         num_examples: examples of train, default 512 photographs or 64 episodes. Not for `digits`, which always has
             1,437 (and 360 in test).
         num_shards: shards of train, at most num_examples. Default: `digits` 1; others 8, or as many as there are
@@ -77,7 +84,7 @@ def prepare_fake(
     seed: int = 0,
     progress: bool = True,
 ) -> Path:
-    """Returns a data dir with a dataset of TFDS's, of which only the content is made up; builds it if need be.
+    """Return a data dir with a dataset of TFDS, of which only the content is made up; build it if need be.
 
     Name, config, version, features, label names and supervised keys are the real ones, so that TFDS's own builder of
     this name reads it as well as `ParserTfds(returned, name)`. It lies in `<returned>/<name>[/<config>]/<version>/`,
@@ -89,7 +96,7 @@ def prepare_fake(
         num_shards: shards of each split, at most num_examples; None: 8, or as many as there are examples.
         splits: their names, which need not be those of the real dataset; None: all of the real dataset's, as far as
             TFDS's builder tells them without its download (else `train`).
-        root: the data dir; None means a folder of its own in the user's cache for each combination of parameters.
+        root: the data dir; None means a separate folder in the user's cache for each combination of parameters.
         seed: which content is made up. Example i of a split depends on the seed, the split and i alone.
         progress: show a build's progress on standard error.
 
@@ -108,52 +115,22 @@ def prepare_fake(
 
 
 def _prepare(spec: DemoSpec, root: str | os.PathLike[str] | None, progress: bool) -> Path:
-    data_dir = choose_data_dir(spec, root)
-
-    def build_in(workplace: Path) -> Path:
-        arguments = os.fspath(workplace), os.fspath(data_dir)
-        version_dir = Path(subprocess_call.call(build, spec, *arguments, progress=progress))
-        if (data_dir / version_dir).exists():
-            # Another TFDS wrote it, and only now it is known that it has the same defaults.
-            _check_same(spec, data_dir / version_dir)
-        return version_dir
-
-    if not _is_installed(spec, data_dir):
-        if spec.is_fake:
-            _check_known(spec.name)
-        install(spec, data_dir, is_installed=lambda: _is_installed(spec, data_dir), build=build_in)
+    data_dir = cache_folder("demo") / spec.folder_name if root is None else Path(root).expanduser()
+    if _is_prepared(spec, data_dir):
+        return data_dir
+    if spec.is_fake:
+        _check_known(spec.name)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(data_dir / f".{spec.name}.lock"):
+            if not _is_prepared(spec, data_dir):  # Another process may have built it meanwhile.
+                _build_in_place(spec, data_dir, progress)
+    except OSError as error:
+        raise ConfigError(
+            f"The demo dataset {spec} cannot be prepared under root={os.fspath(data_dir)!r}: {error}. Give a "
+            f"root that can be written to."
+        ) from error
     return data_dir
-
-
-def _is_installed(spec: DemoSpec, data_dir: Path) -> bool:
-    """Whether the dataset that was asked for is there, whole.
-
-    Raises:
-        ConfigError: it is there with other parameters, or the data dir has a dataset of this name that was not built
-            here: real and made-up data must not be mistaken for each other.
-        ShardError: it is damaged.
-    """
-    # Of a damaged dataset one of the two files may be lost.
-    patterns = [f"{depth}/{file}" for depth in ("*", "*/*") for file in ("dataset_info.json", "features.json")]
-    for folder in sorted({path.parent for pattern in patterns for path in (data_dir / spec.name).glob(pattern)}):
-        written = DemoMetadata.read(folder)
-        if written is None:
-            raise ConfigError(describe_conflict(spec, folder, None))
-        if written.complete(spec).full_name == written.spec.full_name:
-            _check_same(spec, folder)
-            return True
-    return False
-
-
-def _check_same(spec: DemoSpec, folder: Path) -> None:
-    """Raises unless the dataset in folder has the parameters that were asked for and is whole."""
-    written = DemoMetadata.read(folder)
-    if written is None:
-        raise ConfigError(describe_conflict(spec, folder, None))
-    splits = written.spec.splits if spec.splits is None and written.has_all_splits else spec.splits
-    if written.spec != replace(spec, config=written.spec.config, version=written.spec.version, splits=splits):
-        raise ConfigError(describe_conflict(spec, folder, written.spec))
-    check_files(folder)
 
 
 def _check_known(name: str) -> None:
@@ -168,8 +145,45 @@ def _check_known(name: str) -> None:
         )
 
 
+# What is there
+
+
+def _is_prepared(spec: DemoSpec, data_dir: Path) -> bool:
+    """Return whether the dataset that was asked for is there, whole.
+
+    Raises:
+        ConfigError: it is there with other parameters, or the data dir has a dataset of this name that was not built
+            here: real and made-up data must not be mistaken for each other.
+        ShardError: it is damaged.
+    """
+    # Of a damaged dataset one of the two files may be lost.
+    patterns = [f"{depth}/{file}" for depth in ("*", "*/*") for file in ("dataset_info.json", "features.json")]
+    for folder in sorted({path.parent for pattern in patterns for path in (data_dir / spec.name).glob(pattern)}):
+        written = DemoMetadata.read(folder)
+        if written is None or written.complete(spec).full_name == written.spec.full_name:
+            _check_same(spec, folder)
+            return True
+    return False
+
+
+def _check_same(spec: DemoSpec, folder: Path) -> None:
+    """Raise unless the dataset in a version directory has the parameters that were asked for and is whole."""
+    written = DemoMetadata.read(folder)
+    if written is not None:
+        splits = written.spec.splits if spec.splits is None and written.has_all_splits else spec.splits
+        if written.spec == replace(spec, config=written.spec.config, version=written.spec.version, splits=splits):
+            check_files(folder)
+            return
+    found = "a dataset that tfds_torch.demo did not write" if written is None else written.spec
+    remedy = "" if written is None else ", or delete that folder"
+    raise ConfigError(
+        f"Asked for the demo dataset {spec}, but {folder} already holds {found}. "
+        f"Choose another root (root=None keeps a folder for each combination){remedy}."
+    )
+
+
 def check_files(folder: Path) -> None:
-    """Compares the sizes of the shards with `dataset_info.json`: cheap, and enough to see a lost or cut file.
+    """Compare the sizes of the shards with `dataset_info.json`: cheap, and enough to see a lost or cut file.
 
     Only where they differ are the records counted, to name the shard.
 
@@ -183,8 +197,8 @@ def check_files(folder: Path) -> None:
         for split in info["splits"]:
             _check_split(folder, info["name"], split)
     except ShardError as error:
-        what = _GENERAL_REMEDY.sub(".", str(error))
-        raise type(error)(f"The demo dataset in {folder} is damaged: {what} {remedy}") from None
+        reason = _GENERAL_REMEDY.sub(".", str(error))
+        raise type(error)(f"The demo dataset in {folder} is damaged: {reason} {remedy}") from None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ShardError(
             f"The demo dataset in {folder} is damaged: dataset_info.json cannot be read ({error}). {remedy}"
@@ -205,3 +219,102 @@ def _check_split(folder: Path, name: str, split: dict[str, Any]) -> None:
         f"split '{split['name']}' has {len(found)} shard(s) with {sum(found.values())} bytes, and should have "
         f"{len(shards)} with {num_bytes}{f'; {surplus} does not belong to it' if surplus else ''}."
     )
+
+
+# What is built
+
+
+def _build_in_place(spec: DemoSpec, data_dir: Path, progress: bool) -> None:
+    """Build beside the target and rename. The caller holds the lock, so any other build here is a dead one."""
+    prefix = f".{spec.name}.building-"
+    for leftover in data_dir.glob(f"{prefix}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    workplace = Path(tempfile.mkdtemp(prefix=prefix, dir=data_dir))
+    try:
+        folders = os.fspath(workplace), os.fspath(data_dir)
+        version_dir = subprocess_call.call(build, spec, *folders, progress=progress)
+        built, target = workplace / version_dir, data_dir / version_dir
+        if target.exists():
+            # Another TFDS wrote it, and only now it is known that it has the same defaults.
+            _check_same(spec, target)
+            return
+        for path in [*built.iterdir(), built]:
+            _flush_to_disk(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        default_config = workplace / spec.name / ".config"  # Its name, for reading without TFDS's code.
+        if default_config.is_dir():
+            shutil.copytree(default_config, data_dir / spec.name / ".config", dirs_exist_ok=True)
+        built.rename(target)
+        _flush_to_disk(target.parent)
+    finally:
+        shutil.rmtree(workplace, ignore_errors=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Let a renamed dataset have its bytes after a power cut, too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def build(spec: DemoSpec, data_dir: str, existing: str, *, progress: bool) -> str:
+    """Write a dataset with TFDS. For a fresh process only: it changes how TFDS writes, and quiets it.
+
+    Args:
+        spec: which dataset.
+        data_dir: an empty folder to become TFDS's data dir.
+        existing: nothing is written where this data dir has the version directory already.
+        progress: show on standard error how far the build is.
+
+    Returns:
+        The version directory, relative to the data dir: `voc/2007/5.0.0`.
+
+    Raises:
+        DatasetNotFoundError: TFDS itself does not have the dataset of a fake.
+        ConfigError: of a fake: an unknown config or version, a builder that does not start, or a feature for which
+            nothing can be made up.
+    """
+    if progress and not sys.stderr.isatty():
+        # One line, so that a log file shows what took the seconds.
+        sys.stderr.write(f"tfds_torch: building the demo dataset {spec}\n")
+    _silence_tensorflow()
+    _cut_network()
+    from tfds_torch.demo.builder import make_builder
+
+    builder = make_builder(spec, data_dir=data_dir)
+    version_dir = Path(builder.data_dir).relative_to(data_dir)
+    if not Path(existing, version_dir).exists():
+        total = sum(builder.spec.split_sizes.values())
+        with contextlib.ExitStack() as stack:
+            if progress:
+                shown = shown_progress(f"building {spec.full_name}", total, lambda: builder.num_done, patience_s=0.0)
+                stack.enter_context(shown)
+            # TFDS prints where it writes: here a temporary folder.
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            builder.write()
+    return os.fspath(version_dir)
+
+
+def _silence_tensorflow() -> None:
+    from tfds_torch.runtime.terminal import QUIET_ENVIRON  # Imports rich.
+
+    os.environ.update(QUIET_ENVIRON)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # A build needs no GPU; tensorflow would take all of its memory.
+    import tensorflow_datasets as tfds
+
+    tfds.disable_progress_bar()
+    logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+def _cut_network() -> None:
+    """Let every request fail at once: TFDS, and some of its builders, would ask a bucket about the dataset.
+
+    A proxy that no resolver knows fails at once in Python's and in tensorflow's HTTP clients; one that refuses the
+    connection would be tried again for minutes.
+    """
+    for variable in ("http_proxy", "https_proxy", "all_proxy"):
+        os.environ[variable] = os.environ[variable.upper()] = _NO_PROXY
+    for variable in ("no_proxy", "NO_PROXY"):
+        os.environ.pop(variable, None)
