@@ -196,7 +196,7 @@ def test_only_a_loader_over_an_image_dataset_is_resumable(data_root: Path) -> No
     assert len(loader) == len(list(loader)) == -(-NUM_PHOTOS // BATCH_SIZE)
     assert pickle.loads(pickle.dumps(loader)).num_workers == 0
     for other in (DataLoader(dataset), create_loader([1, 2, 3])):
-        with pytest.raises(ConfigError, match="only a Loader of create_loader over an ImageDataset, or"):
+        with pytest.raises(ConfigError, match="resumable takes Loaders of create_loader over an ImageDataset, or"):
             resumable(other)  # type: ignore[arg-type]
 
 

@@ -259,5 +259,5 @@ def test_all_else_is_the_loaders_own() -> None:
     loader = EvaluationLoader(Inner(["a", "b"]), planned(3, 2, 1), CurrentBatch())
     assert (len(loader), loader.dataset, list(loader)) == (2, "the dataset", ["a", "b"])
     assert not hasattr(loader, "mixup")
-    with pytest.raises(AttributeError, match="_loader"):
+    with pytest.raises(AttributeError, match="_inner"):
         EvaluationLoader.__new__(EvaluationLoader).dataset  # noqa: B018

@@ -6,8 +6,8 @@
 
 `Accelerator.prepare` splits an iterable dataset among the processes. Our loaders already read their rank's share, so
 most examples would never be seen, and Accelerate has no setting that leaves a loader's data alone while it still moves
-batches to the device, sets the epoch and tells when gradients are due at the end. What does all that is its own
-`prepare_data_loader` for one process: that is what our loaders get here.
+batches to the device, sets the epoch and tells when gradients are due at the end. Its own `prepare_data_loader` for one
+process does all that, and our loaders get it here.
 """
 
 import functools
@@ -21,6 +21,7 @@ from accelerate.state import GradientState, PartialState
 from accelerate.utils import DistributedType, send_to_device
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.integrations.wrapped_loader import WrappedLoader, step_back
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.state import LoaderState
 from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -31,13 +32,13 @@ _MARK = "_keeps_own_shards"
 
 
 def keep_own_shards(accelerator: Accelerator) -> None:
-    """Lets an Accelerator's `prepare` take our loaders as they are. Call it before `prepare`.
+    """Let an Accelerator's `prepare` take our loaders as they are. Call it before `prepare`.
 
     Nothing but this one object is changed, and of what it prepares only loaders over an ImageDataset, and Loaders of
     `create_loader` over a map-style dataset that it plans:
 
     - A Loader of `create_loader` becomes a `PreparedLoader`. `save_state` and `load_state` carry its position: after
-      `load_state` the next iteration goes on where the state was saved, also in another number of processes (with the
+      `load_state` the next iteration continues where the state was saved, also in another number of processes (with the
       same global batch). `skip_first_batches` is not needed, and is refused: it would leave out batches once more.
     - torch's DataLoader becomes Accelerate's, as for one process. Its position is not saved; a `save_state` in the
       middle of its epoch warns.
@@ -122,7 +123,7 @@ def keep_own_shards(accelerator: Accelerator) -> None:
     accelerator.register_save_state_pre_hook(warn_of_plain_loaders)
 
 
-class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package without types.
+class PreparedLoader(WrappedLoader, DataLoaderStateMixin):  # type: ignore[misc] # Of a package without types.
     """A Loader that tells Accelerate where its epoch ends, and whose position `save_state` saves.
 
     Gradients are due at the last batch, as with Accelerate's own loaders, and `gather_for_metrics` knows how many
@@ -131,10 +132,12 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
     Args:
         loader: that has a state: over an ImageDataset, or over a map-style dataset that it plans.
         device: where batches are moved; None: they stay where the Loader puts them.
+        asked_by: the function that was given the loader, for messages.
     """
 
-    def __init__(self, loader: Loader, device: Any = None) -> None:
-        self.loader, self.device = loader, device
+    def __init__(self, loader: Loader, device: Any = None, asked_by: str = "Accelerator.prepare") -> None:
+        super().__init__(loader, asked_by)
+        self.device = device
         self.gradient_state = GradientState()
         self._drop_last = True  # For Accelerate: its own count of the last batch is not wanted.
         self.num_taken = 0  # Batches, in the latest iteration.
@@ -144,19 +147,13 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
         """The epoch that is under way, or comes next: `for epoch in range(loader.iteration, num_epochs)`."""
         return int(self.state_dict()["epoch"])
 
-    def __len__(self) -> int:
-        """Batches of a whole epoch."""
-        return len(self.loader)
-
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         state = LoaderState.from_dict(self.loader.state_dict())
         num_left = state.num_batches - state.batches
         self.num_taken = 0
         self.begin()
-        planned = self.loader.options.planned
-        assert planned is not None  # noqa: S101 (a loader that has a state plans its batches)
-        self.remainder = count_last(planned.plan(first_example=state.first_example))
+        self.remainder = count_last(self.planned.plan(first_example=state.first_example))
         try:
             for number, batch in enumerate(batches, 1):
                 self.num_taken, self.end_of_dataloader = number, number == num_left
@@ -165,32 +162,25 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc] # Of a package
             self.end()
 
     def state_dict(self, num_ahead: int = 0) -> dict[str, Any]:
-        """Returns where training is; at an epoch's end that is the beginning of the next one.
+        """Return where training is; at an epoch's end that is the beginning of the next one.
 
         Args:
             num_ahead: batches of the latest iteration that have been taken, and not been used yet.
         """
-        state, planned = LoaderState.from_dict(self.loader.state_dict()), self.loader.options.planned
-        if num_ahead:
-            state = state.at(state.batches - num_ahead)
-        if planned is None or state.batches < state.num_batches or not state.num_batches:
+        state = step_back(self.loader.state_dict(), num_ahead)
+        if state.batches < state.num_batches or not state.num_batches:
             return state.to_dict()
-        return planned.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()
+        return self.planned.state_at(state.epoch + 1, 0, self.loader.num_workers).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next iteration go on where a state was taken; an evaluation that had not begun begins anew."""
+        """Let the next iteration continue where a state was taken; an evaluation that had not begun begins anew."""
         saved = LoaderState.from_dict(state)
         if saved.agrees["is_training"] or saved.agrees["order"]["shuffle"] or saved.batches:
             self.loader.load_state_dict(state)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # While it is being copied or unpickled.
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
 
 def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset, device_placement: bool | None) -> Any:
-    """Returns what `Accelerator.prepare_data_loader` would, for one process, and lets the accelerator know it."""
+    """Return what `Accelerator.prepare_data_loader` would, for one process, and let the accelerator know it."""
     if device_placement is None:
         device_placement = accelerator.device_placement and accelerator.distributed_type != DistributedType.XLA
     dataset.is_read_ahead = True  # The prepared loader fetches a batch before it yields the one before.
@@ -211,12 +201,12 @@ def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset,
 
 
 def count_last(plan: EpochPlan, batch_size: int | None = None) -> int:
-    """Returns how many of the values that `gather_for_metrics` gathers of a last batch are no padding; 0: all.
+    """Return how many of the values that `gather_for_metrics` gathers of a last batch are not padding; 0: all.
 
     In the order of the ranks, padding comes last. Processes that read the same share are counted each.
 
     Args:
-        plan: of what is left of the epoch.
+        plan: of the rest of the epoch.
         batch_size: of the loader; None: the planned one.
     """
     if plan.remainder not in (Remainder.PAD, Remainder.KEEP):
@@ -227,10 +217,10 @@ def count_last(plan: EpochPlan, batch_size: int | None = None) -> int:
 
 
 def _count_last_batch(prepared: Any) -> None:
-    """Lets Accelerate's loader over an ImageDataset know how many examples its last batch has."""
+    """Let Accelerate's loader over an ImageDataset know how many examples its last batch has."""
     dataset = getattr(prepared, "dataset", None)
     if not isinstance(dataset, ImageDataset) or prepared._drop_last:
-        return  # What is around a dataset may leave examples out.
+        return  # A wrapper around the dataset may leave examples out.
     if dataset.is_batched or prepared.batch_size is not None:
         prepared.begin = functools.partial(_begin, prepared, dataset)
 
@@ -242,7 +232,7 @@ def _begin(prepared: Any, dataset: ImageDataset) -> None:
 
 
 def check_accelerator(accelerator: Accelerator, dataset: ImageDataset) -> None:
-    """Raises ConfigError where the accelerator's settings contradict a dataset that reads its rank's share."""
+    """Raise ConfigError where the accelerator's settings contradict a dataset that reads its rank's share."""
     for name in ("split_batches", "dispatch_batches"):
         if getattr(accelerator, name):
             raise ConfigError(
@@ -270,7 +260,7 @@ def check_accelerator(accelerator: Accelerator, dataset: ImageDataset) -> None:
 
 
 def _check_batch_size(loader: Any, dataset: ImageDataset) -> None:
-    """Other batches than the planned ones: `gather_for_metrics` would cut valid examples off the last one."""
+    """Refuse other batches than the planned ones: `gather_for_metrics` would cut valid examples off the last one."""
     planned, several = dataset.parser.batch_size, dataset.find_rank().num_replicas > 1
     if loader.batch_size not in (None, planned) and (planned is not None or several):
         raise ConfigError(

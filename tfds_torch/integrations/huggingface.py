@@ -1,11 +1,11 @@
-"""Hugging Face's Trainer: it trains with a Loader, and goes on from a checkpoint without reading anything twice.
+"""Hugging Face's Trainer: it trains with a Loader, and resumes from a checkpoint without reading anything twice.
 
     arguments = TrainingArguments(..., ignore_data_skip=True)
     trainer = Trainer(model, arguments, train_dataset=train_loader.dataset)
     use_loaders(trainer, train_loader)
     trainer.train(resume_from_checkpoint=...)
 
-A Trainer makes a DataLoader of its own of its dataset, which would deal out a rank's share once more, and finds its
+A Trainer makes a DataLoader of its dataset, which would deal out a rank's share once more, and finds its
 place in an epoch by reading batches and throwing them away.
 """
 
@@ -16,6 +16,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.integrations.accelerate import PreparedLoader, check_accelerator
+from tfds_torch.integrations.wrapped_loader import Delegating, planned_of
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
@@ -31,16 +32,16 @@ _OF_DATALOADERS = {
     "dataloader_prefetch_factor": "create_loader prefetch_batches=",
     "dataloader_multiprocessing_context": "create_loader multiprocessing_context=",
 }
-"""Arguments of DataLoaders that the Trainer makes, and what to give in their place."""
+"""Arguments of DataLoaders that the Trainer makes, and their replacements."""
 
 
 def use_loaders(
     trainer: "Trainer", train_loader: Loader, eval_loader: Loader | Mapping[str, Loader] | None = None
 ) -> None:
-    """Lets a Trainer read Loaders in place of DataLoaders of its own. Call it before `train`.
+    """Let a Trainer read Loaders in place of its own DataLoaders. Call it before `train`.
 
-    Its checkpoints hold the training loader's position, and `train(resume_from_checkpoint=...)` goes on exactly there,
-    also in another number of processes (with the same global batch). A Loader yields what the model takes: give
+    Its checkpoints hold the training loader's position, and `train(resume_from_checkpoint=...)` continues there, also
+    in another number of processes (with the same global batch). A Loader yields what the model takes: give
     `create_loader` a `collate_fn` that returns a dictionary. `evaluate` and `predict` take Loaders, too, and count each
     example once: on several processes the padding of the last batch, with the label -100 (floats: NaN), is left out.
 
@@ -71,7 +72,7 @@ def use_loaders(
     ways = {name: getattr(trainer, name) for name in ("get_eval_dataloader", "get_test_dataloader")}
 
     def loader_of(dataset: Any) -> TrainerLoader | None:
-        """Returns what reads a dataset that the trainer is asked for; None: it reads that itself."""
+        """Return the loader of a dataset that the trainer is asked for; None where it makes its own."""
         if dataset is None or (dataset is of_trainer and not isinstance(dataset, dict)):
             dataset = trainer.eval_dataset
         elif isinstance(dataset, str):
@@ -100,31 +101,27 @@ def use_loaders(
 
 
 class TrainerLoader(PreparedLoader):
-    """A Loader as a Trainer reads it: `len(loader.dataset)` is what it takes for the number of examples."""
+    """A Loader as a Trainer reads it, which takes `len(loader.dataset)` for the number of examples."""
 
     @property
     def dataset(self) -> "CountedDataset":
         """The Loader's dataset."""
-        return CountedDataset(self.loader)
+        return CountedDataset(self.loader.dataset, self.planned)
 
 
-class CountedDataset:
+class CountedDataset(Delegating):
     """The dataset of a Loader, with the length that a Trainer wants: examples of an epoch, of all processes."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
+    def __init__(self, dataset: Any, planned: ImageDataset) -> None:
+        super().__init__(dataset)
+        self._planned = planned
 
     def __len__(self) -> int:
-        return _planned(self._loader).plan().num_valid
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_loader":  # While it is being copied or unpickled.
-            raise AttributeError(name)
-        return getattr(self._loader.dataset, name)
+        return self._planned.plan().num_valid
 
 
 class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # Of a package without types.
-    """Saves the training loader's position with every checkpoint, and restores it. `use_loaders` adds it."""
+    """A callback that saves the training loader's position with every checkpoint, and restores it."""
 
     def __init__(self) -> None:
         self._loader: PreparedLoader | None = None
@@ -133,7 +130,7 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         self._first_step = 0  # Of this epoch.
 
     def state(self) -> dict[str, Any]:
-        """Returns the content of a checkpoint: the position of training, in the Trainer's format."""
+        """Return the content of a checkpoint: the position of training, in the Trainer's format."""
         position = None
         if self._loader is not None:
             num_used = (self._trainer_state.global_step - self._first_step) * self._num_steps
@@ -141,7 +138,7 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         return {"args": {}, "attributes": {"position": position}}
 
     def on_train_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
-        """Restores the position of the checkpoint that training goes on from."""
+        """Restore the position of the checkpoint that training resumes from."""
         loader: PreparedLoader = kwargs["train_dataloader"]
         _check_arguments(args, loader.loader)  # They may have been changed meanwhile: by a search, or by hand.
         self._loader, self._trainer_state = loader, state
@@ -159,31 +156,24 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
         loader.load_state_dict(saved)
 
     def on_epoch_begin(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
-        """Notes where the epoch begins: an update's batches are read before it, and a checkpoint may come between."""
+        """Note where the epoch begins: an update's batches are read before it, and a checkpoint may come between."""
         self._first_step = state.global_step
         if self._loader is not None:
             self._loader.num_taken = 0
 
     def on_step_end(self, args: "TrainingArguments", state: Any, control: Any, **kwargs: Any) -> None:
-        """Says how many epochs have passed; the Trainer counts from where it went on."""
+        """Tell how many epochs have passed; the Trainer counts from where it resumed."""
         if self._loader is not None:
             state.epoch = state.global_step * args.gradient_accumulation_steps / len(self._loader)
 
 
 def _planned(loader: Any) -> ImageDataset:
-    planned = loader.options.planned if isinstance(loader, Loader) else None
-    if planned is None:
-        raise ConfigError(
-            f"use_loaders takes Loaders of create_loader over an ImageDataset, or over a map-style dataset with "
-            f"batch_size and without sampler, batch_sampler and collate_fn, not {loader!r}."
-        )
-    return planned
+    return planned_of(loader, "use_loaders")
 
 
 def _check_loader(trainer: "Trainer", loader: Any, batch_size: int, name: str) -> None:
-    planned = _planned(loader)
-    check_accelerator(trainer.accelerator, planned)
-    _check_batch_size(planned, batch_size, name)
+    check_accelerator(trainer.accelerator, _planned(loader))
+    _check_batch_size(_planned(loader), batch_size, name)
 
 
 def _check_eval_loader(trainer: "Trainer", loader: Any, train_loader: Loader) -> None:
@@ -210,7 +200,7 @@ def _check_batch_size(planned: ImageDataset, batch_size: int, name: str) -> None
 
 
 def _check_arguments(args: "TrainingArguments", train_loader: Loader) -> None:
-    """Refuses TrainingArguments that the training loader contradicts."""
+    """Refuse TrainingArguments that the training loader contradicts."""
     if not args.ignore_data_skip:
         raise ConfigError(
             "The Trainer would read and throw away the batches of an epoch that it has seen, after the Loader has gone "
@@ -246,7 +236,7 @@ def _check_arguments(args: "TrainingArguments", train_loader: Loader) -> None:
 
 
 def _check_dataloader_arguments(args: "TrainingArguments", train_loader: Loader, evaluated: Any) -> None:
-    """Refuses arguments of DataLoaders that nothing here would follow; those for a dataset the Trainer reads are."""
+    """Refuse arguments of DataLoaders that nothing here would follow, unless the Trainer reads a dataset itself."""
     sources = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
     has_own = any(not isinstance(source, Loader | None) for source in sources)
     for name, instead in _OF_DATALOADERS.items():

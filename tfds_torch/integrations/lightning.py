@@ -5,8 +5,8 @@
 A Trainer takes loaders over an ImageDataset as they are, on any number of ranks: nothing is to be replaced, and
 `use_distributed_sampler` has no effect on them. Its checkpoints hold the `state_dict()` of a training loader that has
 one, but it begins an iteration of every loader just to try it, restores no loader that it had asked for before it read
-the checkpoint, and writes that an epoch is over wherever it stopped. What puts that right is an ExactCheckpoints among
-the Trainer's callbacks; of Lightning nothing but this list is changed.
+the checkpoint, and writes that an epoch is over wherever it stopped. An ExactCheckpoints among the Trainer's callbacks
+puts that right; of Lightning nothing but this list is changed.
 """
 
 import sys
@@ -18,14 +18,14 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import SequentialSampler
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.plan.state import LoaderState
+from tfds_torch.integrations.wrapped_loader import WrappedLoader, step_back
 from tfds_torch.torch_data.loader import Loader
 
 _PACKAGES = "lightning.pytorch", "pytorch_lightning"  # One Lightning under two names.
 
 
 def resumable(loader: Loader) -> "ResumableLoader":
-    """Returns a training loader that goes on exactly where a Trainer's checkpoint was saved.
+    """Return a training loader that continues exactly where a Trainer's checkpoint was saved.
 
     That is in the middle of an epoch or at its end, on as many ranks or on others (with the same global batch), also
     where `max_steps`, `max_time` or `should_stop` had ended training within an epoch. A Trainer's epoch e reads the
@@ -40,37 +40,32 @@ def resumable(loader: Loader) -> "ResumableLoader":
             Loader or one ImageDataset; a loader beside it has no length; or Lightning would leave out an epoch, as it
             does after older checkpoints with `max_steps`.
     """
-    if not isinstance(loader, Loader) or not loader.has_state:
-        raise ConfigError(
-            f"resumable({loader!r}): only a Loader of create_loader over an ImageDataset, or over a map-style dataset "
-            f"with batch_size and without sampler, batch_sampler and collate_fn, has a position."
-        )
-    return ResumableLoader(loader)
+    return ResumableLoader(loader, "resumable")
 
 
-class ResumableLoader(Iterable[Any]):
+class ResumableLoader(WrappedLoader, Iterable[Any]):
     """A Loader that begins an iteration when its first batch is asked for; all else is the Loader's own."""
 
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+    def __init__(self, loader: Loader, asked_by: str) -> None:
+        super().__init__(loader, asked_by)
         self.has_ended = False  # The latest pass: it was asked for a batch that it does not have.
         self._passes: int | None = None  # Begun in the epoch that was set; None: none was set.
-        self._loaded_epoch: int | None = None  # Of a state that no iteration has gone on from.
+        self._loaded_epoch: int | None = None  # Of a state that no iteration has continued yet.
 
     @property
     def sampler(self) -> "Epochs":
-        """What a Trainer tells its epochs."""
+        """The receiver of a Trainer's epochs."""
         return Epochs(self)
 
     @property
     def batch_sampler(self) -> None:
-        """A Trainer asks every loader that has a sampler for it."""
+        """None: a Trainer asks every loader that has a sampler for it."""
         return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iteration to come, and lets further ones be its further passes.
+        """Fix the epoch of the iteration to come; further ones are its further passes.
 
-        A loaded state goes on where it is of this epoch, or where the Trainer had stopped within its epoch.
+        A loaded state continues where it is of this epoch, or where the Trainer had stopped within its epoch.
         """
         trainer, num_passes, was_stopped = find_trainer(), 1, False
         if trainer is not None:
@@ -85,10 +80,6 @@ class ResumableLoader(Iterable[Any]):
             first = loaded
         self.loader.set_epoch(first)
         self._passes, self.has_ended = 0, False
-
-    def __len__(self) -> int:
-        """Batches of a whole epoch."""
-        return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
         trainer = find_trainer()
@@ -105,23 +96,14 @@ class ResumableLoader(Iterable[Any]):
         yield from self.loader
         self.has_ended = True
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns where training is."""
-        return self.loader.state_dict()
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next iteration go on where a state was taken."""
-        self.loader.load_state_dict(state)
+        """Let the next iteration continue where a state was taken."""
+        super().load_state_dict(state)
         self._loaded_epoch, self._passes = self.loader.state_dict()["epoch"], None
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # While it is being copied or unpickled.
-            raise AttributeError(name)
-        return getattr(self.loader, name)
 
 
 class Epochs(SequentialSampler):
-    """Hands a Trainer's epochs on to a ResumableLoader.
+    """Hand a Trainer's epochs on to a ResumableLoader.
 
     It is a SequentialSampler for `overfit_batches`, which replaces any other sampler, and the loader with it.
     """
@@ -132,7 +114,7 @@ class Epochs(SequentialSampler):
 
 
 class ExactCheckpoints:
-    """A Trainer's callback: its checkpoints say what was trained, and not what was fetched or given up.
+    """A Trainer's callback: its checkpoints count the batches that were trained, not those that were only fetched.
 
     A Trainer that stops within an epoch counts it as done: its checkpoints then say that it is not. One that is saved
     between two epochs says that the next one has not begun; as Lightning writes it, a Trainer with `max_steps` leaves
@@ -141,7 +123,7 @@ class ExactCheckpoints:
     """
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Corrects what a checkpoint says of epochs, batches and positions."""
+        """Correct a checkpoint's counts of epochs and batches, and its positions."""
         loader = trainer.fit_loop._combined_loader
         if loader is None or not any(isinstance(one, ResumableLoader) for one in loader.flattened):
             return
@@ -170,7 +152,7 @@ class ExactCheckpoints:
 
 
 def find_trainer() -> Any:
-    """Returns the Trainer that trains and calls this, None where none does: it does not tell a loader who it is."""
+    """Return the Trainer that trains and calls this, None where none does: it does not tell a loader who it is."""
     classes = tuple(sys.modules[name].Trainer for name in _PACKAGES if name in sys.modules)
     frame: FrameType | None = sys._getframe(1) if classes else None
     while frame is not None:
@@ -192,7 +174,7 @@ def _add_callback(trainer: Any) -> None:
 
 
 def _load_states(trainer: Any, was_stopped: bool) -> None:
-    """Loads the positions of a checkpoint that a Trainer has read after it had asked for its loaders."""
+    """Load the positions of a checkpoint that a Trainer has read after it had asked for its loaders."""
     loop = trainer.fit_loop
     if loop._combined_loader_states_to_load and (loop.restarting or was_stopped):
         loop._combined_loader._load_state_dicts(loop._combined_loader_states_to_load)
@@ -200,21 +182,20 @@ def _load_states(trainer: Any, was_stopped: bool) -> None:
 
 
 def _was_stopped(trainer: Any) -> bool:
-    """Whether a Trainer that goes on had stopped within its epoch, whatever its checkpoint says of it."""
+    """Return whether a Trainer that resumes had stopped within its epoch, whatever its checkpoint says of it."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     return bool(0 < progress.current.completed < trainer.num_training_batches and not progress.is_last_batch)
 
 
 def _step_back(trainer: Any, states: list[dict[str, Any]], num_batches: int) -> None:
-    """Takes back what was fetched and not trained, in the states of those loaders that have given it."""
+    """Take back what was fetched and not trained, in the states of those loaders that it came from."""
     if hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper"):
-        return  # The step takes batches itself, and alone knows how many.
+        return  # The step takes batches itself, and only it knows how many.
     loaders = trainer.fit_loop._combined_loader.flattened
     stateful = [loader for loader in loaders if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")]
     for number, loader in enumerate(stateful):
         if isinstance(loader, ResumableLoader) and not loader.has_ended:
-            state = LoaderState.from_dict(states[number])
-            states[number] = state.at(max(0, state.batches - num_batches)).to_dict()
+            states[number] = step_back(states[number], num_batches).to_dict()
 
 
 def _count(counts: dict[str, int], number: int) -> None:
@@ -222,8 +203,8 @@ def _count(counts: dict[str, int], number: int) -> None:
 
 
 def _refuse_what_cannot_work(trainer: Any) -> None:
-    """Raises ConfigError where batches would never come, before the first step."""
-    if trainer.fit_loop.restarted_on_epoch_end:  # Nothing that ExactCheckpoints has saved goes on there.
+    """Raise ConfigError where batches would never come, before the first step."""
+    if trainer.fit_loop.restarted_on_epoch_end:  # No checkpoint of ExactCheckpoints resumes there.
         raise ConfigError(
             f"The checkpoint is one of an epoch's end, saved without resumable(loader) or by an earlier release, and "
             f"with max_steps={trainer.max_steps} Lightning would leave out the epoch that follows. Go on without "

@@ -1,4 +1,4 @@
-"""torchdata: a `StatefulDataLoader`'s state goes on in any number of workers.
+"""torchdata: a `StatefulDataLoader`'s state is restored in any number of workers.
 
 `load_state(loader, state)` takes the place of `loader.load_state_dict(state)`.
 """
@@ -13,9 +13,9 @@ from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 
 def load_state(loader: Any, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
-    """Lets the next iteration of a loader go on where a StatefulDataLoader's state was taken.
+    """Let the next iteration of a loader continue where a StatefulDataLoader's state was taken.
 
-    By itself a StatefulDataLoader goes on with as many workers only: with none in place of some, or the other way
+    By itself a StatefulDataLoader continues with as many workers only: with none in place of some, or the other way
     round, it fails with an AssertionError before anything of ours is asked.
 
     Args:
@@ -34,8 +34,8 @@ def load_state(loader: Any, state: Mapping[str, Any], *, allow_batch_change: boo
         raise ConfigError(f"load_state: {loader!r} does not read an ImageDataset. Use its own load_state_dict.")
     snapshot = state.get("_snapshot") if isinstance(state, Mapping) else None
     num_workers = len(snapshot.get("_worker_snapshots", ())) if isinstance(snapshot, Mapping) else 0
-    goes_on_by_itself = num_workers == loader.num_workers and callable(getattr(loader, "load_state_dict", None))
-    if goes_on_by_itself and not allow_batch_change:
+    does_it_itself = num_workers == loader.num_workers and callable(getattr(loader, "load_state_dict", None))
+    if does_it_itself and not allow_batch_change:
         loader.load_state_dict(state)
         return
     dataset.load_state_dict(LoaderState.from_stateful(state).to_dict(), allow_batch_change=allow_batch_change)

@@ -5,7 +5,7 @@ Or, for a script that is to stay as it is: `python -m tfds_torch.timm train.py -
 
 
 def install() -> None:
-    """Makes timm's `create_dataset("tfds/...")` read through tfds_torch, and its evaluation exact on several ranks.
+    """Make timm's `create_dataset("tfds/...")` read through tfds_torch, and its evaluation exact on several ranks.
 
     Call it once, before anything is imported from timm by name:
 

@@ -1,10 +1,11 @@
-"""Puts our parser, and exact metrics, where timm looks for its own."""
+"""Put our parser, and exact metrics, where timm looks for its own."""
 
 import functools
 import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch.utils.data
@@ -27,95 +28,76 @@ from tfds_torch.torch_data.wrapped_datasets import unwrap
 TESTED_VERSION = "1.0.31"
 """Of timm."""
 
-_PLACES = {
-    "create_reader": ("timm.data.readers.reader_factory", "timm.data.readers", "timm.data.dataset", "timm.data"),
-    "create_loader": ("timm.data.loader", "timm.data"),
-    "create_naflex_loader": ("timm.data.naflex_loader", "timm.data"),
-    "accuracy": ("timm.utils.metrics", "timm.utils"),
-    "reduce_tensor": ("timm.utils.distributed", "timm.utils"),
-    "AverageMeter": ("timm.utils.metrics", "timm.utils"),
-}
-"""Name -> the modules of timm in which it is looked up; the first one defines it."""
-
-_LOADER = {"dataset", "batch_size", "is_training", "num_workers"}
-_PARAMETERS = {
-    "create_reader": {"name", "root", "split"},
-    "create_loader": _LOADER,
-    "create_naflex_loader": _LOADER,
-    "accuracy": {"output", "target", "topk"},
-    "reduce_tensor": {"tensor", "n"},
-    "AverageMeter": set(),
-}
 _MARK = "__tfds_torch__"
 _TIMEOUT_S = 60.0  # Of the comparison of ranks.
 
 
+@dataclass(frozen=True)
+class _Replaced:
+    """A function or class of timm.
+
+    Attributes:
+        places: the modules of timm in which it is looked up; the first one defines it.
+        parameters: those it must have.
+        make: original -> what replaces it.
+    """
+
+    places: tuple[str, ...]
+    parameters: frozenset[str]
+    make: Callable[[Any], Any]
+
+
 def install() -> None:
-    """Replaces timm's functions, as `tfds_torch.timm.install` describes it."""
-    modules = _import_timm()
-    originals = {name: _find(name, modules) for name in _PLACES}
+    """Replace timm's functions, as `tfds_torch.timm.install` describes it."""
+    originals = {name: _find(name, replaced) for name, replaced in _REPLACED.items()}
     if all(hasattr(original, _MARK) for original in originals.values()):
         return
     _check_is_early(originals)
-    replacements = {
-        "create_reader": _make_create_reader(originals["create_reader"]),
-        "create_loader": _make_create_loader(originals["create_loader"]),
-        "create_naflex_loader": _make_create_loader(originals["create_naflex_loader"]),
-        "accuracy": make_accuracy(originals["accuracy"]),
-        "reduce_tensor": make_reduce_tensor(originals["reduce_tensor"], CURRENT),
-        "AverageMeter": make_average_meter(originals["AverageMeter"], CURRENT),
-    }
-    for name, replacement in replacements.items():
+    for name, replaced in _REPLACED.items():
+        replacement = replaced.make(originals[name])
         setattr(replacement, _MARK, True)
-        for place in _PLACES[name]:
-            setattr(modules[place], name, replacement)
+        for place in replaced.places:
+            setattr(_import_module(place), name, replacement)
 
 
-def _import_timm() -> dict[str, Any]:
-    """Returns the modules of `_PLACES` by name, and timm itself."""
-    try:
-        timm = importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        if error.name != "timm":  # What timm itself needs.
-            raise
-        raise ConfigError("timm is not installed: pip install 'tfds-torch[timm]'.") from None
-    modules: dict[str, Any] = {"timm": timm}
-    for place in {place for places in _PLACES.values() for place in places}:
-        try:
-            modules[place] = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name != place:
-                raise
-            raise _other_version(timm, f"a module {place}") from None
-    return modules
-
-
-def _find(name: str, modules: dict[str, Any]) -> Any:
-    """Returns timm's function or class of a name, which must be the same wherever timm looks it up."""
-    home, *others = _PLACES[name]
-    original = getattr(modules[home], name, None)
+def _find(name: str, replaced: _Replaced) -> Any:
+    """Return timm's function or class of a name, which must be the same wherever timm looks it up."""
+    _import_module("timm")
+    home, *others = replaced.places
+    original = getattr(_import_module(home), name, None)
     for place in others:
-        if getattr(modules[place], name, None) is not original:
-            raise _other_version(modules["timm"], f"one and the same {home}.{name} and {place}.{name}")
+        if getattr(_import_module(place), name, None) is not original:
+            raise _other_version(f"one and the same {home}.{name} and {place}.{name}")
     if original is None:
-        raise _other_version(modules["timm"], f"{home}.{name}")
-    missing = _PARAMETERS[name] - inspect.signature(original).parameters.keys()
+        raise _other_version(f"{home}.{name}")
+    missing = replaced.parameters - inspect.signature(original).parameters.keys()
     if missing:
-        raise _other_version(modules["timm"], f"the parameters {', '.join(sorted(missing))} of {home}.{name}")
+        raise _other_version(f"the parameters {', '.join(sorted(missing))} of {home}.{name}")
     return original
 
 
-def _other_version(timm: Any, what: str) -> ConfigError:
-    version = getattr(timm, "__version__", "of an unknown version")
+def _import_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # A package that timm itself needs.
+            raise
+        if name == "timm":
+            raise ConfigError("timm is not installed: pip install 'tfds-torch[timm]'.") from None
+        raise _other_version(f"a module {name}") from None
+
+
+def _other_version(missing: str) -> ConfigError:
+    version = getattr(sys.modules["timm"], "__version__", "of an unknown version")
     return ConfigError(
-        f"timm {version} does not have {what}, which tfds_torch.timm replaces. It was tested with timm "
+        f"timm {version} does not have {missing}, which tfds_torch.timm replaces. It was tested with timm "
         f"{TESTED_VERSION}. Install that one, or build the dataset yourself: tfds_torch.ImageDataset also goes "
         f"into timm's create_loader."
     )
 
 
 def _check_is_early(originals: dict[str, Any]) -> None:
-    """Refuses to come too late: what others have imported from timm by name cannot be replaced."""
+    """Refuse to come too late: names that others have imported from timm cannot be replaced."""
     names = {id(original): name for name, original in originals.items()}
     for place, module in list(sys.modules.items()):
         held = () if place.partition(".")[0] == "timm" else list(getattr(module, "__dict__", {}).values())
@@ -163,16 +145,17 @@ def _make_create_loader(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_source(dataset: Any) -> TfdsReader | ImageDataset | None:
-    """Returns our reader or dataset within a dataset of timm's or another wrapper; None: there is none."""
+    """Return our reader or dataset within a dataset of timm's or another wrapper; None where there is none."""
     return next((layer for layer in unwrap(dataset) if isinstance(layer, TfdsReader | ImageDataset)), None)
 
 
 def prepare_source(
     dataset: Any, source: TfdsReader | ImageDataset, batch_size: int, is_training: bool, num_workers: int
 ) -> tuple[EpochPlan, int]:
-    """Makes a dataset fit the loader that is going to read it; returns this rank's plan, and the workers to use.
+    """Make a dataset fit the loader that is going to read it; return this rank's plan, and the workers to use.
 
-    Raises ConfigError where the loader and the dataset contradict each other, the ranks do, or this rank is alone.
+    Raises:
+        ConfigError: the loader and the dataset contradict each other, the ranks do, or this rank is alone.
     """
     if not isinstance(dataset, torch.utils.data.IterableDataset):
         raise ConfigError(
@@ -223,3 +206,30 @@ def _check_batch_size(images: ImageDataset, batch_size: int, num_workers: int) -
             f"Evaluation with {num_workers} workers on {num_replicas} rank(s) needs a parser with "
             f"batch_size={batch_size}: a worker must know which batches are its own."
         )
+
+
+_OF_LOADERS = frozenset({"dataset", "batch_size", "is_training", "num_workers"})
+_REPLACED = {
+    "create_reader": _Replaced(
+        places=("timm.data.readers.reader_factory", "timm.data.readers", "timm.data.dataset", "timm.data"),
+        parameters=frozenset({"name", "root", "split"}),
+        make=_make_create_reader,
+    ),
+    "create_loader": _Replaced(("timm.data.loader", "timm.data"), _OF_LOADERS, _make_create_loader),
+    "create_naflex_loader": _Replaced(("timm.data.naflex_loader", "timm.data"), _OF_LOADERS, _make_create_loader),
+    "accuracy": _Replaced(
+        places=("timm.utils.metrics", "timm.utils"),
+        parameters=frozenset({"output", "target", "topk"}),
+        make=make_accuracy,
+    ),
+    "reduce_tensor": _Replaced(
+        places=("timm.utils.distributed", "timm.utils"),
+        parameters=frozenset({"tensor", "n"}),
+        make=lambda original: make_reduce_tensor(original, CURRENT),
+    ),
+    "AverageMeter": _Replaced(
+        places=("timm.utils.metrics", "timm.utils"),
+        parameters=frozenset(),
+        make=lambda original: make_average_meter(original, CURRENT),
+    ),
+}

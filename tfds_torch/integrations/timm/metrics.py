@@ -1,4 +1,4 @@
-"""Makes timm's distributed evaluation exact: padding weighs nothing, and a short last batch weighs its examples.
+"""Make timm's distributed evaluation exact: padding weighs nothing, and a short last batch weighs its examples.
 
 timm's train.py evaluates like this: on every batch `accuracy` and a mean loss; `reduce_tensor(x, num_replicas)` of
 each, the mean over the ranks; `AverageMeter.update(x, batch_size)`, the mean over the batches. Only the last batch of
@@ -15,14 +15,15 @@ from typing import Any
 
 import torch
 
+from tfds_torch.integrations.wrapped_loader import Delegating
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan
 
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch:
-    """The batch of an evaluation in which some rank holds padding.
+    """The batch of an evaluation in which some rank has padding.
 
-    `num_valid` (v_r) of this rank's examples are no padding, `num_valid_of_world` (V >= 1) of all ranks together.
+    `num_valid` (v_r) of this rank's examples are not padding, `num_valid_of_world` (V >= 1) of all ranks together.
     """
 
     num_valid: int
@@ -30,19 +31,9 @@ class PaddedBatch:
     batch_size: int
     num_replicas: int
 
-    @property
-    def rank_weight(self) -> float:
-        """What this rank's mean counts for in a mean over the ranks; 1 when there is no padding."""
-        return self.num_valid * self.num_replicas / self.num_valid_of_world
-
-    @property
-    def meter_weight(self) -> float:
-        """What the batch counts for in a mean over the batches, where a full one counts for `batch_size`."""
-        return self.num_valid_of_world / self.num_replicas
-
 
 def find_padding(plan: EpochPlan, number: int) -> PaddedBatch | None:
-    """Returns the padding in a rank's batch of an epoch; None when no rank has any in its batch of that number."""
+    """Return the padding in a rank's batch of an epoch; None when no rank has any in its batch of that number."""
     first = number * plan.global_batch_size
     num_valid_of_world = min(plan.num_valid - first, plan.global_batch_size)
     if num_valid_of_world == plan.global_batch_size:
@@ -52,26 +43,40 @@ def find_padding(plan: EpochPlan, number: int) -> PaddedBatch | None:
 
 
 class CurrentBatch:
-    """Which padded batch is being evaluated in this process; None nearly always.
+    """The padded batch that is being evaluated in this process; None nearly always. For the thread that evaluates."""
 
-    Its user is the one thread that evaluates.
-    """
-
-    def __init__(self) -> None:
-        self.padded: PaddedBatch | None = None
-
-    def leave(self, padded: PaddedBatch | None) -> None:
-        """Forgets a batch, unless another one has taken its place."""
-        if self.padded is padded:
-            self.padded = None
+    padded: PaddedBatch | None = None
 
 
 CURRENT = CurrentBatch()
 """The one that timm's functions look at once the shim is installed."""
 
 
+class EvaluationLoader(Delegating):
+    """A loader that tells `current` which padded batch is being evaluated; all else is the loader's own."""
+
+    def __init__(self, loader: Any, plan: EpochPlan, current: CurrentBatch) -> None:
+        super().__init__(loader)
+        vars(self).update(_plan=plan, _current=current)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self._inner):
+            self._current.padded = padded = find_padding(self._plan, number)
+            try:
+                yield batch
+            finally:  # Also when the loop over it is left.
+                if self._current.padded is padded:  # Else another iteration has begun.
+                    self._current.padded = None
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._inner, name, value)
+
+
 def make_accuracy(original: Callable[..., list[torch.Tensor]]) -> Callable[..., list[torch.Tensor]]:
-    """Returns timm's `accuracy`, with padding left out of the count that it divides by; 0 when all is padding."""
+    """Return timm's `accuracy`, with padding left out of the count that it divides by; 0 when all is padding."""
 
     @functools.wraps(original)
     def accuracy(output: torch.Tensor, target: torch.Tensor, topk: Sequence[int] = (1,)) -> list[torch.Tensor]:
@@ -83,21 +88,22 @@ def make_accuracy(original: Callable[..., list[torch.Tensor]]) -> Callable[..., 
 
 
 def make_reduce_tensor(original: Callable[..., torch.Tensor], current: CurrentBatch) -> Callable[..., torch.Tensor]:
-    """Returns timm's `reduce_tensor`, with the ranks of a padded batch weighted by their valid examples."""
+    """Return timm's `reduce_tensor`, with the ranks of a padded batch weighted by their valid examples."""
 
     @functools.wraps(original)
     def reduce_tensor(tensor: torch.Tensor, n: int) -> torch.Tensor:
         padded = current.padded
-        if padded is not None and n == padded.num_replicas:  # Else it is no mean over the ranks.
+        if padded is not None and n == padded.num_replicas:  # Else it is not a mean over the ranks.
+            weight = padded.num_valid * padded.num_replicas / padded.num_valid_of_world
             # The mean loss of nothing but padding is NaN, and stays NaN times 0.
-            tensor = tensor * padded.rank_weight if padded.num_valid else torch.zeros_like(tensor)
+            tensor = tensor * weight if padded.num_valid else torch.zeros_like(tensor)
         return original(tensor, n)
 
     return reduce_tensor
 
 
 def make_average_meter(original: Any, current: CurrentBatch) -> Any:
-    """Returns timm's `AverageMeter`, with a padded batch weighted by its valid examples."""
+    """Return timm's `AverageMeter`, with a padded batch weighted by its valid examples."""
 
     class AverageMeter(original):  # type: ignore[misc]
         __doc__ = original.__doc__
@@ -107,35 +113,7 @@ def make_average_meter(original: Any, current: CurrentBatch) -> Any:
         def update(self, val: Any, n: float = 1) -> None:
             padded = current.padded
             if padded is not None and n == padded.batch_size:  # Else it does not count examples, as durations do not.
-                n = padded.meter_weight
+                n = padded.num_valid_of_world / padded.num_replicas
             super().update(val, n)
 
     return AverageMeter
-
-
-class EvaluationLoader:
-    """A loader that tells `current` which padded batch is being evaluated; all else is the loader's own."""
-
-    def __init__(self, loader: Any, plan: EpochPlan, current: CurrentBatch) -> None:
-        own = {"_loader": loader, "_plan": plan, "_current": current}
-        self.__dict__.update(own)
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(self._loader):
-            padded = find_padding(self._plan, number)
-            self._current.padded = padded
-            try:
-                yield batch
-            finally:  # Also when the loop over it is left.
-                self._current.leave(padded)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._loader, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("_loader", "_plan", "_current"):  # While it is being copied or unpickled.
-            raise AttributeError(name)
-        return getattr(self._loader, name)

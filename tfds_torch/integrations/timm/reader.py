@@ -1,4 +1,4 @@
-"""What timm's datasets read through: its `ReaderTfds` with our parser behind it."""
+"""TfdsReader: timm's `ReaderTfds` with our parser behind it."""
 
 import logging
 from collections.abc import Iterator
@@ -47,9 +47,8 @@ class TfdsReader:
     Takes the arguments of timm's `ReaderTfds`. Without effect is `prefetch_size` (decoded examples are never hoarded:
     a worker holds two batches). `shuffle_size` counts encoded examples of one rank; its workers share them.
 
-    `len` is exact, and needs no number of workers. What was learned of a loader is kept: its batch size
-    (`use_loader`), and its number of workers, which divides the threads. Survives fork, and travels to workers of spawn
-    and forkserver.
+    `len` is exact, and needs no number of workers. It remembers a loader's batch size (`use_loader`) and number of
+    workers, which divides the threads. Survives fork, and travels to workers of spawn and forkserver.
 
     Args:
         name: of the dataset, `name/config:version`.
@@ -83,7 +82,13 @@ class TfdsReader:
         self._order_given: int | None = None
         self.dataset = ImageDataset(ParserTfds(root or None, name, split, batch_size=batch_size, read=read, **ours))
         self.set_loader_cfg(1)
-        _check_against(self.parser, arguments)
+        wanted = arguments.get("num_samples", self.num_samples)
+        if wanted != self.num_samples:
+            raise ConfigError(
+                f"num_samples={wanted!r}, and {self.parser.dataset_name}, split {self.parser.split!r}, holds "
+                f"{self.num_samples} examples. Leave num_samples away, or ask for a slice: "
+                f"split='{self.parser.split}[:{wanted}]'."
+            )
 
     @property
     def parser(self) -> ParserTfds:
@@ -108,12 +113,12 @@ class TfdsReader:
         return iter(self.dataset)
 
     def set_epoch(self, count: int) -> None:
-        """Fixes the epoch of the iterations to come, also of workers that already run."""
+        """Fix the epoch of the iterations to come, also of workers that already run."""
         CURRENT.padded = None  # An evaluation whose iterator was kept, but not used up, is over.
         self.dataset.set_epoch(count)
 
     def set_loader_cfg(self, num_workers: int | None = None) -> None:
-        """Takes the number of workers from timm's `create_loader`; 0 is this process."""
+        """Take the number of workers from timm's `create_loader`; 0 is this process."""
         if num_workers is None:
             return
         self.num_workers = max(1, num_workers)
@@ -122,10 +127,13 @@ class TfdsReader:
             self.dataset.parser = self.parser.with_read(replace(self.parser.read, num_threads=num_threads))
 
     def use_loader(self, batch_size: int, num_workers: int) -> int:
-        """Takes over the batch size of the loader that is going to read; returns how many workers it must have.
+        """Take over the batch size of the loader that is going to read; return how many workers it must have.
 
         They are fewer than asked for when `filenames()` has already named the examples in the order in which one worker
-        reads them. ConfigError: batch_size leaves no batch, or is not that of an earlier loader.
+        reads them.
+
+        Raises:
+            ConfigError: batch_size leaves no batch, or is not that of an earlier loader.
         """
         if self._loader_batch_size not in (None, batch_size):
             raise ConfigError(
@@ -150,11 +158,11 @@ class TfdsReader:
         return num_workers
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
-        """Raises ConfigError, as timm's readers of streams do."""
+        """Raise ConfigError, as timm's readers of streams do."""
         raise ConfigError("A TFDS dataset is a stream: its examples have no file names by number. Use filenames().")
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example of the split, as `ImageDataset.filenames`.
+        """Return a name for every example of the split, as `ImageDataset.filenames`.
 
         Where one rank reads without shuffling, they come in the order in which its loader delivers the examples; else
         in the order of the split.
@@ -170,7 +178,7 @@ class TfdsReader:
 
 
 def delivered_order(parser: ParserTfds, num_workers: int) -> list[int]:
-    """Returns the examples of a split, by index, as a loader with workers delivers a stream to a single rank.
+    """Return the examples of a split, by index, as a loader with workers delivers a stream to a single rank.
 
     Every worker reads consecutive examples, and the loader takes batches from the workers by turns. The parser reads
     without shuffling, and not in mode `index`.
@@ -188,7 +196,7 @@ def delivered_order(parser: ParserTfds, num_workers: int) -> list[int]:
 
 
 def _check(arguments: dict[str, Any]) -> None:
-    """Refuses arguments that do not exist, or that a TFDS stream does not support here."""
+    """Refuse arguments that do not exist, or that a TFDS stream does not support here."""
     known = (*_OURS, *_OTHERS)
     for key in arguments:
         if key not in known:
@@ -211,10 +219,7 @@ def _check(arguments: dict[str, Any]) -> None:
             f"target_img_mode={arguments['target_img_mode']!r} is not supported: targets that are images come as "
             f"arrays. Use tfds_torch.ImageDataset(parser, fields=('image', 'label')) with a target_transform."
         )
-    _check_target_format(arguments.get("target_format", "indices"), arguments)
-
-
-def _check_target_format(target_format: object, arguments: dict[str, Any]) -> None:
+    target_format = arguments.get("target_format", "indices")
     if target_format not in ("indices", "multihot"):
         raise ConfigError(f"Unknown target_format {target_format!r}: choose 'indices' or 'multihot'.")
     if target_format == "multihot" and "," in str(arguments.get("target_key", "")):
@@ -224,12 +229,3 @@ def _check_target_format(target_format: object, arguments: dict[str, Any]) -> No
         )
     if target_format == "multihot" and arguments.get("class_map"):
         raise ConfigError("class_map with target_format='multihot' is not supported: remap in a target_transform.")
-
-
-def _check_against(parser: ParserTfds, arguments: dict[str, Any]) -> None:
-    wanted = arguments.get("num_samples", parser.num_examples)
-    if wanted != parser.num_examples:
-        raise ConfigError(
-            f"num_samples={wanted!r}, and {parser.dataset_name}, split {parser.split!r}, holds {parser.num_examples} "
-            f"examples. Leave num_samples away, or ask for a slice: split='{parser.split}[:{wanted}]'."
-        )
