@@ -1,13 +1,13 @@
-"""One folder with both demo datasets, and what TFDS reads from it."""
+"""One folder with both demo datasets of images."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from zygote import forked_instead_of_fresh, tensorflow_zygote
+from zygote import forked_instead_of_fresh
 
-from demo.reading import read_with_tfds
 from tfds_torch.demo import prepare
+from tfds_torch.runtime import subprocess_call
 
 DIGITS: dict[str, Any] = {"num_shards": 3}
 PHOTOS: dict[str, Any] = {"num_examples": 37, "num_shards": 5, "seed": 1}
@@ -23,8 +23,11 @@ def demo_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="session")
-def examples(demo_root: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(name, split) -> examples as TFDS reads them from the files alone."""
-    splits = [("digits", "train"), ("digits", "test"), ("photos", "train")]
-    return tensorflow_zygote().call(read_with_tfds, str(demo_root), splits)
+@pytest.fixture
+def no_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails the test where a build begins."""
+
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise AssertionError(f"a build began: {args}")
+
+    monkeypatch.setattr(subprocess_call, "call", refuse)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from zygote import forked_instead_of_fresh, tensorflow_zygote
 
-from demo.reading import read_episodes
+from demo.fresh import read_episodes
 from tfds_torch.demo import prepare
 from tfds_torch.demo.episodes import COLOURS, Episode, make_episode
 from tfds_torch.demo.spec import EPISODE_CONFIGS

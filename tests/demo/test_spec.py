@@ -1,5 +1,4 @@
 import json
-import re
 from typing import Any
 
 import pytest
@@ -30,50 +29,37 @@ def test_none_means_the_defaults() -> None:
     assert fake("mnist", splits=["train", "val-2", "test_b"]).splits == ("train", "val-2", "test_b")
 
 
-@pytest.mark.parametrize(
-    ("spec", "folder_name"),
-    [
-        (embedded("photos"), "photos-512x8-0"),
-        (embedded("photos", 4096, 16, 7), "photos-4096x16-7"),
-        (embedded("episodes"), "episodes-bridge-64x8-0"),
-        (fake("cifar10", 5000), "fake-cifar10-5000x8-all-0"),
-        (fake("cifar10", 5000, splits=("train",)), "fake-cifar10-5000x8-train-0"),
-        (fake("cifar10:3.0.2", 9, 2, ("a", "b"), 7), "fake-cifar10-3.0.2-9x2-a+b-7"),
-    ],
-)
-def test_the_folder_name_holds_every_parameter(spec: DemoSpec, folder_name: str) -> None:
+SPECS = {
+    "photos-512x8-0": embedded("photos"),
+    "photos-4096x16-7": embedded("photos", 4096, 16, 7),
+    "digits-1437x3-5": embedded("digits", None, 3, 5),
+    "episodes-bridge-64x8-0": embedded("episodes"),
+    "episodes-libero-5x5-0": embedded("episodes/libero", 5),
+    "fake-cifar10-5000x8-all-0": fake("cifar10", 5000),
+    "fake-cifar10-5000x8-train-0": fake("cifar10", 5000, splits=("train",)),
+    "fake-cifar10-3.0.2-9x2-a+b-7": fake("cifar10:3.0.2", 9, 2, ("a", "b"), 7),
+}
+EMBEDDED_KEYS = ["name", "num_examples", "num_shards", "seed"]
+FAKE_KEYS = ["name", "num_examples", "num_shards", "splits", "seed", "config", "version"]
+
+
+@pytest.mark.parametrize("folder_name", SPECS)
+def test_a_spec_names_its_folder_and_survives_being_kept_as_json(folder_name: str) -> None:
+    spec = SPECS[folder_name]
     assert spec.folder_name == folder_name
+    kept = json.loads(json.dumps(spec.as_dict()))
+    assert list(kept) == (FAKE_KEYS if spec.is_fake else EMBEDDED_KEYS)
+    assert DemoSpec.from_dict(kept, is_fake=spec.is_fake) == spec
 
 
 def test_no_two_specs_share_a_folder_name() -> None:
     many = [f"split_{i}" for i in range(40)]
-    specs = [
-        *(fake("voc/2007"), fake("voc_2007"), fake("voc/2007", seed=1), fake("voc/2007:5.0.0")),
-        *(fake("x", splits=many), fake("x", splits=many[::-1]), fake("x", splits=many[:-1])),
-    ]
+    specs = [fake("voc/2007"), fake("voc_2007"), fake("voc/2007", seed=1), fake("voc/2007:5.0.0")]
+    specs += [fake("x", splits=splits) for splits in (many, many[::-1], many[:-1])]
     names = [spec.folder_name for spec in specs]
     assert len(set(names)) == len(names)
     assert max(map(len, names)) <= 100
     assert not any("/" in name for name in names)
-
-
-@pytest.mark.parametrize(
-    ("spec", "keys"),
-    [
-        (embedded("digits", None, 3, 5), ["name", "num_examples", "num_shards", "seed"]),
-        (embedded("photos", 20, 2, 1), ["name", "num_examples", "num_shards", "seed"]),
-        (embedded("episodes/libero", 5), ["name", "num_examples", "num_shards", "seed"]),
-        (fake("mnist"), ["name", "num_examples", "num_shards", "splits", "seed", "config", "version"]),
-        (
-            fake("voc/2007", splits=("train", "test")),
-            ["name", "num_examples", "num_shards", "splits", "seed", "config", "version"],
-        ),
-    ],
-)
-def test_a_spec_survives_being_kept_as_json(spec: DemoSpec, keys: list[str]) -> None:
-    kept = json.loads(json.dumps(spec.as_dict()))
-    assert list(kept) == keys
-    assert DemoSpec.from_dict(kept, is_fake=spec.is_fake) == spec
 
 
 def test_a_spec_says_what_was_asked_for() -> None:
@@ -123,42 +109,29 @@ def test_a_parameter_that_cannot_be_is_a_config_error() -> None:
     assert not wrong, str(wrong)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("digit", "There is no demo dataset 'digit'. Did you mean 'digits'?"),
-        ("Photo", "There is no demo dataset 'Photo'. Did you mean 'photos'?"),
-        ("episodes/drooid", "There is no demo dataset 'episodes/drooid'. Did you mean 'episodes/droid'?"),
-        ("digits/bridge", "There is no demo dataset 'digits/bridge'. Did you mean 'episodes/bridge'?"),
-        ("imagenet2012", "There is no demo dataset 'imagenet2012'."),
-    ],
-)
-def test_an_unknown_name_says_the_nearest(name: str, message: str) -> None:
-    with pytest.raises(DatasetNotFoundError) as caught:
-        embedded(name)
+UNKNOWN = {
+    "digit": " Did you mean 'digits'?",
+    "Photo": " Did you mean 'photos'?",
+    "episodes/drooid": " Did you mean 'episodes/droid'?",
+    "digits/bridge": " Did you mean 'episodes/bridge'?",
+    "imagenet2012": "",
+}
+
+
+def test_an_unknown_name_says_the_nearest() -> None:
     there = "There are 'digits', 'photos', 'episodes/bridge', 'episodes/droid' and 'episodes/libero'"
     others = "prepare_fake, or --fake N, makes up the content of any other."
-    assert str(caught.value) == f"{message} {there}; {others}"
+    for name, hint in UNKNOWN.items():
+        said = said_of(DatasetNotFoundError, embedded, name)
+        assert said == f"There is no demo dataset {name!r}.{hint} {there}; {others}"
 
 
-# Names and splits of fakes.
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("cifar10", ("cifar10", None, None)),
-        ("cifar10:3.0.2", ("cifar10", None, "3.0.2")),
-        ("voc/2007", ("voc", "2007", None)),
-        ("voc/2007:5.0.0", ("voc", "2007", "5.0.0")),
-        ("imagenet2012_corrupted/gaussian_noise_1", ("imagenet2012_corrupted", "gaussian_noise_1", None)),
-        ("a/v1.0+x-y", ("a", "v1.0+x-y", None)),
-    ],
-)
-def test_a_name_may_have_a_config_and_a_version(name: str, parts: tuple[Any, ...]) -> None:
-    spec = fake(name)
-    assert (spec.name, spec.config, spec.version) == parts
-    assert spec.full_name == name
+def test_a_name_may_have_a_config_and_a_version() -> None:
+    for config in (None, "2007", "gaussian_noise_1", "v1.0+x-y"):
+        for version in (None, "3.0.2"):
+            name = "cifar10" + (f"/{config}" if config else "") + (f":{version}" if version else "")
+            spec = fake(name)
+            assert (spec.name, spec.config, spec.version, spec.full_name) == ("cifar10", config, version, name)
 
 
 MALFORMED = [
@@ -169,18 +142,12 @@ MALFORMED = [
 
 def test_a_malformed_name_is_a_config_error() -> None:
     forms = "name, name/config, name:x.y.z or name/config:x.y.z"
-    found = [
-        (f"The dataset name {name!r} does not have the form {forms}.", said_of(ConfigError, fake, name))
-        for name in MALFORMED
-    ]
-    wrong = [(message, said) for message, said in found if said != message]
-    assert not wrong, str(wrong)
+    for name in MALFORMED:
+        assert said_of(ConfigError, fake, name) == f"The dataset name {name!r} does not have the form {forms}."
 
 
-@pytest.mark.parametrize(
-    "split", ["", "../train", "train[:10%]", "train+test", "all", "a b", "a/b", "train.", "tr\n", None, 3]
-)
-def test_a_split_that_is_not_a_plain_name_is_a_config_error(split: Any) -> None:
-    message = f"The split {split!r} in splits={('test', split)!r} must be a plain name of letters, digits, '_' and '-'"
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        fake("mnist", splits=("test", split))
+def test_a_split_that_is_not_a_plain_name_is_a_config_error() -> None:
+    for split in ("", "../train", "train[:10%]", "train+test", "all", "a b", "a/b", "train.", "tr\n", None, 3):
+        said = said_of(ConfigError, fake, "mnist", splits=("test", split))
+        beginning = f"The split {split!r} in splits={('test', split)!r} must be a plain name of letters, digits,"
+        assert said.startswith(beginning)

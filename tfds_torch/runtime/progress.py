@@ -87,4 +87,11 @@ def _make_bar(is_bytes: bool) -> "Progress":
 
     counts: list[ProgressColumn] = [DownloadColumn(), TransferSpeedColumn()] if is_bytes else [MofNCompleteColumn()]
     columns = TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn()
-    return Progress(*columns, console=CursorKeeper(stderr=True), transient=True)
+    return Progress(
+        *columns,
+        console=CursorKeeper(stderr=True),
+        transient=True,
+        # Its thread must not exchange the streams that the working thread writes to, or has redirected.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
