@@ -1,7 +1,8 @@
 """timm's three metric functions: padding weighs nothing, and nothing else changes."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -131,119 +132,74 @@ def test_the_padding_found_is_the_plans(num_examples: int, num_replicas: int, ba
                 assert (found.num_valid, found.num_valid_of_world) == (num_valid, sum(valid))
 
 
-def test_accuracy_without_padding_is_timms_to_the_last_bit() -> None:
-    logits, labels = torch.randn(33, NUM_CLASSES), torch.randint(NUM_CLASSES, (33,))
-    for ours, theirs in zip(
-        make_accuracy(timm_accuracy)(logits, labels, (1, 3)), timm_accuracy(logits, labels, (1, 3)), strict=True
-    ):
-        assert torch.equal(ours, theirs)
-
-
 def test_accuracy_leaves_padding_out_of_both_counts() -> None:
-    logits = torch.eye(4)[[0, 1, 2, 3]]
+    logits, labels = torch.randn(33, NUM_CLASSES), torch.randint(NUM_CLASSES, (33,))
+    both = (accuracy(logits, labels, (1, 3)) for accuracy in (make_accuracy(timm_accuracy), timm_accuracy))
+    for ours, theirs in zip(*both, strict=True):
+        assert torch.equal(ours, theirs), "without padding it is timm's to the last bit"
+    logits = torch.eye(4)
     assert make_accuracy(timm_accuracy)(logits, torch.tensor([0, 1, 3, PAD_LABEL]))[0].item() == pytest.approx(200 / 3)
     assert make_accuracy(timm_accuracy)(logits, torch.full((4,), PAD_LABEL))[0].item() == 0
-
-
-def mean_of_ranks(tensor: torch.Tensor, n: int) -> torch.Tensor:
-    return tensor.clone()
 
 
 PADDED = PaddedBatch(num_valid=3, num_valid_of_world=4, batch_size=8, num_replicas=2)
 
 
-def test_outside_of_a_padded_batch_all_is_timms_own() -> None:
-    current = CurrentBatch()
-    reduce_tensor, meter = make_reduce_tensor(mean_of_ranks, current), make_average_meter(TimmMeter, current)()
-    assert reduce_tensor(torch.tensor(5.0), 2) == 5
-    meter.update(2.0, 8)
-    assert (meter.sum, meter.count) == (16, 8)
-
-
-def test_only_means_over_the_ranks_are_weighted() -> None:
-    current = CurrentBatch()
-    current.padded = PADDED
-    reduce_tensor = make_reduce_tensor(mean_of_ranks, current)
-    assert reduce_tensor(torch.tensor(4.0), 2) == 4.0 * 3 * 2 / 4
-    assert reduce_tensor(torch.tensor(4.0), 1) == 4  # A sum.
-
-
-def test_a_rank_of_padding_contributes_nothing_and_no_nan() -> None:
-    current = CurrentBatch()
-    current.padded = PaddedBatch(0, 4, 8, 2)
-    reduced = make_reduce_tensor(mean_of_ranks, current)(torch.tensor([math.nan]), 2)
-    assert reduced.tolist() == [0]
+@pytest.mark.parametrize(
+    ("padded", "n", "value", "reduced"),
+    [
+        (None, 2, 5.0, 5.0),
+        (PADDED, 2, 4.0, 4.0 * 3 * 2 / 4),
+        (PADDED, 1, 4.0, 4.0),  # A sum.
+        (PaddedBatch(0, 4, 8, 2), 2, math.nan, 0.0),  # A rank of padding contributes nothing, and no NaN.
+    ],
+)
+def test_only_means_over_the_ranks_are_weighted(
+    padded: PaddedBatch | None, n: int, value: float, reduced: float
+) -> None:
+    current, tensor = CurrentBatch(), torch.tensor([value])
+    current.padded = padded
+    reduce_tensor = make_reduce_tensor(lambda tensor, n: tensor.clone(), current)
+    assert reduce_tensor(tensor, n).tolist() == [reduced]
+    assert tensor.tolist() == [pytest.approx(value, nan_ok=True)], "the caller's tensor stays as it is"
 
 
 def test_only_what_counts_examples_is_weighted() -> None:
     current = CurrentBatch()
-    current.padded = PADDED
     meter = make_average_meter(TimmMeter, current)()
-    meter.update(1.5)  # A duration.
-    assert (meter.sum, meter.count) == (1.5, 1)
-    meter.update(1.0, 8)
-    assert (meter.sum, meter.count) == (3.5, 3)
-
-
-def test_the_callers_tensor_stays_as_it_is() -> None:
-    current = CurrentBatch()
+    meter.update(2.0, 8)
+    assert (meter.sum, meter.count) == (16, 8)
     current.padded = PADDED
-    tensor = torch.tensor([4.0])
-    make_reduce_tensor(mean_of_ranks, current)(tensor, 2)
-    assert tensor.tolist() == [4]
+    meter.update(1.5)  # A duration.
+    assert (meter.sum, meter.count) == (17.5, 9)
+    meter.update(1.0, 8)
+    assert (meter.sum, meter.count) == (19.5, 11)
 
 
 # How long a batch is the current one
 
 
-@pytest.fixture
-def loader() -> tuple[EvaluationLoader, CurrentBatch]:
-    """Three batches; the last one holds padding."""
+@pytest.mark.parametrize("leave", ["at the end", "by break", "by an error"])
+def test_only_the_padded_batch_is_known_and_only_in_the_loop(leave: str) -> None:
     current = CurrentBatch()
-    return EvaluationLoader(["first", "second", "last"], planned(10, 2, 2), current), current
+    loader = EvaluationLoader(["first", "second", "last"], planned(10, 2, 2), current)  # The last one has padding.
+    for _ in range(2):  # Every iteration counts from 0.
+        seen = []
+        with suppress(ValueError):
+            for batch in loader:
+                seen.append(current.padded is not None)
+                if batch == "last" and leave == "by break":
+                    break
+                if batch == "last" and leave == "by an error":
+                    raise ValueError
+        assert seen == [False, False, True]
+        assert current.padded is None
 
 
-def use_up(loader: EvaluationLoader, current: CurrentBatch) -> list[bool]:
-    return [current.padded is not None for _ in loader]
-
-
-def leave_by_break(loader: EvaluationLoader, current: CurrentBatch) -> list[bool]:
-    seen = []
-    for batch in loader:
-        seen.append(current.padded is not None)
-        if batch == "last":
-            break
-    return seen
-
-
-def leave_by_an_error(loader: EvaluationLoader, current: CurrentBatch) -> list[bool]:
-    seen = []
-    with pytest.raises(ValueError, match="in the loop"):
-        _fail_on_the_last(loader, current, seen)
-    return seen
-
-
-def _fail_on_the_last(loader: EvaluationLoader, current: CurrentBatch, seen: list[bool]) -> None:
-    for batch in loader:
-        seen.append(current.padded is not None)
-        if batch == "last":
-            raise ValueError("in the loop")
-
-
-@pytest.mark.parametrize("run", [use_up, leave_by_break, leave_by_an_error])
-def test_only_the_padded_batch_is_known_and_only_in_the_loop(
-    loader: tuple[EvaluationLoader, CurrentBatch], run: Callable[..., list[bool]]
-) -> None:
-    assert run(*loader) == [False, False, True]
-    assert loader[1].padded is None
-    assert run(*loader) == [False, False, True]  # Every iteration counts from 0.
-
-
-def test_an_iterator_that_is_given_up_late_does_not_disturb_another(
-    loader: tuple[EvaluationLoader, CurrentBatch],
-) -> None:
-    evaluation, current = loader
-    stale, running = iter(evaluation), iter(evaluation)
+def test_an_iterator_that_is_given_up_late_does_not_disturb_another() -> None:
+    current = CurrentBatch()
+    loader = EvaluationLoader(["first", "second", "last"], planned(10, 2, 2), current)
+    stale, running = iter(loader), iter(loader)
     for _ in range(3):
         next(stale)
         next(running)
