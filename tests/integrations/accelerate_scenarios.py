@@ -1,9 +1,7 @@
 """What ranks do with Hugging Face Accelerate. Each function is one life of every rank; results are plain values."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import accelerate.accelerator
@@ -140,29 +138,6 @@ def gather_losses(root: str) -> dict[str, list[float]]:
     return result
 
 
-def train_with_workers(root: str) -> dict[str, Any]:
-    """Epochs of persistent workers, and evaluation."""
-    accelerator = make_accelerator()
-    train_loader, eval_loader = accelerator.prepare(make_plain(root, True, 2), make_plain(root, False, 1))
-    return {
-        "train": [rows_of(train_loader), rows_of(train_loader)],
-        "evaluate": [rows_of(eval_loader), rows_of(eval_loader)],
-    }
-
-
-def train_spawned(root: str, folder: str) -> None:
-    """Ranks that get their loader from the process that starts them; each writes what it saw to a file."""
-    torch.multiprocessing.spawn(_be_spawned, args=(make_plain(root, True), folder), nprocs=2)
-
-
-def _be_spawned(rank: int, loader: "DataLoader[Any]", folder: str) -> None:
-    os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    accelerator = make_accelerator()
-    prepared = accelerator.prepare(loader)
-    torch.save([rows_of(prepared), rows_of(prepared)], Path(folder) / f"{rank}.pt")
-    accelerator.end_training()
-
-
 # Settings, and other loaders
 
 
@@ -225,7 +200,6 @@ def forget_the_line(root: str, spawns: bool) -> dict[str, Any]:
         "default": {},
         "sharded": {"dispatch_batches": False},
         "split": {"dispatch_batches": False, "split_batches": True},
-        "even": {"even_batches": False},
     }
     datasets: dict[str, Callable[[], Any]] = {
         "own": lambda: make_dataset(root, True),

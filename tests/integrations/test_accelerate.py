@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import ChainDataset, DataLoader
+from torch.utils.data import DataLoader
 from zygote import Script, torch_zygote
 
 from integrations import accelerate_scenarios as scenarios
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
 from tfds_torch.integrations.accelerate import _check_batch_size, check_accelerator
-from tfds_torch.torch_data.wrapped_datasets import find_layer
 
 NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
 NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
@@ -43,49 +41,30 @@ def all_indices(rows: list[list[int]]) -> list[int]:
     return sorted(index for index, *_ in rows)
 
 
-@pytest.fixture(scope="module")
-def trained() -> dict[str, Ranks]:
-    """Filled by the first test that needs it: one run serves several promises."""
-    return {}
-
-
-@pytest.fixture(
-    params=[
+@pytest.mark.parametrize(
+    "make_loader",
+    [
         pytest.param(scenarios.make_ours, id="Loader"),
         pytest.param(scenarios.make_plain, id="DataLoader", marks=pytest.mark.slow),
-    ]
+    ],
 )
-def ranks(
-    request: pytest.FixtureRequest, run_forked_ranks: RunRanks, data_root: Path, trained: dict[str, Ranks]
-) -> Ranks:
-    """What both ranks of a usual program saw."""
-    name = request.param.__name__
-    if name not in trained:
-        trained[name] = run_forked_ranks(scenarios.train_and_evaluate, NUM_RANKS, str(data_root), request.param)
-    return trained[name]
-
-
-def test_prepared_loaders_give_every_example_exactly_once_on_two_ranks(ranks: Ranks) -> None:
+def test_a_usual_program_on_two_ranks_reads_every_example_exactly_once(
+    run_forked_ranks: RunRanks, data_root: Path, make_loader: Any
+) -> None:
+    ranks = run_forked_ranks(scenarios.train_and_evaluate, NUM_RANKS, str(data_root), make_loader)
     for epoch in range(2):
         assert_exact_training([rank["epochs"][epoch] for rank in ranks])
         assert_exact_evaluation([rank["evaluated"][epoch] for rank in ranks])
-    assert len(ranks) == NUM_RANKS
+    first, second = ranks
+    assert first["weight"] == second["weight"]
+    # `gather_for_metrics` gives every valid example once, on every rank.
+    assert first["metrics"] == second["metrics"]
+    assert [all_indices(epoch) for epoch in first["metrics"]] == [list(range(NUM_PHOTOS))] * 2
     for rank in ranks:
         assert rank["len"] == rank["prepared len"] == [NUM_BATCHES, NUM_BATCHES]
-    assert ranks[0]["weight"] == ranks[1]["weight"]
-
-
-def test_epochs_of_a_prepared_loader_advance_and_follow_its_set_epoch(ranks: Ranks) -> None:
-    assert len(ranks) == NUM_RANKS
-    for rank in ranks:
         assert rank["epochs"][0] != rank["epochs"][1]
-        assert rank["epoch 1 again"] == rank["epochs"][1]
-
-
-def test_gather_for_metrics_gives_every_valid_example_once_on_every_rank(ranks: Ranks) -> None:
-    first, second = (rank["metrics"] for rank in ranks)
-    assert first == second
-    assert [all_indices(epoch) for epoch in first] == [list(range(NUM_PHOTOS))] * 2
+        assert rank["epoch 1 again"] == rank["epochs"][1], "it follows set_epoch"
+        assert rank["synchronised"] == [[False, False, True, True]] * 2, "every third batch, and the last"
 
 
 @pytest.mark.parametrize("num_ranks", [1, NUM_RANKS])
@@ -106,12 +85,6 @@ def test_a_loss_that_is_repeated_and_gathered_weighs_the_short_last_batch_by_its
             if name == "own dataset" and num_ranks == NUM_RANKS:  # Filled: the means are Accelerate's own, too.
                 total += 5 * (sum(range(56, 61)) + 0 + 1 + 2) / BATCH_SIZE - sum(range(56, 61))
             assert mean == pytest.approx(total / (last - first)), name
-
-
-def test_gradients_are_synchronised_at_the_end_of_a_prepared_loader(ranks: Ranks) -> None:
-    assert [rank["synchronised"] for rank in ranks] == [[[False, False, True, True]] * 2] * NUM_RANKS, (
-        "every third batch, and the last"
-    )
 
 
 def test_settings_that_do_not_share_examples_out_change_nothing(run_forked_ranks: RunRanks, data_root: Path) -> None:
@@ -144,7 +117,7 @@ def test_without_keep_own_shards_every_rank_raises_before_anything_is_read(
     assert len(found) == num_ranks
     for rank in found:
         said = rank["said"]
-        assert len(said) == (12 if spawns else 10)
+        assert len(said) == (10 if spawns else 8)
         for way, message in said.items():
             if num_ranks == 1:
                 assert message == "nothing", way
@@ -158,27 +131,6 @@ def test_without_keep_own_shards_every_rank_raises_before_anything_is_read(
         assert rows, "it is left as it is, and exact"
     if num_ranks > 1:
         assert_exact_training([rank["a Loader"][1] for rank in found])
-
-
-def test_persistent_workers_of_prepared_loaders_read_every_example_exactly_once(
-    run_forked_ranks: RunRanks, data_root: Path
-) -> None:
-    ranks = run_forked_ranks(scenarios.train_with_workers, NUM_RANKS, str(data_root))
-    for epoch in range(2):
-        assert_exact_training([rank["train"][epoch] for rank in ranks])
-        assert_exact_evaluation([rank["evaluate"][epoch] for rank in ranks])
-    for rank in ranks:
-        assert rank["train"][0] != rank["train"][1]
-
-
-@pytest.mark.slow
-def test_a_loader_that_was_handed_to_spawned_ranks_reads_every_example_exactly_once(
-    run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path
-) -> None:
-    run_forked_ranks(scenarios.train_spawned, 1, str(data_root), str(tmp_path))
-    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(NUM_RANKS)]
-    for epoch in range(2):
-        assert_exact_training([rank[epoch] for rank in ranks])
 
 
 # Checkpoints
@@ -281,13 +233,6 @@ class Counting:
     def __init__(self, num_processes: int = 4, process_index: int = 3, torch_device_mesh: Any = None) -> None:
         self.num_processes, self.process_index = num_processes, process_index
         self.torch_device_mesh = torch_device_mesh
-
-
-@pytest.mark.parametrize("wrap", [scenarios.Wrapped, lambda dataset: ChainDataset([dataset])], ids=["own", "chain"])
-def test_a_dataset_around_ours_is_found(data_root: Path, wrap: Any) -> None:
-    ours = scenarios.make_dataset(str(data_root), False, world=World(1, 2))
-    assert find_layer(wrap(ours), ImageDataset) is ours
-    assert find_layer([1, 2, 3], ImageDataset) is None
 
 
 @pytest.mark.parametrize(
