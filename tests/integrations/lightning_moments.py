@@ -17,8 +17,9 @@ from lightning.pytorch.callbacks import Callback, LearningRateFinder, ModelCheck
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, IterableDataset
+from torch_data.reading import LEDGER, rows_of
 
-from tfds_torch import create_loader, errors
+from tfds_torch import ImageDataset, ParserTfds, create_loader, errors
 from tfds_torch.integrations import lightning as ours
 from tfds_torch.integrations.lightning import resumable
 
@@ -122,6 +123,21 @@ class Manual(Recorder):
 class OwnLoaders(Recorder):
     def train_dataloader(self) -> Any:
         return [make_loader(), make_loader(5, 2)]
+
+
+class OnRanks(Recorder):
+    """Remembers the rows of its batches by epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained: dict[int, list[Any]] = {}
+        self.validated: dict[int, list[Any]] = {}
+
+    def record(self, batch: Any, batch_idx: int) -> None:
+        self.trained.setdefault(self.current_epoch, []).extend(rows_of([batch]))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.validated.setdefault(self.current_epoch, []).extend(rows_of([batch]))
 
 
 class Saver(Callback):
@@ -349,3 +365,31 @@ def validated_with_the_training_loader() -> tuple[list[Row], list[Row]]:
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=NUM_EPOCHS, enable_checkpointing=False, **QUIET)
     trainer.fit(model, loader, resumable(loader.loader))
     return model.rows, whole
+
+
+def fit_on_ranks(
+    root: str,
+    folder: str,
+    num_ranks: int,
+    batch_size: int,
+    num_workers: int,
+    resume_from: str | None,
+    save_at: int,
+    max_steps: int = -1,
+) -> dict[str, Any]:
+    """Two epochs of photos, or the rest of them; saved after every `save_at` steps, or each epoch where that is 0."""
+    loaders = []
+    for is_training in (True, False):
+        parser = ParserTfds(root, "photos", is_training=is_training, batch_size=batch_size)
+        loaders.append(create_loader(ImageDataset(parser, fields=LEDGER), num_workers if is_training else 0))
+    when = {"every_n_train_steps": save_at, "save_on_train_epoch_end": False} if save_at else {"every_n_epochs": 1}
+    silence()
+    keep = ModelCheckpoint(folder, "{step}", save_top_k=-1, **when)
+    strategy, devices = ("ddp", num_ranks) if num_ranks > 1 else ("auto", 1)
+    limits = {"max_epochs": 2, "max_steps": max_steps}
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=devices, strategy=strategy, callbacks=[keep], **limits, **QUIET
+    )
+    model = OnRanks()
+    trainer.fit(model, resumable(loaders[0]), loaders[1], ckpt_path=resume_from, weights_only=False)
+    return {"world": trainer.world_size, "trained": model.trained, "validated": model.validated}

@@ -141,7 +141,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_exactly_on_two_ranks_and_on_one(
     run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path, save_at: int, step: int, num_workers: int
 ) -> None:
     """Also one of an epoch's end, whether it was saved with the last batch or after it."""
-    fit, root, folder = "integrations.lightning_lives:fit", str(data_root), str(tmp_path)
+    fit, root, folder = "integrations.lightning_moments:fit_on_ranks", str(data_root), str(tmp_path)
     whole = run_forked_ranks(fit, NUM_RANKS, root, folder, NUM_RANKS, BATCH_SIZE, num_workers, None, save_at)
     assert [rank["world"] for rank in whole] == [NUM_RANKS] * NUM_RANKS
     for epoch in range(2):
@@ -161,7 +161,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_exactly_on_two_ranks_and_on_one(
 def test_two_ranks_that_were_stopped_within_an_epoch_go_on_exactly_on_two_ranks_and_on_one(
     run_forked_ranks: RunRanks, data_root: Path, tmp_path: Path, step: int
 ) -> None:
-    fit, root, folder = "integrations.lightning_lives:fit", str(data_root), str(tmp_path)
+    fit, root, folder = "integrations.lightning_moments:fit_on_ranks", str(data_root), str(tmp_path)
     own = (fit, NUM_RANKS, root, folder, NUM_RANKS, BATCH_SIZE, 0)
     whole = run_forked_ranks(*own, None, 100)
     run_forked_ranks(*own, None, step, step)

@@ -2,8 +2,8 @@
 
 `prepare("digits")`, `prepare("photos")` or `prepare("episodes")` returns the folder to give to `ParserTfds`;
 `prepare_fake("cifar10", num_examples=5000)` does so for most datasets that TFDS knows, with the real features and label
-names and made-up content. Importing this room loads neither tensorflow nor torch nor tensorflow_datasets. TFDS builds
-in a process of its own.
+names and made-up content. Importing this room loads neither tensorflow nor torch nor tensorflow_datasets: TFDS builds
+in another process.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""`python -m tfds_torch.demo photos --examples 4096` or `... cifar10 --fake 5000`: prepares a demo dataset."""
+"""`python -m tfds_torch.demo photos --examples 4096` or `... cifar10 --fake 5000`: prepare a demo dataset."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from tfds_torch.runtime.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0 prepared, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run the command; return its exit code: 0 prepared, 1 failed, 2 wrong usage, 130 interrupted."""
     parser = _make_parser()
     options = parser.parse_args(arguments)
     try:
