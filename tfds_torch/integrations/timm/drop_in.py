@@ -4,15 +4,13 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch.utils.data
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.integrations.timm.metrics import (
-    CURRENT,
     EvaluationLoader,
     make_accuracy,
     make_average_meter,
@@ -32,45 +30,30 @@ _MARK = "__tfds_torch__"
 _TIMEOUT_S = 60.0  # Of the comparison of ranks.
 
 
-@dataclass(frozen=True)
-class _Replaced:
-    """A function or class of timm.
-
-    Attributes:
-        places: the modules of timm in which it is looked up; the first one defines it.
-        parameters: those it must have.
-        make: original -> what replaces it.
-    """
-
-    places: tuple[str, ...]
-    parameters: frozenset[str]
-    make: Callable[[Any], Any]
-
-
 def install() -> None:
     """Replace timm's functions, as `tfds_torch.timm.install` describes it."""
-    originals = {name: _find(name, replaced) for name, replaced in _REPLACED.items()}
+    _import_module("timm")
+    originals = {name: _find(name, places, parameters) for name, (places, parameters, _) in _REPLACED.items()}
     if all(hasattr(original, _MARK) for original in originals.values()):
         return
     _check_is_early(originals)
-    for name, replaced in _REPLACED.items():
-        replacement = replaced.make(originals[name])
+    for name, (places, _, make) in _REPLACED.items():
+        replacement = make(originals[name])
         setattr(replacement, _MARK, True)
-        for place in replaced.places:
+        for place in places:
             setattr(_import_module(place), name, replacement)
 
 
-def _find(name: str, replaced: _Replaced) -> Any:
+def _find(name: str, places: Sequence[str], parameters: Collection[str]) -> Any:
     """Return timm's function or class of a name, which must be the same wherever timm looks it up."""
-    _import_module("timm")
-    home, *others = replaced.places
+    home, *others = places
     original = getattr(_import_module(home), name, None)
     for place in others:
         if getattr(_import_module(place), name, None) is not original:
             raise _other_version(f"one and the same {home}.{name} and {place}.{name}")
     if original is None:
         raise _other_version(f"{home}.{name}")
-    missing = replaced.parameters - inspect.signature(original).parameters.keys()
+    missing = set(parameters) - inspect.signature(original).parameters.keys()
     if missing:
         raise _other_version(f"the parameters {', '.join(sorted(missing))} of {home}.{name}")
     return original
@@ -139,7 +122,7 @@ def _make_create_loader(original: Callable[..., Any]) -> Callable[..., Any]:
         plan, call.arguments["num_workers"] = prepare_source(call.arguments["dataset"], source, **of_source)
         loader = original(*call.args, **call.kwargs)
         is_padded = plan.remainder is Remainder.PAD and not plan.is_training and is_distributed()
-        return EvaluationLoader(loader, plan, CURRENT) if is_padded else loader
+        return EvaluationLoader(loader, plan) if is_padded else loader
 
     return create_loader
 
@@ -208,28 +191,18 @@ def _check_batch_size(images: ImageDataset, batch_size: int, num_workers: int) -
         )
 
 
-_OF_LOADERS = frozenset({"dataset", "batch_size", "is_training", "num_workers"})
-_REPLACED = {
-    "create_reader": _Replaced(
-        places=("timm.data.readers.reader_factory", "timm.data.readers", "timm.data.dataset", "timm.data"),
-        parameters=frozenset({"name", "root", "split"}),
-        make=_make_create_reader,
+_DATA, _UTILS, _READERS = "timm.data", "timm.utils", "timm.data.readers"
+_OF_LOADERS = ("dataset", "batch_size", "is_training", "num_workers")
+_REPLACED: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Any], Any]]] = {
+    "create_reader": (
+        (f"{_READERS}.reader_factory", _READERS, f"{_DATA}.dataset", _DATA),
+        ("name", "root", "split"),
+        _make_create_reader,
     ),
-    "create_loader": _Replaced(("timm.data.loader", "timm.data"), _OF_LOADERS, _make_create_loader),
-    "create_naflex_loader": _Replaced(("timm.data.naflex_loader", "timm.data"), _OF_LOADERS, _make_create_loader),
-    "accuracy": _Replaced(
-        places=("timm.utils.metrics", "timm.utils"),
-        parameters=frozenset({"output", "target", "topk"}),
-        make=make_accuracy,
-    ),
-    "reduce_tensor": _Replaced(
-        places=("timm.utils.distributed", "timm.utils"),
-        parameters=frozenset({"tensor", "n"}),
-        make=lambda original: make_reduce_tensor(original, CURRENT),
-    ),
-    "AverageMeter": _Replaced(
-        places=("timm.utils.metrics", "timm.utils"),
-        parameters=frozenset(),
-        make=lambda original: make_average_meter(original, CURRENT),
-    ),
+    "create_loader": ((f"{_DATA}.loader", _DATA), _OF_LOADERS, _make_create_loader),
+    "create_naflex_loader": ((f"{_DATA}.naflex_loader", _DATA), _OF_LOADERS, _make_create_loader),
+    "accuracy": ((f"{_UTILS}.metrics", _UTILS), ("output", "target", "topk"), make_accuracy),
+    "reduce_tensor": ((f"{_UTILS}.distributed", _UTILS), ("tensor", "n"), make_reduce_tensor),
+    "AverageMeter": ((f"{_UTILS}.metrics", _UTILS), (), make_average_meter),
 }
+"""Name -> modules of timm in which it is looked up (the first one defines it), parameters it has, replacement."""

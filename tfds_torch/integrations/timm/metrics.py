@@ -55,7 +55,7 @@ CURRENT = CurrentBatch()
 class EvaluationLoader(Delegating):
     """A loader that tells `current` which padded batch is being evaluated; all else is the loader's own."""
 
-    def __init__(self, loader: Any, plan: EpochPlan, current: CurrentBatch) -> None:
+    def __init__(self, loader: Any, plan: EpochPlan, current: CurrentBatch = CURRENT) -> None:
         super().__init__(loader)
         vars(self).update(_plan=plan, _current=current)
 
@@ -87,7 +87,9 @@ def make_accuracy(original: Callable[..., list[torch.Tensor]]) -> Callable[..., 
     return accuracy
 
 
-def make_reduce_tensor(original: Callable[..., torch.Tensor], current: CurrentBatch) -> Callable[..., torch.Tensor]:
+def make_reduce_tensor(
+    original: Callable[..., torch.Tensor], current: CurrentBatch = CURRENT
+) -> Callable[..., torch.Tensor]:
     """Return timm's `reduce_tensor`, with the ranks of a padded batch weighted by their valid examples."""
 
     @functools.wraps(original)
@@ -102,7 +104,7 @@ def make_reduce_tensor(original: Callable[..., torch.Tensor], current: CurrentBa
     return reduce_tensor
 
 
-def make_average_meter(original: Any, current: CurrentBatch) -> Any:
+def make_average_meter(original: Any, current: CurrentBatch = CURRENT) -> Any:
     """Return timm's `AverageMeter`, with a padded batch weighted by its valid examples."""
 
     class AverageMeter(original):  # type: ignore[misc]
