@@ -39,6 +39,13 @@ _OTHERS = [
     "target_img_mode",
     "additional_features",
 ]
+_REFUSED = {
+    "max_steps": ": an epoch of a TFDS dataset is as long as its split. Use a slice, for example split='train[:10%]'.",
+    "additional_features": ", as in timm's own TFDS reader. Use tfds_torch.ImageDataset(parser, fields=('image', "
+    "'label', ...)).",
+    "target_img_mode": ": targets that are images come as arrays. Use tfds_torch.ImageDataset(parser, fields=('image', "
+    "'label')) with a target_transform.",
+}
 
 
 class TfdsReader:
@@ -204,21 +211,9 @@ def _check(arguments: dict[str, Any]) -> None:
                 f"create_dataset('tfds/...') has no argument {key!r}: it takes {', '.join(sorted(known))}."
                 f"{did_you_mean(key, known)}"
             )
-    if "max_steps" in arguments:
-        raise ConfigError(
-            f"max_steps={arguments['max_steps']!r} is not supported: an epoch of a TFDS dataset is as long as its "
-            f"split. Use a slice, for example split='train[:10%]'."
-        )
-    if "additional_features" in arguments:
-        raise ConfigError(
-            f"additional_features={arguments['additional_features']!r} is not supported, as in timm's own TFDS reader. "
-            f"Use tfds_torch.ImageDataset(parser, fields=('image', 'label', ...))."
-        )
-    if arguments.get("target_img_mode"):
-        raise ConfigError(
-            f"target_img_mode={arguments['target_img_mode']!r} is not supported: targets that are images come as "
-            f"arrays. Use tfds_torch.ImageDataset(parser, fields=('image', 'label')) with a target_transform."
-        )
+    for key, reason in _REFUSED.items():
+        if arguments.get(key, "") != "":
+            raise ConfigError(f"{key}={arguments[key]!r} is not supported{reason}")
     target_format = arguments.get("target_format", "indices")
     if target_format not in ("indices", "multihot"):
         raise ConfigError(f"Unknown target_format {target_format!r}: choose 'indices' or 'multihot'.")
