@@ -2,8 +2,7 @@
 
 import os
 import pickle
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,20 @@ from torch.utils.data import DataLoader
 from zygote import Script, torch_zygote
 
 from integrations import accelerate_scenarios as scenarios
+from integrations.exact import (
+    BATCH_SIZE,
+    NUM_BATCHES,
+    NUM_PHOTOS,
+    NUM_RANKS,
+    assert_exact_evaluation,
+    assert_exact_training,
+)
 from tfds_torch import ImageDataset, World
 from tfds_torch.errors import ConfigError
 from tfds_torch.integrations.accelerate import _check_batch_size, check_accelerator
 
-NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
-NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
-
 RunRanks = Callable[..., list[Any]]
 Ranks = list[dict[str, Any]]
-
-
-def assert_exact_training(ranks: Iterable[Any]) -> None:
-    """Asserts that an epoch of all ranks holds every example once, and the wrapped ones, in full batches."""
-    rows = [row for rank in ranks for batch in rank for row in batch]
-    assert [[len(batch) for batch in rank] for rank in ranks] == [[BATCH_SIZE] * NUM_BATCHES] * NUM_RANKS
-    times = Counter(Counter(index for index, *_ in rows).values())
-    assert times == {1: NUM_PHOTOS - NUM_FILLED, 2: NUM_FILLED}
-
-
-def assert_exact_evaluation(ranks: Iterable[Any]) -> None:
-    rows = [row for rank in ranks for batch in rank for row in batch]
-    assert sorted(index for index, _, valid, _ in rows if valid) == list(range(NUM_PHOTOS))
-    assert [label for _, label, valid, _ in rows if not valid] == [-100] * NUM_FILLED
 
 
 def all_indices(rows: list[list[int]]) -> list[int]:

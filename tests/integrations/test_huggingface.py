@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
+from integrations.exact import BATCH_SIZE, NUM_BATCHES, NUM_PHOTOS, NUM_RANKS
+
 LIVES = "integrations.huggingface_lives"
 
 RunRanks = Callable[..., list[Any]]

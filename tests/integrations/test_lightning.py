@@ -5,7 +5,6 @@ import os
 import pickle
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,18 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from integrations.exact import (
+    BATCH_SIZE,
+    NUM_BATCHES,
+    NUM_PHOTOS,
+    NUM_RANKS,
+    assert_exact_evaluation,
+    assert_exact_training,
+)
 from tfds_torch import ImageDataset, ParserTfds, create_loader
 from tfds_torch.errors import ConfigError
 from tfds_torch.integrations.lightning import resumable
 
-NUM_PHOTOS, NUM_RANKS, BATCH_SIZE, NUM_BATCHES = 61, 2, 8, 4
-NUM_FILLED = NUM_RANKS * BATCH_SIZE * NUM_BATCHES - NUM_PHOTOS
 SCRIPT = Path(__file__).with_name("lightning_scenarios.py")
 
 EACH_EPOCH = 0
@@ -47,19 +52,6 @@ def run_lightning(root: Path, data_root: Path, tmp_path: Path) -> RunLightning:
         return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
 
     return run
-
-
-def assert_exact_training(ranks: list[Any]) -> None:
-    """Asserts that an epoch of all ranks holds every example once, and the wrapped ones, in full batches."""
-    assert [[len(batch) for batch in rank] for rank in ranks] == [[BATCH_SIZE] * NUM_BATCHES] * NUM_RANKS
-    times = Counter(Counter(index for rank in ranks for batch in rank for index, *_ in batch).values())
-    assert times == {1: NUM_PHOTOS - NUM_FILLED, 2: NUM_FILLED}
-
-
-def assert_exact_evaluation(ranks: list[Any]) -> None:
-    rows = [row for rank in ranks for batch in rank for row in batch]
-    assert sorted(index for index, _, valid, _ in rows if valid) == list(range(NUM_PHOTOS))
-    assert [label for _, label, valid, _ in rows if not valid] == [-100] * NUM_FILLED
 
 
 @pytest.mark.slow
