@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 
 from tfds_torch.demo.builder import make_fake_builder
-from tfds_torch.demo.fake import ExampleMaker
+from tfds_torch.demo.fake import make_fake
 from tfds_torch.demo.spec import DemoSpec
 from tfds_torch.errors import ConfigError
 
@@ -127,7 +128,8 @@ def ask_for_unfakeable() -> dict[str, str]:
     messages = {}
     for key, feature in features.items():
         try:
-            ExampleMaker("odd/one:1.0.0", f.FeaturesDict({"fine": np.int64, key: feature}), None, 0).try_out()
+            info = SimpleNamespace(features=f.FeaturesDict({"fine": np.int64, key: feature}), supervised_keys=None)
+            make_fake(DemoSpec.fake("odd/one:1.0.0", 3), SimpleNamespace(name="odd", info=info))
             messages[key] = "nothing was raised"
         except ConfigError as error:
             messages[key] = str(error)

@@ -172,10 +172,8 @@ def build_watched(root: str, specs: Sequence[DemoSpec]) -> dict[str, list[str]]:
     """Builds each spec, and returns for each name what was asked of the network, by Python or by tensorflow."""
     asked = {}
     with watched_network() as requests:
-        for number, spec in enumerate(specs):
-            folder = Path(root, str(number))
-            folder.mkdir()
-            build(spec, str(folder), "", progress=False)
+        for spec in specs:
+            build(spec, root, "", progress=False)
             asked[spec.full_name] = [requests.get() for _ in range(requests.qsize())]
     return asked
 

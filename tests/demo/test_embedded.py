@@ -50,12 +50,13 @@ def test_a_demo_dataset_is_written_without_tensorflow(run_python: RunPython, tmp
 import sys
 from tfds_torch.demo.preparation import build
 from tfds_torch.demo.spec import DemoSpec
-for spec in DemoSpec.embedded("digits"), DemoSpec.fake("cifar10", 3):
+older = DemoSpec.fake("food101:1.0.0", 1, splits=("train",))
+for spec in DemoSpec.embedded("digits"), DemoSpec.fake("cifar10", 3), older:
     print(build(spec, sys.argv[1], "nothing", progress=False))
 print("tensorflow" in sys.modules)
 """
     done = run_python("-c", code, str(tmp_path))
-    assert done.stdout.splitlines() == ["digits/1.0.0", "cifar10/3.0.2", "False"], done.stderr
+    assert done.stdout.splitlines() == ["digits/1.0.0", "cifar10/3.0.2", "food101/1.0.0", "False"], done.stderr
 
 
 @pytest.mark.parametrize(
