@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 CHOSEN = {
-    "a room": (["tfds_torch/check/page.py"], ["check"]),
+    "a room": (["tfds_torch/check/prove.py"], ["check"]),
     "a format of a room": (["tfds_torch/storage/beton/writer.py"], ["export", "storage/beton"]),
     "a folder and one within it": (
         ["tfds_torch/storage/source.py", "tests/storage/beton/test_writer.py"],
@@ -91,7 +91,7 @@ def change(checkout: Path, name: str, date: str) -> None:
 
 
 def test_the_change_is_of_twelve_hours_before_the_last_commit(checkout: Path) -> None:
-    change(checkout, "tfds_torch/check/page.py", "2026-02-01T00:00:00Z")
+    change(checkout, "tfds_torch/check/prove.py", "2026-02-01T00:00:00Z")
     change(checkout, "examples/train.py", "2026-02-02T06:00:00Z")
     change(checkout, "tfds_torch/plan/order.py", "2026-02-02T17:00:00Z")
     assert chosen(checkout) == [

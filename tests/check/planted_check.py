@@ -1,13 +1,11 @@
-"""Runs `tfds_torch.check` with faults planted into what the parser yields: a script, or `run` of a zygote's process.
+"""Faults that are planted where examples, states and records come from; and a process that checks with them.
 
-Faults of the loader, and of the ranks of --torchrun (planted_ranks.py), are planted in the place of what builds them.
-
-Standard input: a line for each check, JSON [fault, arguments, width and encoding of the output, whether it goes to a
-terminal]. Standard output: a line for each, JSON [exit code, stdout, stderr]; a check that raises has its traceback in
-the place of the exit code. Workers inherit the fault because they are forked.
+`planted(fault)` plants one in this process; workers that are forked have it, too. As a script: standard input has a
+line for each check, JSON [fault, arguments, whether it goes to a terminal], standard output one with JSON [exit code,
+stdout, stderr]; a check that raises has its traceback in the place of the exit code. `--interrupt ARGUMENT...` presses
+Ctrl-C after some batches. Faults of the ranks of --torchrun are in planted_ranks.py.
 """
 
-import contextlib
 import io
 import json
 import multiprocessing
@@ -16,17 +14,18 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
-import planted_ranks  # type: ignore[import-not-found]
 import psutil
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from tfds_torch.check import command, reader, reading, reference
+from tfds_torch.check.ledger import Ledger
 from tfds_torch.engines.batch import Batch
 from tfds_torch.errors import ShardError, StateMismatchError
 from tfds_torch.parsers.tfds.parser import ParserTfds
@@ -35,12 +34,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.storage.tfrecord.source import TfrecordReader
 from tfds_torch.torch_data.image_dataset import ImageDataset
 
-BATCHES = ParserTfds.batches
-ASK_TFDS = reference.ask_tfds
-LOAD_STATE = ImageDataset.load_state_dict
-READ = TfrecordReader.read
-MAKE_LOADER = reader.make_plain_loader
-ADD = command.Ledger.add
+BATCHES, READ, ADD = ParserTfds.batches, TfrecordReader.read, Ledger.add
 NUM_BATCHES_BEFORE_INTERRUPT = 30
 STALL_TIMEOUT_S = 30.0  # Longer than it takes to load tensorflow, also on a busy machine.
 
@@ -85,11 +79,6 @@ def trust_padding(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> 
         yield replace(batch, valid=np.ones_like(batch.valid))
 
 
-def rename(batch: Batch) -> Batch:
-    """Gives the first example an id that no split has."""
-    return replace(batch, id=["[bold]no-such-shard__0", *batch.id[1:]])
-
-
 def die(self: ParserTfds, world: World, *args: Any, **kwargs: Any) -> Iterator[Batch]:
     """Ends the worker that reads, as a machine without memory does."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -118,26 +107,34 @@ def forget_state(self: ImageDataset, state: Mapping[str, Any], **options: Any) -
     """Takes a state, and begins the next epoch all the same."""
 
 
-def refuse_state(self: ImageDataset, state: Mapping[str, Any], **options: Any) -> None:
-    raise StateMismatchError("played")
-
-
 def read_previous(self: TfrecordReader, index: NDArray[np.int64]) -> list[bytes]:
     """Reads the record before the one that was asked for."""
     return READ(self, np.maximum(index - 1, 0))
 
 
-def fail_to_read(*args: Any) -> list[Any]:
-    """Stands for TFDS where it cannot read what we could."""
-    raise ShardError("played")
+def loader_of(**others: Any) -> Callable[..., Any]:
+    """Returns what makes a DataLoader with other options than the parser's."""
+
+    def make(dataset: Any, batch_size: int | None, num_workers: int, collate_fn: Any) -> Any:
+        options = {"batch_size": batch_size, "num_workers": num_workers, "collate_fn": collate_fn}
+        return DataLoader(dataset, **(options | others))
+
+    return make
 
 
-FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
-    "none": BATCHES,
+def interrupt(ledger: Ledger, *args: Any) -> None:
+    """Presses Ctrl-C after some batches, and names its family before."""
+    ADD(ledger, *args)
+    if ledger.num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
+        print("family:", *(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+        os.killpg(os.getpgrp(), signal.SIGINT)
+
+
+BATCH_FAULTS = {
     "duplicate": edit_first_batch(lambda batch: take(batch, [0, *range(len(batch))])),
     "loss": edit_first_batch(lambda batch: take(batch, range(1, len(batch)))),
     "replacement": edit_first_batch(lambda batch: take(batch, [0, 0, *range(2, len(batch))])),
-    "unknown id": edit_first_batch(rename),
+    "unknown id": edit_first_batch(lambda batch: replace(batch, id=["[bold]no-such-shard__0", *batch.id[1:]])),
     "swapped ranks": swap_ranks,
     "same epoch": stay_in_epoch_0,
     "valid padding": trust_padding,
@@ -146,48 +143,35 @@ FAULTS: dict[str, Callable[..., Iterator[Batch]]] = {
     "skip on resume": resume_elsewhere(1),
     "repeat on resume": resume_elsewhere(-1),
 }
-STATE_FAULTS = {"forgotten state": forget_state, "refused state": refuse_state}
-READER_FAULTS = {"another record": read_previous}
-REFERENCE_FAULTS = {"failing reference": fail_to_read}
-
-
-def make_loader_of_threes(dataset: Any, batch_size: int | None, num_workers: int, collate_fn: Any) -> Any:
-    """A loader whose batches are not the parser's."""
-    return DataLoader(dataset, 3, num_workers=num_workers, collate_fn=collate_fn)
-
-
-def make_loader_that_drops(dataset: Any, batch_size: int | None, num_workers: int, collate_fn: Any) -> Any:
-    """A loader that leaves out a short last batch."""
-    return DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=collate_fn, drop_last=True)
-
-
-LOADER_FAULTS = {"another batch_size": make_loader_of_threes, "drop_last": make_loader_that_drops}
-RANK_FAULTS = {
-    "share of rank 0": planted_ranks.read_share_of_rank_0,
-    "another seed": planted_ranks.take_another_seed,
-    "dead rank": planted_ranks.die_on_rank_1,
-    "dead rank among batches": planted_ranks.die_among_batches_on_rank_1,
-    "stalled rank": planted_ranks.stall_on_rank_1,
-    "missing rank": planted_ranks.say_nothing_on_rank_1,
+FAULTS: dict[str, tuple[Any, str, Any]] = {
+    **{name: (ParserTfds, "batches", batches) for name, batches in BATCH_FAULTS.items()},
+    "forgotten state": (ImageDataset, "load_state_dict", forget_state),
+    "refused state": (ImageDataset, "load_state_dict", mock.Mock(side_effect=StateMismatchError("played"))),
+    "another record": (TfrecordReader, "read", read_previous),
+    "failing reference": (reference, "ask_tfds", mock.Mock(side_effect=ShardError("played"))),
+    "another batch_size": (reader, "make_plain_loader", loader_of(batch_size=3)),
+    "drop_last": (reader, "make_plain_loader", loader_of(drop_last=True)),
+    "interrupt": (Ledger, "add", interrupt),
+    "none": (ParserTfds, "batches", BATCHES),
 }
+"""Name -> what is replaced where by what."""
 
 
-ENVIRONS = {"under torchrun": {"RANK": "0", "WORLD_SIZE": "2"}}
-
-
-def interrupt_among_batches(ledger: Any, *args: Any) -> None:
-    """Presses Ctrl-C after some batches, and names its family before."""
-    ADD(ledger, *args)
-    if ledger.num_batches == NUM_BATCHES_BEFORE_INTERRUPT:
-        print("family:", *(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
-        press_ctrl_c()
+@contextmanager
+def planted(fault: str) -> Iterator[None]:
+    """Plants a fault."""
+    with (
+        mock.patch.object(*FAULTS[fault]),
+        mock.patch.object(reading, "_STALL_TIMEOUT_S", STALL_TIMEOUT_S),
+    ):
+        yield
 
 
 class Output(io.TextIOWrapper):
-    """Takes what is printed, as a terminal or a file of some encoding does."""
+    """Takes what is printed, as a terminal or a file does."""
 
-    def __init__(self, encoding: str, is_terminal: bool) -> None:
-        super().__init__(io.BytesIO(), encoding=encoding, newline="\n")
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", newline="\n")
         self.is_terminal = is_terminal
 
     def isatty(self) -> bool:
@@ -199,21 +183,10 @@ class Output(io.TextIOWrapper):
         return self.read()
 
 
-def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_terminal: bool) -> tuple[object, str, str]:
+def run(fault: str, arguments: Sequence[str], is_terminal: bool) -> tuple[object, str, str]:
     """Returns exit code, standard output and standard error of a check."""
-    output, errors = Output(encoding, is_terminal), Output(encoding, is_terminal)
-    with (
-        mock.patch.object(ParserTfds, "batches", FAULTS.get(fault, BATCHES)),
-        mock.patch.object(ImageDataset, "load_state_dict", STATE_FAULTS.get(fault, LOAD_STATE)),
-        mock.patch.object(TfrecordReader, "read", READER_FAULTS.get(fault, READ)),
-        mock.patch.object(reference, "ask_tfds", REFERENCE_FAULTS.get(fault, ASK_TFDS)),
-        mock.patch.object(reader, "make_plain_loader", LOADER_FAULTS.get(fault, MAKE_LOADER)),
-        mock.patch.object(reading, "stream_rank", RANK_FAULTS.get(fault, reading.stream_rank)),
-        mock.patch.object(reading, "_STALL_TIMEOUT_S", STALL_TIMEOUT_S),
-        mock.patch.dict(os.environ, COLUMNS=str(width), TERM="xterm", **ENVIRONS.get(fault, {})),
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(errors),
-    ):
+    output, errors = Output(is_terminal), Output(is_terminal)
+    with planted(fault), redirect_stdout(output), redirect_stderr(errors):
         try:
             code: object = command.main(arguments)
         except SystemExit as end:
@@ -223,14 +196,14 @@ def run(fault: str, arguments: Sequence[str], width: int, encoding: str, is_term
     return code, output.read_all(), errors.read_all()
 
 
-def press_ctrl_c(*_: object) -> None:
-    os.killpg(os.getpgrp(), signal.SIGINT)
-
-
 if __name__ == "__main__":
+    import planted_ranks  # type: ignore[import-not-found] # A rank's own process imports it by its name.
+
+    FAULTS |= {name: (reading, "stream_rank", stream) for name, stream in planted_ranks.FAULTS.items()}
     multiprocessing.set_start_method("fork")
+    os.environ["TERM"] = "xterm"
     if sys.argv[1:2] == ["--interrupt"]:
-        with mock.patch.object(command.Ledger, "add", interrupt_among_batches):
+        with planted("interrupt"):
             sys.exit(command.main(sys.argv[2:]))
     for line in sys.stdin:
         print(json.dumps(run(*json.loads(line))), flush=True)

@@ -66,3 +66,13 @@ def say_nothing_on_rank_1(parser: ParserTfds, *args: Any) -> Steps:
     for step in stream_rank(parser, *args):
         if rank() == 0:
             yield step
+
+
+FAULTS = {
+    "share of rank 0": read_share_of_rank_0,
+    "another seed": take_another_seed,
+    "dead rank": die_on_rank_1,
+    "dead rank among batches": die_among_batches_on_rank_1,
+    "stalled rank": stall_on_rank_1,
+    "missing rank": say_nothing_on_rank_1,
+}

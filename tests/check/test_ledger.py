@@ -2,16 +2,17 @@
 
 import gc
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tfds_torch.check.expectation import Expectation, Share
-from tfds_torch.check.expected_ids import ExpectedIds, IdRun
-from tfds_torch.check.ledger import EpochEnd, Ledger, Received
+from tfds_torch.check.expected import Expectation, ExpectedIds, IdRun, Share
+from tfds_torch.check.ledger import CappedList, EpochEnd, LabelCount, Labels, Ledger, Received
 from tfds_torch.check.promises import judge
-from tfds_torch.check.verdict import CappedList
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.order import epoch_order
 from tfds_torch.plan.passes import Passes
@@ -105,3 +106,51 @@ def test_of_an_interrupted_reading_what_ended_is_judged() -> None:
     bad.add(0, 0, Received(["x__1"], np.array([1]), np.array([True])))
     bad.end(0, 0, EpochEnd(10))
     assert not all(promise.kept for promise in judge(bad, is_whole=False))
+
+
+# Labels.
+
+
+def count(labels: list[int], names: list[str] | None) -> list[LabelCount]:
+    """Returns the counts of examples 0, 1, 2, ... with these labels."""
+    counter = Labels(len(labels), names)
+    counter.add(np.arange(len(labels)), np.array(labels, np.int64))
+    return counter.counts()
+
+
+def test_each_example_is_counted_once_whenever_it_comes() -> None:
+    counter = Labels(3, None)
+    for index, labels in (([2, 0, 2], [5, 6, 5]), ([0, 1], [6, 5]), ([], [])):
+        counter.add(np.array(index, np.int64), np.array(labels, np.int64))
+    assert [(count.label, count.num_examples) for count in counter.counts()] == [(5, 2), (6, 1)]
+    counter = Labels(2, ["cat"])
+    counter.add(np.arange(2), None)
+    assert counter.counts() == []
+
+
+@given(st.lists(st.integers(-3, 12)), st.none() | st.integers(1, 9))
+def test_every_example_is_counted_under_its_label_and_every_class_is_there(
+    labels: list[int], num_names: int | None
+) -> None:
+    names = None if num_names is None else ["crane"] * num_names  # Classes of one name stay apart.
+    counts = count(labels, names)
+    assert {count.label: count.num_examples for count in counts if count.num_examples} == Counter(labels)
+    assert len({count.label for count in counts}) == len(counts)
+    others = [count.label for count in counts[num_names or 0 :]]
+    assert others == sorted(set(labels) - set(range(num_names or 0))) or not labels
+    for one in counts:
+        assert one.name == ("crane" if num_names is not None and 0 <= one.label < num_names else str(one.label))
+
+
+def test_a_target_that_is_a_quantity_is_not_counted_and_takes_no_memory() -> None:
+    thousand = [number * 3 for number in range(1000)]
+    assert len(count([*thousand, 0], None)) == 1000
+    assert count([*thousand, 1], None) == []
+    assert len(count([*thousand, 1], [str(number) for number in range(5000)])) == 5000
+    counter = Labels(100_000, None)
+
+    def add_all() -> None:
+        for first in range(0, 100_000, 1000):
+            counter.add(np.arange(first, first + 1000), np.arange(first, first + 1000))
+
+    assert held_bytes(add_all) < 100_000

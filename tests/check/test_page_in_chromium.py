@@ -8,7 +8,7 @@ from PIL import Image
 from check import chromium
 from check.chromium import start_chromium
 from check.machine import Machine
-from check.test_page import HOSTILE, write_hostile
+from check.test_render import HOSTILE
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,7 +27,8 @@ GROUND = "getComputedStyle(document.body).backgroundColor"
 
 def test_the_page_asks_for_nothing_and_fits_any_width(machine: Machine, own_digits: Path, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
-    checked = machine.check("--root", write_hostile(own_digits), "--replicas", "2", "--html", page)
+    (own_digits / "label.labels.txt").write_text("\n".join(HOSTILE) + "\n", encoding="utf-8")
+    checked = machine.check("--root", own_digits, "--replicas", "2", "--html", page)
     assert checked.code == 0, checked.errors
     grounds = set()
     with start_chromium(tmp_path) as browser:

@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfds_fixtures import Datasets, cache_home, datasets, replace_bytes_feature, shard_files
 
-from tfds_torch.check.reference import choose_examples, ids_of, judge_tfds, read_sample
-from tfds_torch.check.tfds_reader import Question, ask_tfds, digest, find_image_key
-from tfds_torch.check.verdict import NotJudged
+from tfds_torch.check.expected import ExpectedIds, IdRun, ids_of
+from tfds_torch.check.reference import (
+    TFDS_PROMISE,
+    ComparedExample,
+    choose_examples,
+    judge_sample,
+    judge_tfds,
+    read_sample,
+)
+from tfds_torch.check.report import NotJudged, Promise
+from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key
 from tfds_torch.errors import ShardError
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime import subprocess_call
@@ -74,7 +82,7 @@ def read_samples(reads: Sequence[tuple[str, str, str, str | None]], damaged: str
     for root, name, split, image_key in reads:
         parser = ParserTfds(root, name, split, image_key=image_key)
         indices = choose_examples(parser.files, parser.mean_example_bytes, parser.seed)
-        sample = read_sample(parser, ids_of(parser), indices, by_index=True)
+        sample = read_sample(parser, ids_of(parser.dataset), indices, by_index=True)
         ids = parser.ids(np.array(indices, np.int64))
         same_bytes = all(example.digest == example.theirs.digest for example in sample)
         same_ids = ids == [example.theirs.id for example in sample]
@@ -109,7 +117,7 @@ def test_a_dataset_that_only_a_newer_tfds_opens_is_checked_without_tfds(datasets
     declared = json.loads((folder / "features.json").read_text())
     (folder / "features.json").write_text(json.dumps(declared | {"newKey": 1}))
     parser = ParserTfds(None, folder, "test")
-    ids = ids_of(parser)
+    ids = ids_of(parser.dataset)
     sample = read_sample(parser, ids, [0, 3], by_index=True)
     assert [one.theirs.image is not None for one in sample] == [True, True]
     judged = judge_tfds(parser, ids, sample)
@@ -128,3 +136,19 @@ def test_the_bytes_of_an_image_are_compared_where_tfds_hands_them_over(datasets:
     labelled = replace_bytes_feature(first, "caption", lambda text: text + b"!")
     assert digest(labelled, "image") == digest(first, "image")
     assert digest(labelled, None) != digest(first, None)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "detail"),
+    [
+        (ReferenceExample("x__1", "d"), "2 examples: the same ids and bytes"),
+        (ReferenceExample(None, "d"), "2 examples: the same bytes"),
+        (ReferenceExample("x__2", "d"), "index 1: x__1 is expected, and TFDS has x__2"),
+        (ReferenceExample("x__1", "e"), "index 1: x__1 has other bytes than TFDS reads"),
+        (ReferenceExample(None, "e"), "index 1: x__1 has other bytes than TFDS reads"),
+    ],
+)
+def test_another_id_or_other_bytes_than_tfds_has_are_told(theirs: ReferenceExample, detail: str) -> None:
+    ids = ExpectedIds([IdRun("x", 0, 3)])
+    sample = [ComparedExample(0, "d", ReferenceExample("x__0", "d")), ComparedExample(1, "d", theirs)]
+    assert judge_sample(ids, sample) == Promise(TFDS_PROMISE, "same" in detail, detail)

@@ -28,13 +28,13 @@ def test_two_ranks_of_torchrun_keep_every_promise(machine: Machine, digits: Path
         row(rank=0, worker=0, batches=23, examples=733, fill=3),
         row(rank=1, worker=0, batches=23, examples=704, fill=32),
     ]
-    figures = {"batches": "23 on each of 2", "valid": 1472, "padded": 0, "missing": 0, "twice": 35, "unknown": 0}
-    assert checked.ledger == [row(epoch=epoch, **figures) for epoch in range(2)]
+    figures = {"batches": "23 on each of 2", "delivered": 1472, "valid": 1472, "padded": 0, "missing": 0, "twice": 35}
+    assert checked.ledger == [row(epoch=epoch, **figures, unknown=0) for epoch in range(2)]
     assert "2 ranks of torch.distributed at the same time on this machine" in checked.output
     assert "alone on this machine" not in checked.output
     assert [rank["rank"] for rank in checked.throughput] == ["0", "1"]
-    assert re.search(r"^All ranks together: [\d,]+ examples/s$", checked.output, re.MULTILINE)
-    assert re.search(r"^Memory \(PSS, MB\): rank [01] \d+, its children .*; all ranks [\d,]+$", checked.output, re.M)
+    assert re.search(r" All ranks together: [\d,]+\s+examples/s\.$", checked.output, re.MULTILINE)
+    assert re.search(r"^Memory: .* All ranks: [\d.]+ [MG]B\.$", checked.output, re.MULTILINE)
     report = load(path)
     assert (report["is_torchrun"], report["plan"]["num_replicas"], report["exit_code"]) == (True, 2, 0)
     pids = [{process["pid"] for process in rank["processes"]} for rank in report["throughput"]]
@@ -62,7 +62,7 @@ def test_any_number_of_ranks_and_workers_keeps_every_promise(
     one_by_one = machine.check("--replicas", str(num_replicas), *arguments)
     assert (checked.plan, checked.ledger) == (one_by_one.plan, one_by_one.ledger)
     assert checked.promises == one_by_one.promises
-    assert ("at the same time" in checked.output) is (num_replicas > 1)
+    assert ("at the same time" in " ".join(checked.output.split())) is (num_replicas > 1)
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_ranks_that_read_the_same_share_break_promises(machine: Machine, digits:
     checked = check_planted(machine, "share of rank 0", "--workers", "1")
     assert checked.code == 1, checked.errors
     assert checked.ledger == [
-        row(epoch=0, batches="6 on each of 2", valid=384, padded=0, missing=168, twice=192, unknown=0)
+        row(epoch=0, batches="6 on each of 2", delivered=384, valid=384, padded=0, missing=168, twice=192, unknown=0)
     ]
     assert "168 missing (allowed 0), 192 twice (allowed 0)" in checked.detail("exactly once")
     assert "rank 1, epoch 0: 168 not of its share" in checked.detail("own share")

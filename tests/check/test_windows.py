@@ -11,9 +11,9 @@ import pytest
 from numbered_episodes import NAME, mix_windows, name_of, windows_of, write_numbered_episodes
 
 from tfds_torch import ParserTfds, Windows
+from tfds_torch.check.expected import ids_of
 from tfds_torch.check.parser_check import check_parser
 from tfds_torch.check.reader import content_of
-from tfds_torch.check.reference import ids_of
 from tfds_torch.errors import CorruptRecordError
 from tfds_torch.plan.windows import WindowTable
 
@@ -56,7 +56,7 @@ def own_root(tmp_path: Path) -> str:
 def test_windows_keep_every_promise_of_their_kind(case: str, numbered_root: str) -> None:
     make, once, num_windows = CASES[case]
     parser = make(numbered_root, **TRAINING)
-    ids = ids_of(parser)
+    ids = ids_of(parser.dataset)
     assert list(ids) == list(parser.ids(np.arange(num_windows)))
     assert [ids.find(one) for one in ids] == list(range(num_windows))
     report = check_parser(parser, num_replicas=2, num_workers=int(case in ("windows", "mixture")))
@@ -69,11 +69,11 @@ def test_windows_keep_every_promise_of_their_kind(case: str, numbered_root: str)
 def test_the_index_of_steps_says_how_many_windows_there_are(numbered_root: str) -> None:
     report = check_parser(windows_of(numbered_root, batch_size=4), num_workers=0, num_epochs=1)
     assert report.is_kept, report
-    assert "the index of steps promises 41 examples" in str(report)
+    assert "The index of steps promises 41 examples" in str(report)
 
 
 def test_an_id_that_no_window_has_is_not_found(numbered_root: str) -> None:
-    ids = ids_of(windows_of(numbered_root, stride=2, **TRAINING))
+    ids = ids_of(windows_of(numbered_root, stride=2, **TRAINING).dataset)
     first = f"{NAME}-train.tfrecord-00000-of-00004__0"
     assert [ids.find(f"{first}/{step}") for step in (0, 1, 2, 4)] == [0, None, 1, None]
     assert ids.find(first) is None

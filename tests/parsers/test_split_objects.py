@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from tfds_fixtures import NUM_TEST, NUM_TRAIN, Datasets
 
 from tfds_torch import DecodedCache, ImageDataset, MultiLoader, ParserTfds, World, create_loader, export_dataset
-from tfds_torch.check.expected_ids import expected_ids
+from tfds_torch.check.expected import expected_ids
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.parsers.tfds.folder import metadata_of
 

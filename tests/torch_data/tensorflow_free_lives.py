@@ -106,20 +106,19 @@ def look_at_examples(root: str) -> dict[str, list[int]]:
 
 def check(root: str, folder: str) -> dict[str, Any]:
     """Returns what the parts of `python -m tfds_torch.check` see, but for TFDS's own reader."""
-    from tfds_torch.check.contact_sheet import save_contact_sheet
     from tfds_torch.check.delivery import choose_delivery, read_sizes
-    from tfds_torch.check.expectation import expect
-    from tfds_torch.check.index_promises import judge_index
+    from tfds_torch.check.expected import expect
     from tfds_torch.check.ledger import EpochEnd, Ledger, Received
-    from tfds_torch.check.promises import judge
-    from tfds_torch.check.reading import HowRead, kept_batches, read_other_world, read_rank
-    from tfds_torch.check.resume import choose_points
+    from tfds_torch.check.pictures import save_contact_sheet
+    from tfds_torch.check.promises import judge, judge_index
+    from tfds_torch.check.reader import choose_points, kept_batches
+    from tfds_torch.check.reading import HowRead, read_other_world, read_rank
     from tfds_torch.parsers.recipes import Config
 
     config = Config(name="photos", split=SPLIT, batch_size=BATCH_SIZE, is_training=True, num_workers=2)
     parser = config.make_parser(root)
     sizes = read_sizes(parser, [0, 5])
-    delivery, batched = choose_delivery(config, parser, None, is_plain=False, is_single=False)
+    delivery, batched = choose_delivery(parser, None, None, num_workers=2, is_plain=False, is_single=False)
     found: dict[str, Any] = {"broken": [], "num_promises": [], "is_batched": delivery.is_batched, "sizes": len(sizes)}
     for read, num_replicas, num_workers in ((batched, 2, 2), (parser, 1, 0)):
         expected = expect(read, num_replicas, num_workers, 1)

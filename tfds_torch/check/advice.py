@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tfds_torch.check.figures import plural, show_bytes
-from tfds_torch.check.throughput import RankReading
+from tfds_torch.check.reading import RankReading
+from tfds_torch.check.report import plural, show_bytes
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.parsers.advice import describe_fill, describe_remainder
 from tfds_torch.plan.epoch import EpochPlan
@@ -27,11 +27,11 @@ class AdviceInput:
         num_files: shards of the split that hold examples.
         mean_image_bytes: size of a decoded image; None without images.
         available_bytes: memory that may still be taken; None where the system does not report it.
-        free_disk_bytes: where decoded caches lie; None: images cannot be cached, or the system does not report it.
+        free_disk_bytes: where decoded caches lie; None if images cannot be cached, or the system does not report it.
         num_loader_workers: 0: the training process reads by itself.
-        throughput: of rank 0 in whole batches, alone on the machine; None: it did not read so.
-        unindexed_url: of a bucket's shards, all of which were fetched to find where their records lie; None: of no one.
-        usual_workers: what `num_workers="auto"` would choose; None: the loader does not offer it.
+        throughput: of rank 0 in whole batches, alone on the machine; None if it did not read so.
+        unindexed_url: of a bucket's shards, all of which were fetched to find where their records lie; else None.
+        usual_workers: what `num_workers="auto"` would choose; None if the loader does not offer it.
     """
 
     dataset: str
@@ -54,7 +54,7 @@ class AdviceInput:
 
 
 def advise(facts: AdviceInput) -> list[str]:
-    """Returns sentences, the weightiest first; none when there is nothing to be said."""
+    """Return sentences, the weightiest first; none when there is nothing to be said."""
     of_plan = filter(None, (describe_remainder(facts.plan), describe_fill(facts.plan)))
     before = [sentence for part in (_memory, _stages, _network, _shards) for sentence in part(facts)]
     return [*before, *of_plan, *_workers(facts), *_cache(facts)]
@@ -113,7 +113,7 @@ def _stages(facts: AdviceInput) -> Iterator[str]:
 
 
 def _is_much(seconds: float, of_s: float) -> bool:
-    """Whether a part of a duration is worth a sentence: a large share of it, and longer than chance makes it."""
+    """Return whether a part of a duration is worth a sentence: a large share of it, and longer than chance makes it."""
     return seconds >= _LONG_S and seconds > _LARGE_SHARE_OF_TIME * of_s
 
 

@@ -1,20 +1,33 @@
 """How examples are read: through which loader, in whole batches or one by one, and with what done to their images."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tfds_torch.check.content import ImageSizes
-from tfds_torch.check.reference import CheckedParser, SingleParser, datasets_of, parts_of, stored_image_key
+from tfds_torch.check.reference import datasets_of, parts_of, stored_image_key
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.images.preprocess import EvalPreprocess, Preprocess, TrainPreprocess
-from tfds_torch.parsers.recipes import Config
+from tfds_torch.parsers.dataset import Dataset
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.storage.pillow_files import open_image
 
+_LOADERS = ("create_loader", "DataLoader")
 _USUAL_SIDE, _SMALL_SIDE, _CROP_PADDING = 224, 64, 4  # Pixels.
 _UNREADABLE = (CorruptRecordError, OSError, SyntaxError, TypeError, ValueError)  # Those of Pillow among them.
+
+
+@dataclass(frozen=True)
+class ImageSizes:
+    """(width, height) in pixels of the smallest, the middle and the largest of some images, by pixels."""
+
+    num_images: int
+    smallest: tuple[int, int]
+    median: tuple[int, int]
+    largest: tuple[int, int]
+    mean_pixels: float
 
 
 @dataclass(frozen=True)
@@ -24,8 +37,8 @@ class Delivery:
     Attributes:
         loader: `create_loader` or `DataLoader`.
         is_batched: whether whole batches come; else single examples.
-        preprocess: what is done to the images, as one would write it; None: nothing.
-        is_own: whether the recipe asks for that preprocess; else it is the usual one for images of this size.
+        preprocess: what is done to the images, as one would write it; None if nothing is.
+        is_own: whether recipe or parser ask for that preprocess; else it is the usual one for images of this size.
         reason: why single examples are read; None where whole batches are.
     """
 
@@ -38,45 +51,64 @@ class Delivery:
     def __str__(self) -> str:
         if not self.is_batched:
             return f"{self.loader}, single examples without a preprocess: {self.reason}"
-        whose = "the recipe's own" if self.is_own else "the usual one; a recipe gives another"
+        whose = "its own" if self.is_own else "the usual one; a recipe gives another"
         return f"{self.loader}, whole batches, preprocess={self.preprocess} ({whose})"
 
 
 def choose_delivery(
-    config: Config, parser: CheckedParser, sizes: ImageSizes | None, *, is_plain: bool, is_single: bool
-) -> tuple[Delivery, CheckedParser]:
-    """Returns how examples are read, and the parser that does so.
+    parser: DatasetParser,
+    preprocess: Preprocess | None,
+    sizes: ImageSizes | None,
+    *,
+    num_workers: int,
+    is_plain: bool,
+    is_single: bool,
+) -> tuple[Delivery, DatasetParser]:
+    """Return how examples are read, and the parser that does so.
 
     Args:
-        config: what is checked; its preprocess is used, or the usual one where it has none.
-        parser: of the config, without a preprocess.
-        sizes: of the images; None: they are not known.
+        parser: without a preprocess.
+        preprocess: that of the recipe; None for the usual one of such images.
+        sizes: of the images; None if they are not known.
+        num_workers: loader processes of a rank.
         is_plain: whether torch's DataLoader is asked for.
         is_single: whether single examples are asked for.
 
     Raises:
-        ConfigError: the preprocess of the config does not fit the dataset.
+        ConfigError: the recipe's preprocess does not fit the dataset.
     """
-    loader = "DataLoader" if is_plain else "create_loader"
+    loader = _LOADERS[is_plain]
     reason = None
     if is_single:
         reason = "they were asked for"
     elif not parser.dataset.has_field("image"):
         reason = "the dataset has no image"
-    preprocess = config.preprocess or choose_preprocess(parser.is_training, sizes)
+    chosen = preprocess or choose_preprocess(parser.is_training, sizes)
     if reason is None:
+        if parser.batch_size is None and num_workers < 2:
+            parser = parser.with_batch_size(1)  # As it is planned.
         try:
-            batched = _with_preprocess(config, parser, preprocess)
-            return Delivery(loader, True, describe(preprocess), config.preprocess is not None, None), batched
+            batched = parser.with_preprocess(chosen)
+            return Delivery(loader, True, describe(chosen), preprocess is not None, None), batched
         except ConfigError as error:
-            if config.preprocess is not None:
+            if preprocess is not None:
                 raise
             reason = str(error)
     return Delivery(loader, False, None, False, reason), parser
 
 
+def delivery_of(parser: DatasetParser, *, is_plain: bool) -> Delivery:
+    """Return how the examples of a parser are read as it was made."""
+    loader, preprocess = _LOADERS[is_plain], parser.preprocess
+    if parser.dataset.cameras:
+        return Delivery(loader, True, "one for each camera", True, None)
+    if preprocess is None:
+        return Delivery(loader, False, None, False, "the parser has no preprocess")
+    return Delivery(loader, True, describe(preprocess), True, None)
+
+
 def choose_preprocess(is_training: bool, sizes: ImageSizes | None) -> Preprocess:
-    """Returns the usual preprocess: 224 pixels, or for small images their own size."""
+    """Return the usual preprocess: 224 pixels, or for small images their own size."""
     width, height = (_USUAL_SIDE, _USUAL_SIDE) if sizes is None else sizes.median
     if max(width, height) >= _SMALL_SIDE:
         return TrainPreprocess(_USUAL_SIDE) if is_training else EvalPreprocess(_USUAL_SIDE)
@@ -87,21 +119,21 @@ def choose_preprocess(is_training: bool, sizes: ImageSizes | None) -> Preprocess
 
 
 def describe(preprocess: Preprocess) -> str:
-    """Returns a preprocess as one would write it, without what is usual."""
+    """Return a preprocess as one would write it, without what is usual."""
     known = fields(preprocess)  # type: ignore[arg-type] # Both kinds are dataclasses.
     values = [(field.name, getattr(preprocess, field.name), field.default) for field in known]
     given = ", ".join(f"{name}={value!r}" for name, value, usual in values if value != usual)
     return f"{type(preprocess).__name__}({given})"
 
 
-def read_sizes(parser: CheckedParser, indices: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns (width, height) of the images of some examples, as far as Pillow can tell."""
+def read_sizes(parser: DatasetParser, indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (width, height) of the images of some examples, as far as Pillow can tell."""
     parts = parts_of(parser, indices)
     return [size for name, _, own in parts for size in _read_sizes(datasets_of(parser)[name], own)]
 
 
-def _read_sizes(parser: SingleParser, indices: Sequence[int]) -> list[tuple[int, int]]:
-    source, key = parser.source, stored_image_key(parser)
+def _read_sizes(dataset: Dataset, indices: Sequence[int]) -> list[tuple[int, int]]:
+    source, key = dataset.source, stored_image_key(dataset)
     if source.obstacle is not None or key is None:
         return []
     sizes = []
@@ -118,7 +150,15 @@ def _read_sizes(parser: SingleParser, indices: Sequence[int]) -> list[tuple[int,
     return sizes
 
 
-def _with_preprocess(config: Config, parser: CheckedParser, preprocess: Preprocess) -> CheckedParser:
-    if parser.batch_size is None and config.num_workers < 2:
-        parser = parser.with_batch_size(1)  # As it is planned.
-    return parser.with_preprocess(preprocess)
+def measure_images(sizes: Iterable[tuple[int, int]]) -> ImageSizes | None:
+    """Return figures of (width, height); None without any."""
+    ordered = sorted(sizes, key=_by_pixels)
+    if not ordered:
+        return None
+    mean = statistics.fmean(width * height for width, height in ordered)
+    return ImageSizes(len(ordered), ordered[0], ordered[len(ordered) // 2], ordered[-1], mean)
+
+
+def _by_pixels(size: tuple[int, int]) -> tuple[int, int]:
+    """Order by pixels, then by width: the first and the last are equal only where all are."""
+    return size[0] * size[1], size[0]

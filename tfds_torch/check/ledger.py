@@ -1,5 +1,6 @@
 """What came out of all ranks and workers, batch by batch; of an epoch that ended only what promises ask for is kept."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -7,13 +8,43 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.check.content import Labels
-from tfds_torch.check.expectation import Expectation, Share
-from tfds_torch.check.member_counts import MemberCount, MemberCounts, are_own
-from tfds_torch.check.verdict import NUM_KEPT, CappedList
+from tfds_torch.check.expected import Expectation, Share
+from tfds_torch.check.shares import MemberCount, MemberCounts, are_own
 from tfds_torch.plan.epoch import PAD_LABEL, Remainder
 
+NUM_SHOWN = 5
+_NUM_KEPT = 100
+_MOST_LABELS_WITHOUT_NAMES = 1000
 _FEWEST_TO_JUDGE = 10  # Fewer examples have the same shuffled order twice by chance.
+
+
+class CappedList:
+    """The first of many texts, and how many they are."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.number, self.first = 0, list[str]()
+        self.extend(texts)
+
+    def add(self, text: str, times: int = 1) -> None:
+        """Add a text; several times the same, where it stands for so many."""
+        self.number += times
+        self.first += [text] * min(times, _NUM_KEPT - len(self.first))
+
+    def extend(self, texts: "Iterable[str] | CappedList") -> None:
+        """Add many."""
+        if isinstance(texts, CappedList):
+            self.number += texts.number
+            self.first = (self.first + texts.first)[:_NUM_KEPT]
+            return
+        for text in texts:
+            self.add(text)
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+    def __str__(self) -> str:
+        more = f" and {self.number - NUM_SHOWN} more" if self.number > NUM_SHOWN else ""
+        return ", ".join(self.first[:NUM_SHOWN]) + more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +151,52 @@ class EpochCounts:
     members: tuple[MemberCount, ...] = ()
 
 
+@dataclass(frozen=True)
+class LabelCount:
+    """How many examples of the split have a label, and its class's name; without names the integer as text."""
+
+    label: int
+    name: str
+    num_examples: int
+
+
+class Labels:
+    """Counts how often each label occurs, each example once.
+
+    Args:
+        num_examples: of the split.
+        class_names: names by label; classes that do not occur are counted with 0. None if the dataset names none.
+    """
+
+    def __init__(self, num_examples: int, class_names: Sequence[str] | None) -> None:
+        self._class_names = class_names
+        self._is_counted = np.zeros(num_examples, np.bool_)
+        self._numbers: Counter[int] | None = Counter()  # None: it is a quantity, not a class.
+
+    def add(self, index: NDArray[np.int64], labels: NDArray[np.int64] | None) -> None:
+        """Count examples, int64 [n], that were not counted before; without labels there is nothing to count."""
+        if labels is None or self._numbers is None:
+            return
+        index, first = np.unique(index, return_index=True)
+        is_new = ~self._is_counted[index]
+        self._is_counted[index] = True
+        self._numbers.update(labels[first[is_new]].tolist())
+        if self._class_names is None and len(self._numbers) > _MOST_LABELS_WITHOUT_NAMES:
+            self._numbers = None
+
+    def counts(self) -> list[LabelCount]:
+        """Return how often each label occurs, in the order of the labels.
+
+        Nothing when there were no integers, or too many different ones without names: a quantity, not a class.
+        """
+        if not self._numbers:
+            return []
+        names = self._class_names or ()
+        named = [LabelCount(label, name, self._numbers[label]) for label, name in enumerate(names)]
+        others = sorted(label for label in self._numbers if not 0 <= label < len(names))
+        return named + [LabelCount(label, str(label), self._numbers[label]) for label in others]
+
+
 class Ledger:
     """What came, rank by rank and epoch by epoch, compared with what must come.
 
@@ -128,7 +205,7 @@ class Ledger:
 
     Args:
         expected: what must come.
-        class_names: of the labels; None: the dataset names none.
+        class_names: of the labels; None if the dataset names none.
         kept: (epoch, batch) of those batches whose identities are kept, for each rank.
     """
 
@@ -157,7 +234,7 @@ class Ledger:
         self._came = np.zeros(len(expected.ids) if is_endless else 0, np.int64)  # In all epochs so far.
 
     def add(self, rank: int, epoch: int, batch: Received) -> None:
-        """Takes the next batch of a rank."""
+        """Take the next batch of a rank."""
         under_way = self._open.setdefault(rank, _OpenEpoch(RankEpoch(rank, epoch)))
         summary, number = under_way.summary, len(under_way.batches)
         known = self._known(batch)
@@ -180,7 +257,7 @@ class Ledger:
         self.num_batches += 1
 
     def end(self, rank: int, epoch: int, end: EpochEnd) -> None:
-        """Ends the epoch of a rank."""
+        """End the epoch of a rank."""
         under_way = self._open.pop(rank, _OpenEpoch(RankEpoch(rank, epoch)))
         summary = under_way.summary
         summary.num_announced, summary.num_batches = end.num_announced, len(under_way.batches)
@@ -193,11 +270,11 @@ class Ledger:
             self.count(epoch)
 
     def keys_of(self, epoch: int) -> list[tuple[int, int]]:
-        """Returns the keys of an epoch's ranks."""
+        """Return the keys of an epoch's ranks."""
         return [(rank, epoch) for rank in range(self.expected.num_replicas)]
 
     def count(self, epoch: int) -> EpochCounts:
-        """Returns, and keeps, the ledger of an epoch of those ranks that ended it."""
+        """Return, and keeps, the ledger of an epoch of those ranks that ended it."""
         expected = self.expected
         ended = [self.ended[key] for key in self.keys_of(epoch) if key in self.ended]
         came = np.zeros(len(expected.ids), np.int64)
@@ -225,7 +302,7 @@ class Ledger:
         return self.counts[epoch]
 
     def _is_counted(self, rank: int, share: Share) -> NDArray[np.bool_]:
-        """Returns which examples of a share are counted; of an endless row not those that fill the last batch."""
+        """Return which examples of a share are counted; of an endless row not those that fill the last batch."""
         plan = self.expected.plan
         if not plan.order.is_endless:
             return share.valid
@@ -236,7 +313,7 @@ class Ledger:
         return is_counted
 
     def _compare(self, epoch: int, came: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns how often each example is missing, and came too often, by the end of an epoch, int64 [examples].
+        """Return how often each example is missing, and came too often, by the end of an epoch, int64 [examples].
 
         Of an endless row this is over all epochs so far: its passes do not end where epochs do.
         """
@@ -249,7 +326,7 @@ class Ledger:
         return np.maximum(least - came, 0), np.maximum(came - most, 0)
 
     def _known(self, batch: Received) -> list[bool]:
-        """Returns which examples have the id, and in a mixture the member, that belongs to their index."""
+        """Return which examples have the id, and in a mixture the member, that belongs to their index."""
         known = [self.expected.ids.is_at(*row) for row in zip(batch.index.tolist(), batch.id, strict=True)]
         if self.members is None or batch.member is None:
             return known
@@ -257,7 +334,7 @@ class Ledger:
         return [is_known and of_member for is_known, of_member in zip(known, is_its.tolist(), strict=True)]
 
     def _pass_of(self, rank: int, number: int, batch: Received, index: int) -> dict[int, int]:
-        """Returns in which pass an example of epoch 0 comes, by index; nothing of a stream."""
+        """Return in which pass an example of epoch 0 comes, by index; nothing of a stream."""
         plan = self.expected.plan
         if self.expected.mode != "index":
             return {}
@@ -266,15 +343,15 @@ class Ledger:
         return {index: int(plan.at_slots(0, np.array([slot])).pass_number[0])}
 
     def _name(self, numbers: NDArray[np.int64]) -> CappedList:
-        """Returns the ids of examples, each as often as its number."""
+        """Return the ids of examples, each as often as its number."""
         some = CappedList()
-        for index in np.flatnonzero(numbers)[:NUM_KEPT].tolist():
+        for index in np.flatnonzero(numbers)[:_NUM_KEPT].tolist():
             some.add(self.expected.ids[index], int(numbers[index]))
         some.number = int(numbers.sum())
         return some
 
     def _true_indices(self, batch: Received, known: Sequence[bool]) -> NDArray[np.int64]:
-        """Returns the indices that a batch's ids belong to, int64 [n]; -1 where an id is not the split's."""
+        """Return the indices that a batch's ids belong to, int64 [n]; -1 where an id is not the split's."""
         if all(known):
             return batch.index
         rows = zip(batch.index.tolist(), batch.id, known, strict=True)
@@ -306,7 +383,7 @@ class Ledger:
         return int(np.clip(first + plan.batch_size - plan.num_valid, 0, plan.batch_size))
 
     def _close(self, under_way: "_OpenEpoch") -> None:
-        """Judges an epoch that ended, and keeps only the results."""
+        """Judge an epoch that ended, and keep only the results."""
         summary, batches = under_way.summary, under_way.batches
         expected, share = self.expected, self.expected.share(summary.rank, summary.epoch)
         self._compare_shares(summary, np.concatenate([np.empty(0, np.int64), *batches]), share.index)
@@ -334,7 +411,7 @@ class Ledger:
             summary.share.add(f"{summary}: {missing.number} of its share did not come: {missing}")
 
     def _excess(self, came: NDArray[np.int64], planned: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns by how much each example came more often than planned, or less, int64 [number of examples]."""
+        """Return by how much each example came more often than planned, or less, int64 [number of examples]."""
         size = len(self.expected.ids)
         return np.bincount(came, minlength=size) - np.bincount(planned, minlength=size)
 

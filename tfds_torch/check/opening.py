@@ -1,4 +1,4 @@
-"""Opens the dataset that a command is about: prepared, embedded or made up."""
+"""Open the dataset that a command is about: prepared, embedded or made up."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -7,10 +7,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tfds_torch import demo
-from tfds_torch.check.reference import CheckedParser
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.one_split import is_beton, is_one_split
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.recipes import Config, MemberConfig
 from tfds_torch.parsers.tfds.find import registered_names
 from tfds_torch.parsers.tfds.not_found import base_name
@@ -26,14 +26,14 @@ def open_parser(
     num_fake: int | None = None,
     num_shards: int | None = None,
     command: str = "python -m tfds_torch.check",
-) -> CheckedParser:
-    """Returns the parser, without a preprocess, all decoded; an embedded or made-up dataset asked for is built first.
+) -> DatasetParser:
+    """Return the parser, without a preprocess, all decoded; an embedded or made-up dataset asked for is built first.
 
     Args:
         config: the dataset; without a split the usual one is opened.
-        root: TFDS data directory; None: TFDS's default, or the embedded datasets' own.
-        num_fake: examples per split of a made-up dataset; None: the dataset is there.
-        num_shards: shards per split of an embedded or made-up dataset; None: its default.
+        root: TFDS data directory; None for TFDS's default, or the embedded datasets' own.
+        num_fake: examples per split of a made-up dataset; None if the dataset is there.
+        num_shards: shards per split of an embedded or made-up dataset; None for its default.
         command: of the caller, for messages.
 
     Raises:
@@ -53,14 +53,14 @@ def open_parser(
 def _open_mixture(
     config: Config, root: str | None, num_fake: int | None, num_shards: int | None, command: str
 ) -> ParserMixture:
-    """Returns the mixture; what is built is built for those members that are made up or embedded."""
+    """Return the mixture; what is built is built for those members that are made up or embedded."""
     members = config.mixture or ()
     found = [one for one in members if one.source is None]
     embedded = [one.member_name for one in found if _is_embedded(one.name, one.root or root)]
     if num_fake is not None and len(embedded) == len(members):
         raise ConfigError(f"--fake {num_fake}: all members are embedded, with real content. Drop --fake.")
 
-    def open_member(one: MemberConfig, recipe: Config) -> CheckedParser:
+    def open_member(one: MemberConfig, recipe: Config) -> DatasetParser:
         is_fixed, is_there = one.source is not None or is_one_split(one.name), one.member_name in embedded
         is_made_up = num_fake is not None and not is_there and not is_fixed
         return _open_dataset(
@@ -76,7 +76,7 @@ def _open_mixture(
 
 def _open_dataset(
     config: Config, root: str | tuple[str, ...] | None, *, num_fake: int | None, num_shards: int | None, command: str
-) -> CheckedParser:
+) -> DatasetParser:
     if config.source is not None or is_one_split(config.name):
         _check_is_one_split(config, {"--root": root, "--fake": num_fake, "--shards": num_shards})
         return config.make_parser()
@@ -113,7 +113,7 @@ def _open_dataset(
 
 
 def _check_is_one_split(config: Config, flags: Mapping[str, object]) -> None:
-    """Raises ConfigError for what only a dataset of TFDS has."""
+    """Raise ConfigError for what only a dataset of TFDS has."""
     what = ("a .beton file" if is_beton(config.name) else "WebDataset's tars") + ", which is one split, written before"
     if config.source is not None:
         what = "a dataset of your own, which has neither splits nor a folder"
@@ -136,7 +136,7 @@ def _check_holds_no_real_data(root: str | None) -> None:
 
 
 def is_built_here(config: Config, root: str | None, num_fake: int | None) -> bool:
-    """Whether `open_parser` builds the dataset where it is not there yet: it is embedded or made up."""
+    """Return whether `open_parser` builds the dataset where it is not there yet: it is embedded or made up."""
     return num_fake is not None or (config.source is None and _is_embedded(config.name, root))
 
 
@@ -168,6 +168,6 @@ def _usual_split(there: Sequence[str], is_training: bool) -> str:
 
 
 def _splits_to_fake(expression: str) -> tuple[str, ...]:
-    """Returns `train` and the splits that an expression such as `validation[:10%]+test` names."""
+    """Return `train` and the splits that an expression such as `validation[:10%]+test` names."""
     named = [part.partition("[")[0].strip() for part in expression.split("+")]
     return tuple(dict.fromkeys(["train", *(name for name in named if name != "all")]))

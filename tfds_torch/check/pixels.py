@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tfds_torch.check.verdict import CappedList, NotJudged, Promise
+from tfds_torch.check.ledger import CappedList
+from tfds_torch.check.report import NotJudged, Promise
 from tfds_torch.images.batch_buffer import resize_with_pillow
 from tfds_torch.images.crops import CropParameters
 from tfds_torch.images.decoding import ImageDecodeError, ImageDecoder
@@ -55,13 +56,13 @@ def judge_pixels(
     plan: EpochPlan,
     passes: Mapping[int, int] = MappingProxyType({}),
 ) -> Promise | NotJudged:
-    """Returns whether the pixels of some examples of epoch 0 are Pillow's, or why that cannot be judged.
+    """Return whether the pixels of some examples of epoch 0 are Pillow's, or why that cannot be judged.
 
     Args:
         came: index -> uint8 [h, w, C], what a loader gave.
         encoded: index -> the same example's image file.
         ids: index -> id, for messages.
-        preprocess: what was done to the images; None: nothing.
+        preprocess: what was done to the images; None if nothing was.
         plan: of the epoch, which determines their random numbers.
         passes: index -> in which pass it came, where that is known.
     """
@@ -96,12 +97,12 @@ def judge_pixels(
 
 
 def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: int, seed: int) -> Distance:
-    """Returns how far pixels are from Pillow's.
+    """Return how far pixels are from Pillow's.
 
     Args:
         came: uint8 [h, w, C].
         encoded: the same image as a file.
-        preprocess: what was done to it; None: nothing.
+        preprocess: what was done to it; None if nothing was.
         key: which random numbers it had, see `plan.order`.
         seed: of the random numbers.
 
@@ -121,12 +122,12 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
 
 
 def decode(encoded: bytes, num_channels: int) -> Image.Image:
-    """Returns what Pillow makes of an encoded image, with 1 to 4 channels; of 16 bits the upper 8."""
+    """Return what Pillow makes of an encoded image, with 1 to 4 channels; of 16 bits the upper 8."""
     return convert(open_image(encoded), _MODES[num_channels])
 
 
 def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:
-    """Returns uint8 [*size, C]: the crop of the parameters of one image, made by Pillow."""
+    """Return uint8 [*size, C]: the crop of the parameters of one image, made by Pillow."""
     ((resized, steps, offset, flip, bicubic, columns_first),) = crop.rows()
     top, left, height, width = crop.windows[0].tolist()
     window = image.crop((left, top, left + width, top + height))

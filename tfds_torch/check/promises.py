@@ -1,13 +1,20 @@
-"""Which promises of every read mode the examples that came keep. Pure: no files, no processes."""
+"""Which promises the examples that came keep. Pure: no files, no processes.
 
-from collections.abc import Iterable
+`judge` judges those of every read mode, `judge_index` those that read mode `index` makes beyond them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfds_torch.check.expectation import Expectation
-from tfds_torch.check.ledger import EpochCounts, Ledger, RankEpoch
-from tfds_torch.check.verdict import NUM_SHOWN, CappedList, Promise
+from tfds_torch.check.expected import Expectation
+from tfds_torch.check.ledger import NUM_SHOWN, CappedList, EpochCounts, Ledger, RankEpoch, Received
+from tfds_torch.check.reader import Point, Resumed, batches_after, choose_points
+from tfds_torch.check.reading import NUM_AT_BEGIN, OtherReading, RankReading
+from tfds_torch.check.report import Promise
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.mixed import Mixed
+
+_UNKNOWN = -1  # An example whose id is not that of its index.
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Allowance:
 
 
 def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
-    """Returns the promises that what came can prove, kept or broken.
+    """Return the promises that what came can prove, kept or broken.
 
     Args:
         ledger: what came.
@@ -57,7 +64,7 @@ def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
 
 
 def make_promise(name: str, wrong: CappedList, detail: str) -> Promise:
-    """Returns a promise, kept when nothing is wrong; else its detail is what is wrong."""
+    """Return a promise, kept when nothing is wrong; else its detail is what is wrong."""
     return Promise(name, not wrong, str(wrong) or detail)
 
 
@@ -118,7 +125,7 @@ def _exactly_once(expected: Expectation, counts: list[EpochCounts]) -> Promise:
 
 
 def allow(expected: Expectation) -> Allowance:
-    """Returns what an epoch may leave out, repeat and pad."""
+    """Return what an epoch may leave out, repeat and pad."""
     plan, promised = expected.plan, expected.plan.order.promise()
     total = plan.num_own_slots
     num_slots = plan.num_batches * plan.global_batch_size
@@ -141,7 +148,7 @@ def allow(expected: Expectation) -> Allowance:
 
 
 def _member_shares(ledger: Ledger, mixture: Mixed, counts: dict[int, EpochCounts]) -> Promise:
-    """Judges a mixture with weights: every window's end within 1 of n x weight, and as many as `counts` announces."""
+    """Judge a mixture with weights: every window's end within 1 of n x weight, and as many as `counts` announces."""
     wrong, most = CappedList(), 0.0
     for epoch, count in counts.items():
         for one in count.members:
@@ -190,3 +197,103 @@ def _order(expected: Expectation, ended: list[RankEpoch]) -> Promise:
     if expected.plan.order.shuffle:
         return make_promise("another order in every epoch", wrong, f"{num_epochs} different epochs")
     return make_promise("the same order in every epoch", wrong, f"{num_epochs} equal epochs")
+
+
+# Read mode `index`
+
+
+def judge_index(ledger: Ledger, readings: Sequence[RankReading], other: OtherReading) -> list[Promise]:
+    """Return the promises that mode `index` makes beyond those of `promises.judge`, kept or broken."""
+    expected = ledger.expected
+    dependence = CappedList(_depends_on_world(expected, other))
+    order = CappedList()
+    for summary in ledger.ended.values():
+        order.extend(summary.order)
+    order.extend(dependence)
+    name = "the order does not depend on workers" + (" or ranks" if expected.num_replicas > 1 else "")
+    promises = [make_promise(name, order, f"as planned; the same with {_world_of(expected, other)}")]
+    resumes = CappedList(_same_world_resumes(ledger, readings))
+    resumes.extend(_unequal_states(readings))
+    num_points = len(choose_points(expected.plan, expected.num_epochs))
+    detail = f"{num_points} points, with the same workers and with {_world_of(expected, other)}"
+    if dependence:  # Of another order, no tail can be the one that was interrupted.
+        detail = f"{num_points} points, with the same workers only: in another world the order differs"
+    else:
+        resumes.extend(_other_world_resumes(expected, other))
+    return [*promises, make_promise("resume is exact", resumes, detail)]
+
+
+def _world_of(expected: Expectation, other: OtherReading) -> str:
+    workers = "1 worker" if other.num_workers == 1 else f"{other.num_workers} workers"
+    return f"1 rank of {workers}" if expected.num_replicas > 1 else workers
+
+
+def _depends_on_world(expected: Expectation, other: OtherReading) -> Iterator[str]:
+    for epoch, batches in other.begun.items():
+        came = [_valid_of(expected, batch) for batch in batches]
+        num_planned = min(NUM_AT_BEGIN, expected.plan.num_batches)
+        planned = _global_batches(expected, [Point(epoch, number) for number in range(num_planned)])
+        if came != planned:
+            pairs = enumerate(zip(came, planned, strict=False))
+            number = next((number for number, (one, two) in pairs if one != two), min(len(came), len(planned)))
+            yield f"epoch {epoch}, batch {number}: another with {_world_of(expected, other)}"
+
+
+def _same_world_resumes(ledger: Ledger, readings: Sequence[RankReading]) -> Iterator[str]:
+    expected = ledger.expected
+    for reading in readings:
+        who = f"rank {reading.rank}, " if len(readings) > 1 else ""
+        for resumed in reading.resumed:
+            planned = batches_after(resumed.point, expected.plan.num_batches, expected.num_epochs)
+            came = [[batch.identity for batch in batches] for batches in resumed.iterations]
+            before = [
+                [ledger.identities.get((reading.rank, at.epoch, at.number)) for at in batches] for batches in planned
+            ]
+            yield from _differences(resumed, came == before, f"{who}{resumed.point}")
+        there = {resumed.point for resumed in reading.resumed}
+        for point in choose_points(expected.plan, expected.num_epochs):
+            if point not in there:
+                yield f"{who}{point}: the reading did not get there"
+
+
+def _unequal_states(readings: Sequence[RankReading]) -> Iterator[str]:
+    """Yield the points at which the ranks have different states: any rank's state is for all of them."""
+    states: dict[Point, set[str]] = {}
+    for reading in readings:
+        for resumed in reading.resumed:
+            states.setdefault(resumed.point, set()).add(resumed.state)
+    for point, different in states.items():
+        if len(different) > 1:
+            yield f"{point}: the ranks have different states"
+
+
+def _other_world_resumes(expected: Expectation, other: OtherReading) -> Iterator[str]:
+    for resumed in other.resumed:
+        came = [[_valid_of(expected, batch) for batch in batches] for batches in resumed.iterations]
+        after = batches_after(resumed.point, expected.plan.num_batches, expected.num_epochs)
+        is_equal = came == [_global_batches(expected, batches) for batches in after]
+        yield from _differences(resumed, is_equal, f"{resumed.point}, with {_world_of(expected, other)}")
+
+
+def _differences(resumed: Resumed, is_equal: bool, where: str) -> Iterator[str]:
+    if resumed.error:
+        yield f"{where}: {resumed.error}"
+    elif not is_equal:
+        yield f"{where}: another tail than the uninterrupted one"
+
+
+def _global_batches(expected: Expectation, batches: Sequence[Point]) -> list[list[int]]:
+    """Return the valid examples of planned global batches: those of its ranks, one after the other."""
+    found: list[list[int]] = [[] for _ in batches]
+    for epoch in {at.epoch for at in batches}:
+        shares = [expected.share(rank, epoch) for rank in range(expected.num_replicas)]
+        for batch, at in zip(found, batches, strict=True):
+            here = expected.batch_slice(at.number)
+            if at.epoch == epoch:
+                batch += [index for share in shares for index in share.index[here][share.valid[here]].tolist()]
+    return found
+
+
+def _valid_of(expected: Expectation, batch: Received) -> list[int]:
+    rows = zip(batch.index.tolist(), batch.id, batch.valid.tolist(), strict=True)
+    return [index if expected.ids.is_at(index, id) else _UNKNOWN for index, id, is_valid in rows if is_valid]

@@ -5,23 +5,22 @@ The loader is the one that the README recommends, `create_loader`, or torch's ow
 
 import json
 import warnings
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.check.ledger import Received
-from tfds_torch.check.reference import CheckedParser, windows_of
-from tfds_torch.check.resume import NUM_AFTER, Point, Resumed, batches_after
 from tfds_torch.errors import ConfigError, StateMismatchError, TfdsTorchError, WorkerError
-from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.mixture_source import MEMBER
-from tfds_torch.parsers.own import ParserMapStyle
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.protocol import DEFAULT_FIELDS, METADATA_FIELDS
+from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
 from tfds_torch.torch_data.image_dataset import ImageDataset
@@ -29,14 +28,82 @@ from tfds_torch.torch_data.loader import Loader, create_loader
 from tfds_torch.torch_data.plain_dataloader import make_plain_loader
 
 _TIMEOUT_S = 600.0
+NUM_AFTER = 3
+"""How many batches are read after a state was loaded."""
+_NUM_RANDOM_POINTS = 3
+
+
+class Point(NamedTuple):
+    """A point between two batches of a rank, or the batch that follows it: `number` batches of `epoch` came before."""
+
+    epoch: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, batch {self.number}"
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What came after a state was loaded.
+
+    Attributes:
+        point: where the state was taken.
+        state: the state as JSON; empty where none could be taken.
+        iterations: a few batches that came then, a list for each iteration of the loader.
+        error: why the state could not be taken or loaded; else empty.
+    """
+
+    point: Point
+    state: str
+    iterations: Sequence[Sequence[Received]] = ()
+    error: str = ""
+
+
+def choose_points(plan: EpochPlan, num_epochs: int) -> list[Point]:
+    """Return points in the epochs 0..num_epochs-1, in order; the same for the same seed.
+
+    Among them are those before the first batch, before the last one and at the end of epoch 0.
+    """
+    last = plan.num_batches
+    points = {Point(0, 0), Point(0, max(0, last - 1)), Point(0, last)}
+    if last > 1:
+        numbers = np.random.default_rng(plan.seed)
+        epochs = numbers.integers(num_epochs, size=_NUM_RANDOM_POINTS)
+        delivered = numbers.integers(1, last, size=_NUM_RANDOM_POINTS)
+        points |= {Point(*point) for point in zip(epochs.tolist(), delivered.tolist(), strict=True)}
+    return sorted(points)
+
+
+def batches_after(point: Point, num_batches: int, num_epochs: int) -> list[list[Point]]:
+    """Return the next few batches that must come after a point, a list for each iteration of the loader.
+
+    Where an epoch ends, the next one follows; the iteration after an epoch's last batch is empty.
+    """
+    iterations: list[list[Point]] = []
+    num_missing = NUM_AFTER
+    for epoch in range(point.epoch, num_epochs):
+        if num_missing:
+            first = point.number if epoch == point.epoch else 0
+            iterations.append([Point(epoch, number) for number in range(first, min(first + num_missing, num_batches))])
+            num_missing -= len(iterations[-1])
+    return iterations
+
+
+def kept_batches(points: Collection[Point], num_batches: int, num_epochs: int) -> set[Point]:
+    """Return the batches that an uninterrupted reading must remember, for comparison with resumed ones."""
+    return {at for point in points for part in batches_after(point, num_batches, num_epochs) for at in part}
+
+
+# The loader
 
 
 class Reader:
-    """Reads what a parser plans for one rank; a context manager that ends its workers.
+    """Read what a parser plans for one rank; a context manager that ends its workers.
 
     Args:
         parser: what is read: in whole batches where it has a preprocess, else single examples.
-        world: the rank; None: that of the process.
+        world: the rank; None for that of the process.
         num_workers: loader processes; 0 reads in this process.
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         sample: indices of the examples whose pixels are kept.
@@ -47,7 +114,7 @@ class Reader:
 
     def __init__(
         self,
-        parser: CheckedParser,
+        parser: DatasetParser,
         world: World | None,
         num_workers: int,
         *,
@@ -59,7 +126,7 @@ class Reader:
         if parser.batch_size is None and num_workers < 2:
             parser = parser.with_batch_size(1)  # As it is planned; states count batches, whose size must be known.
         content = content_of(parser) if has_content else []
-        fields = (*content, *METADATA_FIELDS, *([MEMBER] if isinstance(parser, ParserMixture) else []))
+        fields = (*content, *METADATA_FIELDS, *([MEMBER] if parser.provenance().members else []))
         with warnings.catch_warnings():
             # Advice reports batches that repeat a small split; here each reader would warn of them.
             warnings.simplefilter("ignore", UserWarning)
@@ -100,13 +167,13 @@ class Reader:
 
     @property
     def stats(self) -> LoaderStats | None:
-        """Where the time went; None: the loader does not report it."""
+        """Where the time went; None if the loader does not report it."""
         return self.loader.stats() if isinstance(self.loader, Loader) else None
 
     def batches(
         self, timer: EpochTimer | None = None, digested: Collection[int] = ()
     ) -> Generator[Received, None, None]:
-        """Yields the batches of the next epoch, or those after the state that was loaded.
+        """Yield the batches of the next epoch, or those after the state that was loaded.
 
         Args:
             timer: keeps the times of the epoch.
@@ -130,7 +197,7 @@ class Reader:
             ) from error
 
     def take_state(self, point: Point) -> Resumed:
-        """Returns the state at a point that the loader has reached, with nothing read after it."""
+        """Return the state at a point that the loader has reached, with nothing read after it."""
         try:
             if isinstance(self.loader, Loader):
                 state = self.loader.state_dict()
@@ -142,9 +209,9 @@ class Reader:
             return Resumed(point, "", error=str(error))
 
     def read_on(self, saved: Resumed, num_epochs: int) -> Resumed:
-        """Returns the few batches that come after a state is loaded.
+        """Return the few batches that come after a state is loaded.
 
-        Where an epoch ends, the next one of `num_epochs` goes on.
+        Where an epoch ends, the next one of `num_epochs` follows.
         """
         if saved.error:
             return saved
@@ -161,13 +228,13 @@ class Reader:
         return Resumed(saved.point, saved.state, iterations)
 
     def take(self, number: int) -> list[Received]:
-        """Returns the first batches of the next iteration, all of them where it has no more."""
+        """Return the first batches of the next iteration, all of them where it has no more."""
         with closing(self.batches(digested=range(number))) as batches:
             return list(islice(batches, number))
 
 
 class Receive:
-    """Makes a Received of a whole batch, field by field, or of the rows of single examples.
+    """Make a Received of a whole batch, field by field, or of the rows of single examples.
 
     A class, so that spawn can pickle it: where a worker collates single examples, only what they are, and the pixels
     that are kept, travel to the training process.
@@ -185,7 +252,7 @@ class Receive:
         self._fields, self._sample, self._is_batched, self._has_pixels = fields, sample, is_batched, has_pixels
 
     def __call__(self, batch: Any, is_digested: bool = False) -> Received:
-        """Returns a batch; of its images only those that are kept are copied, unless all are digested."""
+        """Return a batch; of its images only those that are kept are copied, unless all are digested."""
         values = batch if self._is_batched else zip(*batch, strict=True)
         columns = dict(zip(self._fields, values, strict=True))
         index, image = np.asarray(columns["index"]).astype(np.int64), columns.get("image")
@@ -202,27 +269,27 @@ class Receive:
         )
 
     def _pixels(self, image: Any) -> NDArray[np.uint8]:
-        """Returns a copy, uint8 [h, w, C], of a row of a batch, or of a PIL image."""
+        """Return a copy, uint8 [h, w, C], of a row of a batch, or of a PIL image."""
         pixels = image.permute(1, 2, 0).numpy() if self._is_batched else np.asarray(image)
         return np.array(pixels if pixels.ndim == 3 else pixels[..., None])
 
 
-def content_of(parser: CheckedParser) -> list[str]:
-    """Returns the fields of an example that are read.
+def content_of(parser: DatasetParser) -> list[str]:
+    """Return the fields of an example that are read.
 
     They are image and label, and of windows those with offsets; where there is none of them, and the dataset is the
     user's own or has windows, all fields.
     """
-    windows = windows_of(parser)
-    names = dict.fromkeys([*DEFAULT_FIELDS, *(windows.offsets if windows is not None else ())])
-    found = [name for name in names if parser.dataset.has_field(name)]
-    if found or not (isinstance(parser, ParserMapStyle) or windows is not None):
-        return found
+    found = next(iter(parser.provenance().members.values()), parser.dataset).provenance()
+    offsets = () if found.episodes is None else found.episodes.windows.offsets
+    names = [name for name in dict.fromkeys([*DEFAULT_FIELDS, *offsets]) if parser.dataset.has_field(name)]
+    if names or not (parser.provenance().is_own or found.episodes is not None):
+        return names
     return [name for name in parser.element_spec.fields if name not in METADATA_FIELDS]
 
 
 def _integers(labels: Any) -> NDArray[np.int64] | None:
-    """Returns labels as int64 [n]; None where they are something else, or there are none."""
+    """Return labels as int64 [n]; None where they are something else, or there are none."""
     if labels is None:
         return None
     values = np.asarray(labels) if hasattr(labels, "numpy") or all(isinstance(one, int) for one in labels) else None
@@ -230,7 +297,7 @@ def _integers(labels: Any) -> NDArray[np.int64] | None:
 
 
 def _last_message(error: TfdsTorchError) -> str:
-    """Returns the message without the traceback that torch puts before that of a worker."""
+    """Return the message without the traceback that torch puts before that of a worker."""
     text = str(error)
     marker = f"{type(error).__name__}: "
     return text.rpartition(marker)[2].strip() if marker in text else text

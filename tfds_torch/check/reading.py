@@ -1,4 +1,4 @@
-"""Reads a split with every rank and worker of a world, workers as real processes.
+"""Read a split with every rank and worker of a world, workers as real processes.
 
 Ranks read one after the other in this process (`read_rank`), or at the same time in processes of torch.distributed
 (`read_ranks`). What comes is handed on batch by batch.
@@ -6,27 +6,91 @@ Ranks read one after the other in this process (`read_rank`), or at the same tim
 
 import logging
 import os
-from collections.abc import Collection, Generator, Iterator, Mapping
+import statistics
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tfds_torch.check.expectation import Expectation
+from tfds_torch.check.expected import Expectation
 from tfds_torch.check.ledger import EpochEnd, Received
-from tfds_torch.check.reader import Reader
-from tfds_torch.check.reference import CheckedParser
-from tfds_torch.check.resume import Point, Resumed, batches_after, choose_points
-from tfds_torch.check.throughput import STAGES, RankReading
+from tfds_torch.check.rank_processes import iterate_ranks
+from tfds_torch.check.reader import Point, Reader, Resumed, choose_points, kept_batches
+from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.plan.world import World
-from tfds_torch.runtime.metrics import EpochTimer, LoaderStats
+from tfds_torch.runtime.metrics import EpochTimer, EpochTimes, LoaderStats
 from tfds_torch.runtime.process_tree import tree_pss_bytes
-from tfds_torch.storage.network import Network, total_stats
-from tfds_torch.torch_data.rank_processes import iterate_ranks
+from tfds_torch.storage.network import Network, NetworkStats, total_stats
 
 _STALL_TIMEOUT_S = 600.0
 NUM_AT_BEGIN = 12
 """How many batches another world reads from the beginning of an epoch."""
+STAGES = ("read", "download", "decode", "fetch", "collate", "hand_over", "waiting")
+"""Of `LoaderStats`, those that show what a loop waited for; `download` of object stores only."""
+
+
+@dataclass(frozen=True)
+class RankReading:
+    """The reading of one rank: alone on the machine, or with the others at the same time.
+
+    Attributes:
+        times: how long each epoch took.
+        num_examples: of each epoch.
+        memory: pid -> proportional set size, bytes, in the middle of epoch 0: the process that read first, then its
+            children; empty where the system does not report it.
+        stages: stage -> seconds in the timed epochs, as in `LoaderStats`, all workers and threads together; empty where
+            the loader does not report them.
+        first_stages: the same of the first epoch of remote files, where it is not timed; else empty.
+        networks: what each epoch took from object stores, for all processes that share a fetcher; empty where all files
+            are local.
+        resumed: what came after states that were taken in these epochs, with the same workers; in mode `index` only.
+    """
+
+    rank: int
+    times: Sequence[EpochTimes]
+    num_examples: Sequence[int]
+    memory: Mapping[int, int] = field(default_factory=dict)
+    stages: Mapping[str, float] = field(default_factory=dict)
+    first_stages: Mapping[str, float] = field(default_factory=dict)
+    networks: Sequence[NetworkStats] = ()
+    resumed: Sequence[Resumed] = ()
+
+    @property
+    def first_batch_s(self) -> float:
+        """The time to the first batch of epoch 0, in which the workers start."""
+        return self.times[0].first_batch_s
+
+    @property
+    def later_first_batch_s(self) -> float | None:
+        """The median time to the first batch of a later epoch; None after a single epoch."""
+        return statistics.median(times.first_batch_s for times in self.times[1:]) if self.times[1:] else None
+
+    @property
+    def examples_per_s(self) -> float:
+        """The median rate of the timed epochs, from asking for the first batch to the end of the loop."""
+        rates = [number / times.whole_s for number, times in zip(self.num_examples, self.times, strict=True)]
+        return statistics.median(rates[1:] or rates)
+
+    @property
+    def tail_s(self) -> float:
+        """The longest time from the last batch of an epoch to its end."""
+        return max(times.tail_s for times in self.times)
+
+    @property
+    def timed(self) -> Sequence[EpochTimes]:
+        """The epochs after the first one; epoch 0 where there is no other."""
+        return self.times[1:] or self.times
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches in the timed epochs."""
+        return sum(times.num_batches for times in self.timed)
+
+    @property
+    def timed_s(self) -> float:
+        """The duration of the timed epochs."""
+        return sum(times.whole_s for times in self.timed)
 
 
 Step = Received | EpochEnd | RankReading
@@ -59,14 +123,14 @@ class HowRead:
         return {"is_plain": self.is_plain, "sample": self.sample, "has_pixels": self.has_pixels}
 
 
-def read_rank(parser: CheckedParser, how: HowRead, world: World) -> Iterator[Step]:
-    """Yields what a rank receives, and at last how fast."""
+def read_rank(parser: DatasetParser, how: HowRead, world: World) -> Iterator[Step]:
+    """Yield what a rank receives, and at last how fast."""
     with Reader(parser, world, how.num_workers, **how.of_reader) as reader:
         yield from _read(reader, how, world.rank)
 
 
-def read_ranks(parser: CheckedParser, how: HowRead, num_replicas: int) -> Iterator[tuple[int, Step]]:
-    """Yields (rank, what it receives) of the ranks of a torch.distributed training, all of them at the same time.
+def read_ranks(parser: DatasetParser, how: HowRead, num_replicas: int) -> Iterator[tuple[int, Step]]:
+    """Yield (rank, what it receives) of the ranks of a torch.distributed training, all of them at the same time.
 
     Raises:
         TfdsTorchError: as reading raises it, with the rank's number.
@@ -77,8 +141,8 @@ def read_ranks(parser: CheckedParser, how: HowRead, num_replicas: int) -> Iterat
         yield from steps
 
 
-def stream_rank(parser: CheckedParser, how: HowRead) -> Iterator[Step]:
-    """Reads as one rank of torch.distributed; the dataset finds out by itself which one."""
+def stream_rank(parser: DatasetParser, how: HowRead) -> Iterator[Step]:
+    """Read as one rank of torch.distributed; the dataset finds out by itself which one."""
     logging.getLogger("absl").setLevel(logging.ERROR)
     with Reader(parser, None, how.num_workers, **how.of_reader) as reader:
         if how.is_plain:  # A Loader does so by itself.
@@ -133,11 +197,6 @@ def _resume_points(reader: Reader, how: HowRead) -> list[Point]:
     return choose_points(reader.dataset.plan(), how.num_epochs) if is_index else []
 
 
-def kept_batches(points: Collection[Point], num_batches: int, num_epochs: int) -> set[Point]:
-    """Returns the batches that an uninterrupted reading must remember, for comparison with resumed ones."""
-    return {at for point in points for part in batches_after(point, num_batches, num_epochs) for at in part}
-
-
 @dataclass(frozen=True)
 class OtherReading:
     """What one rank with all examples received.
@@ -153,9 +212,9 @@ class OtherReading:
 
 
 def read_other_world(
-    parser: CheckedParser, expected: Expectation, how: HowRead, states: Collection[Resumed]
+    parser: DatasetParser, expected: Expectation, how: HowRead, states: Collection[Resumed]
 ) -> OtherReading:
-    """Reads a few batches again, without their content, with one rank and another number of workers.
+    """Read a few batches again, without their content, with one rank and another number of workers.
 
     The rank's batches are the global batches of the first reading: the beginnings of the first and of the last epoch,
     and what comes after each of the states that were taken there.

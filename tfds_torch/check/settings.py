@@ -1,14 +1,16 @@
-"""What the command line of `python -m tfds_torch.check` asks for."""
+"""What the command line of `python -m tfds_torch.check` asks for: a dataset, and how it is read."""
 
 import argparse
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
 
+from tfds_torch.check.opening import is_built_here
+from tfds_torch.check.prove import How
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import TrainPreprocess
 from tfds_torch.parsers.recipe_file import load_config
@@ -18,39 +20,8 @@ from tfds_torch.runtime.limits import num_cores
 _DEFAULTS = Config(name="digits", is_training=True, batch_size=32, num_workers=2)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What is to be checked; flags of the command line override the config file.
-
-    Attributes:
-        config: the dataset and how it is read. Without a split the usual one is read.
-        root: TFDS data directory; None: TFDS's default, or the embedded datasets' own.
-        num_replicas: ranks.
-        is_torchrun: whether the ranks are processes of torch.distributed that read at the same time.
-        is_plain: whether torch's DataLoader reads; else `create_loader`.
-        is_single: whether single examples are read, though there are images.
-        num_fake: examples per split of a made-up dataset; None: the dataset is there.
-        num_shards: shards per split of an embedded or made-up dataset; None: its default.
-        json_path, html_path: where the report goes.
-        images_path: where the contact sheet goes as PNG.
-    """
-
-    config: Config
-    root: str | None
-    num_replicas: int
-    is_torchrun: bool
-    is_plain: bool
-    is_single: bool
-    num_epochs: int
-    num_fake: int | None
-    num_shards: int | None
-    json_path: Path | None
-    html_path: Path | None
-    images_path: Path | None
-
-
 def check_reports(flags: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """Yields the flag and the file of every report, before anything else is checked: reports cover all that follows.
+    """Yield the flag and the file of every report, before anything else is checked: reports cover all that follows.
 
     Raises:
         ConfigError: it cannot be written there.
@@ -66,8 +37,10 @@ def check_reports(flags: argparse.Namespace) -> Iterator[tuple[str, Path]]:
         yield "--html", flags.html
 
 
-def resolve(flags: argparse.Namespace) -> Settings:
-    """Returns what the flags and their config file ask for; `check_reports` has checked its reports.
+def resolve(flags: argparse.Namespace) -> tuple[Config, How]:
+    """Return the dataset that the flags and their config file ask for, and how it is read.
+
+    `check_reports` has checked the reports. Without a split the usual one is read.
 
     Raises:
         ConfigError: a number out of range, flags that contradict each other, a config that cannot be read, a contact
@@ -77,20 +50,19 @@ def resolve(flags: argparse.Namespace) -> Settings:
     _check_numbers(flags)
     config = _merge(flags, _DEFAULTS if flags.config is None else load_config(flags.config))
     _check_images(flags)
-    return Settings(
-        config=config,
-        root=flags.root,
+    how = How(
         num_replicas=flags.torchrun or flags.replicas or 1,
+        num_workers=config.num_workers,
+        num_epochs=flags.epochs,
         is_torchrun=flags.torchrun is not None,
         is_plain=flags.plain_loader,
+        as_made=False,
+        preprocess=config.preprocess,
         is_single=flags.single_examples,
-        num_epochs=flags.epochs,
-        num_fake=flags.fake,
-        num_shards=flags.shards,
-        json_path=flags.json,
-        html_path=flags.html,
-        images_path=flags.images,
+        has_pictures=flags.html is not None,
+        is_built_here=is_built_here(config, flags.root, flags.fake),
     )
+    return config, how
 
 
 def _check_numbers(flags: argparse.Namespace) -> None:
@@ -170,7 +142,7 @@ def _check_is_no_rank(environ: Mapping[str, str]) -> None:
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """Finds out before the work whether a file can be put there afterwards."""
+    """Find out before the work whether a file can be put there afterwards."""
     try:
         is_taken = _exists(path) and not path.is_file()
         with tempfile.TemporaryFile(dir=path.parent) as probe:

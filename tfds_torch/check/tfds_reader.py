@@ -1,6 +1,6 @@
 """What TFDS's own reader finds at a position of a split: the reference for our index.
 
-No code of `storage`, `engines` or `parsers` runs here.
+No code of `storage`, `engines` or `parsers` reads anything here.
 """
 
 import functools
@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
+from tfds_torch.engines.tensorflow_runtime import is_tensorflow_installed
 from tfds_torch.errors import ShardError
 from tfds_torch.runtime import subprocess_call
 
@@ -25,9 +26,9 @@ class ReferenceExample:
     """What TFDS finds at a position.
 
     Attributes:
-        id: `<shard file>__<record>`; None where TFDS gives no ids.
+        id: `<shard file>__<record>`; None where TFDS has no ids.
         digest: of the encoded bytes: of the image that is compared, or of the whole record.
-        image: the encoded image; None: the example has none.
+        image: the encoded image; None if the example has none.
     """
 
     id: str | None
@@ -55,7 +56,7 @@ class Question:
 
 
 def ask_tfds(questions: Sequence[Question]) -> list[list[ReferenceExample]]:
-    """Returns what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one for all questions.
+    """Return what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one for all questions.
 
     Raises:
         ShardError: TFDS could not read a split.
@@ -65,16 +66,19 @@ def ask_tfds(questions: Sequence[Question]) -> list[list[ReferenceExample]]:
 
 
 def why_not_opened(data_dir: str) -> str | None:
-    """Return why TFDS itself cannot open a dataset: a newer one may have written it; None: it can."""
+    """Return why TFDS's own reader cannot be asked about a dataset: a newer one may have written it; None: it can."""
     try:
-        tfds.builder_from_directory(data_dir)
+        builder = tfds.builder_from_directory(data_dir)
     except Exception as error:  # It reads its metadata unchecked.
-        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
-    return None
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+        return f"TFDS's own reader cannot open it ({reason})"
+    if _is_array_record(builder) or is_tensorflow_installed():
+        return None
+    return "TFDS's own reader needs tensorflow, which is not installed"
 
 
 def find_image_key(data_dir: str, image_key: str | None) -> str | None:
-    """Returns the feature whose encoded image can be compared.
+    """Return the feature whose encoded image can be compared.
 
     That is the image key if it names a top-level image of TFRecord files, which TFDS returns undecoded; else None.
     """
@@ -84,13 +88,13 @@ def find_image_key(data_dir: str, image_key: str | None) -> str | None:
 
 
 def digest(record: bytes, compared_key: str | None) -> str:
-    """Returns the digest of a record, or of its encoded image, as a `ReferenceExample` has it."""
+    """Return the digest of a record, or of its encoded image, as a `ReferenceExample` has it."""
     compared = record if compared_key is None else image_of(record, compared_key)
     return hashlib.blake2b(compared or b"", digest_size=16).hexdigest()
 
 
 def image_of(record: bytes, key: str | None) -> bytes | None:
-    """Returns the encoded image of a record, None where the feature does not hold exactly one value of bytes."""
+    """Return the encoded image of a record, None where the feature does not hold exactly one value of bytes."""
     features = tf_example_pb2.Example.FromString(record).features.feature
     values = list(features[key].bytes_list.value) if key is not None and key in features else []
     return values[0] if len(values) == 1 else None
@@ -146,7 +150,7 @@ def _ask_tf_data(builder: Any, question: Question) -> list[ReferenceExample]:
 
 
 def _single_examples(builder: Any, split: str, positions: Sequence[int]) -> list[Any]:
-    """Returns a split instruction for each position, as TFDS resolves the expression."""
+    """Return a split instruction for each position, as TFDS resolves the expression."""
     parts = []
     for part in tfds.core.ReadInstruction.from_spec(split).to_absolute(builder.info.splits):
         first, stop = part.from_ or 0, part.to
@@ -164,7 +168,7 @@ def _single_examples(builder: Any, split: str, positions: Sequence[int]) -> list
 
 
 def _records(builder: Any, ids: Sequence[str]) -> list[bytes]:
-    """Returns whole records, read by tf.data from the places that TFDS's ids name."""
+    """Return whole records, read by tf.data from the places that TFDS's ids name."""
     import tensorflow as tf
 
     shards, numbers = zip(*(id.rpartition("__")[::2] for id in ids), strict=True)

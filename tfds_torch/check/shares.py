@@ -23,7 +23,7 @@ class MemberCount:
         name: the member.
         num_valid: examples that came.
         num_planned: examples that were to come.
-        most_off: the farthest that a window's end was from n x weight, in examples; None: the mixture has no weights.
+        most_off: the farthest that a window's end was from n x weight, in examples; None without weights.
         is_within: whether every window's end was as near as promised.
     """
 
@@ -40,7 +40,7 @@ class MemberCounts:
     Args:
         plan: of the mixture, or of balanced classes.
         members: name -> number of examples of a pass, in their order.
-        stored: examples of each member's split, in their order; None: those of a pass.
+        stored: examples of each member's split, in their order; None for those of a pass.
     """
 
     def __init__(self, plan: EpochPlan, members: Mapping[str, int], stored: Sequence[int] | None = None) -> None:
@@ -60,14 +60,14 @@ class MemberCounts:
         return -(-self._plan.num_batches // self._batches_of_window)
 
     def members_of(self, index: Int64Array) -> Int64Array:
-        """Returns the numbers of the members of examples, int64 [n]; -1 for one that is of no class."""
+        """Return the numbers of the members of examples, int64 [n]; -1 for one that is of no class."""
         if self._classes is not None:
             return self._classes[index]
         members: Int64Array = np.searchsorted(self.offsets, index, side="right") - 1
         return members
 
     def add(self, rank: int, epoch: int, number: int, index: Int64Array) -> None:
-        """Takes a rank's batch of this number: int64 [n], -1 for an example that is not the mixture's, or padding."""
+        """Take a rank's batch of this number: int64 [n], -1 for an example that is not the mixture's, or padding."""
         if not 0 <= number < self._plan.num_batches:  # A batch too many, which is reported elsewhere.
             return
         own = index[(index >= 0) & are_own(self._plan, rank, number, len(index))]
@@ -75,7 +75,7 @@ class MemberCounts:
         self.windows(epoch)[window] += np.bincount(members[members >= 0], minlength=len(self.names))
 
     def windows(self, epoch: int) -> Int64Array:
-        """Returns how many examples of each member came in each window, int64 [windows, members]."""
+        """Return how many examples of each member came in each window, int64 [windows, members]."""
         return self._came.setdefault(epoch, np.zeros((self.num_windows, len(self.names)), np.int64))
 
     @property
@@ -87,7 +87,7 @@ class MemberCounts:
         return np.minimum(ends, plan.num_own_slots)
 
     def count(self, epoch: int) -> tuple[MemberCount, ...]:
-        """Returns what came of every member in an epoch."""
+        """Return what came of every member in an epoch."""
         windows = self.windows(epoch)
         came = windows.sum(axis=0)
         mixture = self._plan.order
@@ -107,13 +107,13 @@ class MemberCounts:
 
 
 def are_own(plan: EpochPlan, rank: int, number: int, size: int) -> NDArray[np.bool_]:
-    """Returns which of the examples of a rank's batch are the epoch's own, bool [size]: others fill the batch."""
+    """Return which of the examples of a rank's batch are the epoch's own, bool [size]: others fill the batch."""
     first = number * plan.global_batch_size + rank * plan.batch_size
     return np.arange(first, first + size) < plan.num_own_slots
 
 
 def expected_counts(mixture: Mixed, slots: Int64Array) -> tuple[NDArray[np.float64], Int64Array]:
-    """Returns n x weight of each member in the first n slots, and how many parts of the schedule these touch.
+    """Return n x weight of each member in the first n slots, and how many parts of the schedule these touch.
 
     Args:
         mixture: the order, with its schedule.
@@ -131,7 +131,7 @@ def expected_counts(mixture: Mixed, slots: Int64Array) -> tuple[NDArray[np.float
 
 
 def draw_independently(mixture: Mixed, ends: Sequence[int], seed: int) -> Int64Array:
-    """Returns how many examples of each member each window of epoch 0 would have, if members were drawn at random.
+    """Return how many examples of each member each window of epoch 0 would have, if members were drawn at random.
 
     Args:
         mixture: the order, with its schedule.

@@ -16,28 +16,28 @@ from typing import Any
 import torch
 import torch.distributed
 
-from tfds_torch import ImageDataset, ParserTfds, errors
+from tfds_torch import errors
 from tfds_torch.torch_data.plain_epochs import PlainEpochs
 
-TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"
+ENVIRON = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"
 
 
 def rank() -> int:
     return torch.distributed.get_rank()
 
 
-def facts_of_torchrun() -> dict[str, Any]:
+def facts_of_rank() -> dict[str, Any]:
     """Returns where this rank runs, and what all ranks' numbers add up to."""
     total = torch.tensor([rank() + 1])
     torch.distributed.all_reduce(total)
-    facts = {"pid": os.getpid(), "environ": {name: os.environ.get(name) for name in TORCHRUN}, "sum": total.item()}
+    facts = {"pid": os.getpid(), "environ": {name: os.environ.get(name) for name in ENVIRON}, "sum": total.item()}
     facts |= {"num_threads": torch.get_num_threads(), "num_ranks": torch.distributed.get_world_size()}
     return facts | {"backend": torch.distributed.get_backend()}
 
 
 def describe(num_items: int) -> Iterator[dict[str, Any]]:
     """Says where it runs, and what all ranks' numbers add up to."""
-    facts = facts_of_torchrun()
+    facts = facts_of_rank()
     for number in range(num_items):
         yield facts | {"number": number}
 
@@ -45,6 +45,7 @@ def describe(num_items: int) -> Iterator[dict[str, Any]]:
 def count_on_rank_0() -> Iterator[int]:
     """Rank 1 yields something only after rank 0 has yielded all of its own."""
     if rank() == 0:
+        print("printed")
         yield from range(100)
     torch.distributed.barrier()
     if rank() == 1:
@@ -82,7 +83,7 @@ def disconnect_and_die_on_rank_1() -> Iterator[int]:
     torch.distributed.barrier()
 
 
-def die_on_rank_1_while_rank_0_counts() -> Iterator[int]:
+def die_on_rank_1_while_others_count() -> Iterator[int]:
     """Nobody waits for rank 1, and rank 0 never comes to an end."""
     if rank() == 1:
         fork_one_that_waits()
@@ -105,12 +106,16 @@ def hold_things_for_ever() -> Iterator[dict[str, Any]]:
     counter = PlainEpochs()
     child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
     semaphore = counter._shared.get_lock()._semlock.name
-    found = facts_of_torchrun() | {"semaphore": semaphore, "port": int(os.environ["MASTER_PORT"])}
+    found = facts_of_rank() | {"semaphore": semaphore}
     while True:
         yield {"pids": [os.getpid(), child.pid, resource_tracker._resource_tracker._pid]} | found
 
 
 def wait_for_ever() -> Iterator[dict[str, Any]]:
+    """Rank 1 is blocked in a collective."""
+    yield {"pids": [os.getpid()]}
+    if rank() == 1:
+        torch.distributed.barrier()
     while True:
         yield {"pids": [os.getpid()]}
 
@@ -120,14 +125,6 @@ def stop_on_rank_1() -> Iterator[int]:
     yield os.getpid()
     if rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def compare_ranks(parsers: list[ParserTfds]) -> Iterator[str]:
-    """Every rank asks `check_ranks` about a parser of its own, and says what it was told."""
-    try:
-        ImageDataset(parsers[rank()]).check_ranks()
-    except errors.ConfigError as error:
-        yield str(error)
 
 
 class HangOnRank1:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfds_torch.check.resume import NUM_AFTER, Point, batches_after, choose_points
+from tfds_torch.check.reader import NUM_AFTER, Point, batches_after, choose_points
 from tfds_torch.plan.epoch import EpochPlan, Remainder
 from tfds_torch.plan.passes import Passes
 from tfds_torch.plan.world import World

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from encoded_images import photograph, save
+from storage.second_readers import read_beton_images, read_tar_samples, tar_ids
 from storage.webdataset.made_tars import samples_of, write_samples, write_tar
 
-from check.second_readers import read_beton_images, read_tar_samples, tar_ids
 from tfds_torch.storage.beton.fields import BetonFloat, BetonJson
 from tfds_torch.storage.beton.image_field import BetonImage
 from tfds_torch.storage.beton.source import BetonSource
