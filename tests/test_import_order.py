@@ -55,7 +55,7 @@ FORBIDDEN = [
     ("torch_data", "def f():\n    import accelerate", LOOPS),
     ("check", "from timm.data import create_loader", LOOPS),
     ("torch_data", "import tfds_torch.export", LAYERS),
-    ("parsers", "def f():\n    from tfds_torch.export import exporting", LAYERS),
+    ("parsers", "def f():\n    from tfds_torch.export import api", LAYERS),
     ("export", "import torch", TORCH),
     ("export", "import tensorflow_datasets", TFDS),
     ("demo", "import tfds_torch.torch_data", LAYERS),

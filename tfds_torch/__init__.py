@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tfds_torch.engines.batch import Batch
     from tfds_torch.engines.options import ReadOptions
     from tfds_torch.engines.window_fields import WindowTransform
-    from tfds_torch.export.exporting import export_dataset
+    from tfds_torch.export.api import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.images.views import Views
     from tfds_torch.loaders.feeder import Feeder
@@ -64,7 +64,7 @@ _ROOMS = {
     "Windows": "plan.windows",
     "World": "plan.world",
     "create_loader": "torch_data.loader",
-    "export_dataset": "export.exporting",
+    "export_dataset": "export.api",
 }
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Any
 
 from export.made_sources import Numbered
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
 FORMATS = ("webdataset", "tfrecord", "array_record")

@@ -8,7 +8,7 @@ from typing import Any
 
 from conftest import ROOT
 
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 
 FORMATS = ("webdataset", "tfrecord", "array_record")
 PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}

@@ -17,7 +17,7 @@ import psutil
 
 from export.made_sources import PAGE, Numbered
 from tfds_torch.errors import TfdsTorchError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.storage.beton.verify import verify
 
 NUM_SAMPLES = 60

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
 NUM_SHARDS = 8

@@ -18,9 +18,9 @@ from conftest import INTERRUPTED, ROOT
 from export.beam_lives import FORMATS, NUM_SHARDS, Dying, Waiting, identities
 from export.exports import PATHS, contents
 from export.made_sources import Numbered
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
+from tfds_torch.export.folder import ShardFolder, verify_shards
 from tfds_torch.export.manifest import Shard
-from tfds_torch.export.shard_folder import ShardFolder, verify_shards
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
 PYTHON = Path(os.environ.get("BEAM_PYTHON", ROOT / ".venv" / "beam" / "bin" / "python"))

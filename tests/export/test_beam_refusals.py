@@ -11,9 +11,9 @@ import pytest
 from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import beam_export
+from tfds_torch.export.api import export_dataset
 from tfds_torch.export.arguments import parse_arguments
 from tfds_torch.export.command import main
-from tfds_torch.export.exporting import export_dataset
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"format": "beton"}, r"beam_runner='FnApiRunner' \(--beam-runner\) writes folders of shards, and beton is one"),

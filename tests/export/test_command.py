@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from tfds_torch.export import command
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.storage.beton import verify as verifying
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tfds_torch.export import command
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset

@@ -12,7 +12,7 @@ from PIL import Image
 from export.exports import PATHS
 from export.made_sources import PAGE, Numbered
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
 from tfds_torch.runtime.atomic_file import AtomicFile
 
@@ -55,7 +55,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (3 * 2**20, 3 * 2**20))
 from export.made_sources import PAGE
 from tfds_torch.errors import ExportError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 samples = [{"text": bytes(2**19)}] * 32
 try:
     export_dataset(samples, sys.argv[1], format="beton", num_workers=2, chunk_size=2, page_size=PAGE)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from conftest import ROOT
 
-from tfds_torch.export.shard_folder import verify_shards
+from tfds_torch.export.folder import verify_shards
 
 DEADLINE_S = 120.0
 NUM_SHARDS = 200  # So many that none of them is the last one when the first is seen.

@@ -12,10 +12,10 @@ import pytest
 from export.exports import contents, export
 from export.made_sources import Numbered, fail
 from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.folder import verify_shards
 from tfds_torch.export.plan import ShardSizes
+from tfds_torch.export.runner import ShardedExport, ShardRequest
 from tfds_torch.export.samples import NumberedSamples
-from tfds_torch.export.shard_folder import verify_shards
-from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.write_shards import WriteShards
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime.metrics import StageMetrics

@@ -12,7 +12,7 @@ import pytest
 
 from export.exports import contents
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.exporting import FORMATS, export_dataset
+from tfds_torch.export.api import FORMATS, export_dataset
 from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset

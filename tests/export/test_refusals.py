@@ -12,8 +12,8 @@ import pytest
 from export.exports import export
 from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export import shard_folder
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export import folder as shard_folder
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.beton.fields import BetonInt
 

@@ -17,10 +17,10 @@ import pytest
 from export.exports import FORMATS, PATHS, contents, export
 from export.made_sources import Numbered, fail
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export import shard_folder
+from tfds_torch.export import folder as shard_folder
+from tfds_torch.export.api import export_dataset
 from tfds_torch.export.command import main
-from tfds_torch.export.exporting import export_dataset
-from tfds_torch.export.shard_folder import verify_shards
+from tfds_torch.export.folder import verify_shards
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.array_record import package
@@ -269,7 +269,7 @@ def test_whatever_the_system_refuses_complete_shards_verify_and_the_same_command
 LIMITED = """
 import resource, sys
 from tfds_torch.errors import ExportError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.tfds.parser import ParserTfds
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
 try:

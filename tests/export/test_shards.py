@@ -20,14 +20,14 @@ from tfds_fixtures import Datasets
 from export.exports import PATHS, contents
 from export.made_sources import Numbered, image_of
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
+from tfds_torch.export.folder import ShardFolder
 from tfds_torch.export.manifest import read_manifest
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import samples_of
 from tfds_torch.export.shard_content import RecordContent, TarContent
 from tfds_torch.export.shard_file import WriteRefusedError
-from tfds_torch.export.shard_folder import ShardFolder
-from tfds_torch.export.tar_members import choose_members
+from tfds_torch.export.tar import choose_members
 from tfds_torch.export.write_shards import write_shard
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
@@ -417,7 +417,7 @@ def test_a_second_run_reads_no_sample_of_a_complete_shard(tmp_path: Path) -> Non
 
 MEASURED = """
 import json, resource, sys
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 
 class Large:
     def __init__(self, num_samples): self.num_samples = num_samples

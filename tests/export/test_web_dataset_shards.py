@@ -12,7 +12,7 @@ from PIL import Image
 
 from export.made_sources import image_of
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.storage.beton.source import BetonSource

@@ -10,7 +10,7 @@ from parsers.robot_episodes import Robots
 from tfds_torch import EvalPreprocess, ParserBeton, ParserTfds, ParserWebDataset, Windows, WindowTransform
 from tfds_torch.errors import ConfigError
 from tfds_torch.export import command
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 
 OFFSETS = {"action": range(4), "wrist": [-1, 0]}
 NAMES = {"image": "observation/image", "wrist": "observation/wrist_image", "state": "observation/state"}

@@ -19,7 +19,7 @@ from export import made_sources as made
 from export.made_sources import Numbered, Sized
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import workers
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.worker_faults import ErrorContext
 

@@ -15,7 +15,7 @@ from storage.webdataset.made_tars import write_samples
 
 from tfds_torch.check import command
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.loaders.multi_loader import MultiLoader
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.recipe_file import load_config

@@ -27,8 +27,8 @@ from typing import Any
 
 from tfds_torch import __version__
 from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.export.folder import KEPT, ShardFolder, has_size
 from tfds_torch.export.shard_file import write_for_good
-from tfds_torch.export.shard_folder import KEPT, ShardFolder, has_size
 from tfds_torch.export.workers import Progress
 from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.runtime import subprocess_call

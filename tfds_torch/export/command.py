@@ -19,11 +19,11 @@ from rich.text import Text
 from tfds_torch.check.opening import open_parser
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
+from tfds_torch.export.api import check_format, export_dataset, local_path
 from tfds_torch.export.arguments import parse_arguments
-from tfds_torch.export.exporting import check_format, export_dataset, local_path
+from tfds_torch.export.folder import verify_shards
 from tfds_torch.export.plan import SHARDED
 from tfds_torch.export.report import ExportReport
-from tfds_torch.export.shard_folder import verify_shards
 from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.parsers.recipes import Config

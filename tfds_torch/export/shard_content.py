@@ -13,7 +13,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import ParserSamples, SampleSource
 from tfds_torch.export.shard_file import ShardFile, WriteRefusedError, read_file, refusals_named
-from tfds_torch.export.tar_members import Member
+from tfds_torch.export.tar import Member
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted

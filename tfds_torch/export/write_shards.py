@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tfds_torch.export.folder import ShardFolder
 from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan
 from tfds_torch.export.shard_content import ShardContent, TarContent
 from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
-from tfds_torch.export.shard_folder import ShardFolder
 from tfds_torch.runtime.metrics import StageMetrics
 
 DoneShard = tuple[Shard, bool]

@@ -18,7 +18,7 @@ from storage.beton.made_files import FIELDS, PAGE, sample_of
 from storage.beton.plain_reader import read_plainly
 from storage.webdataset.made_tars import write_samples
 
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.storage.beton.fields import BetonField
 from tfds_torch.storage.beton.image_field import BetonImage

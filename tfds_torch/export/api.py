@@ -7,12 +7,12 @@ from typing import Any
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.beam_export import BeamRunner
-from tfds_torch.export.beton_export import BetonExport, FileRequest
-from tfds_torch.export.field_choice import SKIP, FieldChoice, check_choices
+from tfds_torch.export.beton import BetonExport, FileRequest
+from tfds_torch.export.fields import SKIP, FieldChoice, check_choices
 from tfds_torch.export.plan import SHARDED, ShardSizes
 from tfds_torch.export.report import ExportReport
+from tfds_torch.export.runner import ShardedExport, ShardRequest
 from tfds_torch.export.samples import IteratedSamples, ParserSamples, SampleSource, samples_of
-from tfds_torch.export.sharded_export import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.export.workers import Progress
 from tfds_torch.parsers.tfds.parser import ParserTfds

@@ -14,7 +14,7 @@ from tfds_fixtures import Datasets
 from export.conftest import FAKES
 from export.made_sources import Numbered, Sized, image_of
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.exporting import export_dataset
+from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds

@@ -14,8 +14,10 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.beam_export import BeamRunner
+from tfds_torch.export.folder import KEPT, ShardFolder
 from tfds_torch.export.manifest import Shard
 from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
+from tfds_torch.export.records import metadata_names, read_dataset_name, write_metadata
 from tfds_torch.export.report import ExportReport
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import ExampleNames, ParserSamples, SampleSource, count_samples
@@ -29,9 +31,7 @@ from tfds_torch.export.shard_content import (
     check_room,
     longest_key,
 )
-from tfds_torch.export.shard_folder import KEPT, ShardFolder
-from tfds_torch.export.tar_members import Member, choose_members
-from tfds_torch.export.tfds_metadata import metadata_names, read_dataset_name, write_metadata
+from tfds_torch.export.tar import Member, choose_members
 from tfds_torch.export.workers import Job, Progress, Workers, choose_by_first
 from tfds_torch.export.write_shards import DoneShard, WriteShards
 from tfds_torch.parsers.class_map import ClassMap

@@ -19,7 +19,7 @@ from tfds_torch.export.default_fields import (
     is_tensor,
     to_json,
 )
-from tfds_torch.export.field_choice import check_are_fields, sample_fields
+from tfds_torch.export.fields import check_are_fields, sample_fields
 from tfds_torch.export.plan import safe_name
 from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.plan.epoch import PAD_LABEL

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.field_choice import FieldChoice, FieldPlan, choose_fields
+from tfds_torch.export.fields import FieldChoice, FieldPlan, choose_fields
 from tfds_torch.export.report import ExportReport, describe_field
 from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.export.samples import ExampleNames, IteratedSamples, SampleSource, count_samples

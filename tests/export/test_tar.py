@@ -15,8 +15,8 @@ from PIL import Image
 
 from export.made_sources import Numbered
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.exporting import export_dataset
-from tfds_torch.export.tar_members import Member
+from tfds_torch.export.api import export_dataset
+from tfds_torch.export.tar import Member
 from tfds_torch.parsers.beton import ParserBeton
 from tfds_torch.parsers.webdataset import ParserWebDataset
 from tfds_torch.storage.beton.fields import BetonInt
