@@ -3,7 +3,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED_CORE := $(VENV)/.installed-core
 INSTALLED := $(VENV)/.installed
-INSTALLED_BEAM := $(VENV)/.installed-beam
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALLED_MOTO := $(VENV)/.installed-moto
 INSTALLED_SLOW := $(VENV)/.installed-slow
@@ -22,7 +21,7 @@ TORCH_OPTIONS ?=
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow slow test-slim test-gpu campaign mutants wheels lint docs bench clean beam azurite
+.PHONY: help demo test test-slow slow test-slim test-gpu campaign mutants wheels lint docs bench clean azurite
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,17 +40,6 @@ $(INSTALLED): $(INSTALLED_CORE)
 		"the tests declare its operators. docs/install.md says how both come from one build (TORCH_OPTIONS)"
 	@touch $@
 
-# Beam wants older versions of what others want newer: here they come before what is installed above.
-$(INSTALLED_BEAM): $(INSTALLED)
-	@echo "Installing Apache Beam into $(VENV)/beam"
-	@$(BIN)/python -m venv $(VENV)/beam
-	@timeout 300 $(VENV)/beam/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 20 \
-		$(shell grep ^apache-beam constraints.txt) \
-		&& $(VENV)/beam/bin/python -c "import site, sys; open(site.getsitepackages()[0] + '/beside.pth', 'w').write(f'import site; site.addsitedir({sys.argv[1]!r})')" \
-			$$($(BIN)/python -c "import site; print(site.getsitepackages()[0])") \
-		|| { rm -rf $(VENV)/beam; echo "Apache Beam cannot be installed: its tests are skipped (to try again: rm $@)"; }
-	@touch $@
-
 $(INSTALLED_MOTO): $(INSTALLED) requirements/moto.txt
 	@echo "Installing moto, the tests' server of s3://, into $(VENV)/moto"
 	@$(BIN)/python -m venv $(VENV)/moto
@@ -67,8 +55,6 @@ $(INSTALLED_SLOW): $(INSTALLED) requirements/slow.txt
 demo: $(INSTALLED_CORE) ## read the embedded handwritten digits and check every promise
 	@$(BIN)/python -m tfds_torch.check
 
-beam: $(INSTALLED_BEAM)
-
 # Azurite, the tests' server of az://.
 azurite:
 	@test -e $(VENV)/azurite || ! command -v npm >/dev/null \
@@ -78,7 +64,7 @@ azurite:
 test: $(INSTALLED_MOTO) ## the quick tests
 	@$(BIN)/python -m pytest -m "not slow and not campaign" $(IN_TWO)
 
-test-slow: beam azurite slow test-slim ## the rest of the tests, with all that they need
+test-slow: azurite slow test-slim ## the rest of the tests, with all that they need
 
 # Those of some folders: SLOW_TESTS="tests/plan tests/parsers". A folder may have none: 5 is pytest's word for that.
 SLOW_TESTS ?= tests

@@ -50,9 +50,9 @@ def test_every_room_has_a_line(root: Path, touched: dict[str, Any]) -> None:
 
 
 def test_what_is_installed_follows_the_tests(touched: dict[str, Any]) -> None:
-    assert touched["needs_of"](["export", "storage/beton"]) == ["beam"]
+    assert touched["needs_of"](["remote", "storage/beton"]) == ["azurite", "nginx-light"]
     assert touched["needs_of"](["plan"]) == []
-    assert touched["needs_of"](["tests"]) == ["azurite", "beam", "chromium", "nginx-light"]
+    assert touched["needs_of"](["tests"]) == ["azurite", "chromium", "nginx-light"]
 
 
 @pytest.fixture

@@ -8,19 +8,17 @@ from typing import Any
 
 from conftest import ROOT
 
+from export.made_sources import FORMATS, contents
 from tfds_torch.export.api import export_dataset
 
-FORMATS = ("webdataset", "tfrecord", "array_record")
+__all__ = ["FORMATS", "PATHS", "contents", "export", "run_script"]
+
 PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
 
 
 def export(source: Any, out: Path, **options: Any) -> Any:
     """Exports by one worker, to five tars unless the options say otherwise."""
     return export_dataset(source, out, **{"format": "webdataset", "num_shards": 5, "num_workers": 1, **options})
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def run_script(run_python: Callable[..., Any], name: str, *arguments: object) -> dict[str, int]:

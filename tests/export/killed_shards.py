@@ -1,7 +1,7 @@
-"""Sharded exports with two workers that are killed at a random moment, and then run again. Run as a script.
+"""Sharded exports that lose a process by SIGKILL at a random moment, and are then run again. Run as a script.
 
-`python killed_shards.py ROOT FOLDER FORMAT KILLS SEED`: prints counts as JSON, of so many kills or more. It is a
-process of its own, because it forks.
+`python killed_shards.py ROOT FOLDER parent|worker|part KILLS SEED`: prints counts as JSON. It is a process of its own,
+because it forks.
 """
 
 import json
@@ -11,71 +11,94 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from export.made_sources import FORMATS, contents
+from tfds_torch.errors import ExportError
 from tfds_torch.export.api import export_dataset
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
-NUM_SHARDS = 8
+NUM_SHARDS, NUM_PARTS = 40, 4
 ORPHANS_MAY_TAKE_S = 10.0
-BEFORE_RENAME = 0.75
-"""The share of kills that come before the last rename; how many do depends on how busy the machine is."""
 
 
-def export(parser: ParserTfds, out: Path, file_format: str) -> int:
-    return export_dataset(parser, out, format=file_format, num_shards=NUM_SHARDS, num_workers=2).num_kept
+def export(parser: ParserTfds, out: Path, file_format: str, part: int | None = None) -> Any:
+    options: dict[str, Any] = {} if part is None else {"part": (part, NUM_PARTS)}
+    return export_dataset(parser, out, format=file_format, num_shards=NUM_SHARDS, num_workers=2, **options)
 
 
-def shards_in(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in out.glob("photos-*")}
-
-
-def is_complete(out: Path) -> bool:
-    manifest = out / "export-train.json"
-    return manifest.exists() and json.loads(manifest.read_text())["shards"] is not None
+def in_child(*arguments: Any) -> int:
+    """Exports in a forked process, and returns its pid; it ends with 0, or with 7 where it has lost a worker."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            export(*arguments)
+            code = 0
+        except ExportError as error:
+            code = 7 if "was killed by SIGKILL" in str(error) else 8
+        finally:
+            os._exit(code)
+    return pid
 
 
 def main() -> None:
-    parser = ParserTfds(sys.argv[1], "photos")
-    folder, file_format, num_kills = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    parser = ParserTfds(sys.argv[1], "digits")
+    folder, victim, num_kills = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     rng = random.Random(int(sys.argv[5]))
-    began = time.monotonic()
-    for number in range(3):
-        export(parser, folder / f"whole{number}", file_format)
-    usual_s = (time.monotonic() - began) / 3
-    whole = shards_in(folder / "whole0")
-    counts = dict.fromkeys(("killed", "before_rename", "with_shards", "broken", "rewritten", "kept", "incomplete"), 0)
-    workers: list[psutil.Process] = []
-    out = folder / "out"
-    while counts["killed"] < num_kills or counts["before_rename"] < BEFORE_RENAME * num_kills:
+    whole, usual_s = {}, {}
+    for file_format in FORMATS:
+        began = time.monotonic()
+        export(parser, folder / file_format, file_format)
+        usual_s[file_format] = (time.monotonic() - began) / (NUM_PARTS if victim == "part" else 1)
+        whole[file_format] = contents(folder / file_format)
+    names = ("killed", "with_shards", "broken", "rewritten", "different", "left", "kept", "children_seen")
+    counts = dict.fromkeys(names, 0)
+    seen: list[psutil.Process] = []
+    out, number = folder / "out", 0
+    while counts["killed"] < num_kills:
+        number += 1
+        file_format, part = FORMATS[number % 3], rng.randint(1, NUM_PARTS) if victim == "part" else None
         shutil.rmtree(out, ignore_errors=True)
-        pid = os.fork()
-        if pid == 0:
-            export(parser, out, file_format)
-            time.sleep(0.2 * usual_s)
-            os._exit(0)
-        time.sleep(rng.uniform(0, 1.15 * usual_s))
+        parts = [one for one in range(1, NUM_PARTS + 1) if one != part]
+        rng.shuffle(parts)
+        early, late = (parts[: (cut := rng.randint(0, 3))], parts[cut:]) if part else ([], [])
+        for one in early:
+            export(parser, out, file_format, one)
+        before = set(out.glob("digits-*"))
+        pid = in_child(parser, out, file_format, part)
+        time.sleep(rng.uniform(0, 1.1 * usual_s[file_format]))
         children = psutil.Process(pid).children(recursive=True)
-        os.kill(pid, signal.SIGKILL)
+        target = rng.choice(children).pid if victim == "worker" and children else pid
+        was_killed = victim != "worker" or bool(children)
+        with suppress(ProcessLookupError):
+            if was_killed:
+                os.kill(target, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        if not os.WIFSIGNALED(status):  # It was through before.
+        if victim == "worker":
+            was_killed = was_killed and os.waitstatus_to_exitcode(status) == 7
+        elif not os.WIFSIGNALED(status):  # It was through before.
+            was_killed = False
+        _, alive = psutil.wait_procs(children, ORPHANS_MAY_TAKE_S)
+        counts["orphans"] = counts.get("orphans", 0) + len(alive)
+        if not was_killed:
             continue
-        psutil.wait_procs(children, ORPHANS_MAY_TAKE_S)
-        workers += children
         counts["killed"] += 1
-        counts["before_rename"] += not is_complete(out)
-        there = shards_in(out)
-        numbers = {name: (out / name).stat().st_ino for name in there}
-        counts["with_shards"] += 0 < len(there) < NUM_SHARDS
-        counts["broken"] += sum(content != whole[name] for name, content in there.items())
-        counts["kept"] += export(parser, out, file_format)
-        counts["rewritten"] += sum((out / name).stat().st_ino != number for name, number in numbers.items())
-        counts["incomplete"] += shards_in(out) != whole or not is_complete(out)
-        counts["incomplete"] += any(path.name.startswith(".") for path in out.iterdir())
-    _, alive = psutil.wait_procs(workers, ORPHANS_MAY_TAKE_S)
-    print(json.dumps({**counts, "orphans": len(alive), "workers_seen": len(workers)}))
+        counts["children_seen"] += len(children)
+        seen += children
+        there = {path.name: path.stat().st_ino for path in out.glob("digits-*")}
+        counts["with_shards"] += len(before) < len(there) < NUM_SHARDS
+        counts["broken"] += sum((out / name).read_bytes() != whole[file_format][name] for name in there)
+        again = [export(parser, out, file_format, one) for one in ([part, *late] if part else [None])]
+        counts["kept"] += sum(report.num_kept for report in again)
+        counts["rewritten"] += sum((out / name).stat().st_ino != inode for name, inode in there.items())
+        counts["different"] += contents(out) != whole[file_format]
+        counts["left"] += any(path.name.startswith(".") for path in out.iterdir())
+    print(json.dumps(counts))
 
 
 if __name__ == "__main__":

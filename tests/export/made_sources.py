@@ -4,11 +4,18 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 PAGE = 2**21
+FORMATS = ("webdataset", "tfrecord", "array_record")
+"""Of shards."""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def image_of(number: int) -> Any:
@@ -51,6 +58,14 @@ class Sized:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         yield from map(self.make, range(self.num_samples))
+
+
+def do_nothing() -> None:
+    pass
+
+
+def sleep() -> None:
+    time.sleep(0.3)
 
 
 def fail() -> None:

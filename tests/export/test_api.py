@@ -61,7 +61,7 @@ def test_a_parsers_examples_come_back_whole(
 ) -> None:
     parser = ParserTfds(exported_root, name, split)
     # JPEG would not keep the pixels of PNG.
-    how: dict[str, Any] = {"fields": {"image": BetonBytes()}, "names": {"image": "file"}} if name == "digits" else {}
+    how: dict[str, Any] = {"fields": {"image": BetonBytes()}, "rename": {"image": "file"}} if name == "digits" else {}
     path = tmp_path / "a.beton"
     report = export_dataset(parser, path, format="beton", num_workers=num_workers, chunk_size=7, **how)
     assert report.num_reencoded == 0
@@ -83,7 +83,7 @@ def test_made_up_datasets_come_back_whole(exported_root: Path, tmp_path: Path, n
     target_key = "label" if name == "oxford_iiit_pet" else None
     parser = ParserTfds(exported_root, name, target_key=target_key)
     renamed = {"segmentation_mask": "mask"} if name == "oxford_iiit_pet" else {}
-    export_dataset(parser, tmp_path / "a.beton", format="beton", names=renamed, num_workers=2, chunk_size=4)
+    export_dataset(parser, tmp_path / "a.beton", format="beton", rename=renamed, num_workers=2, chunk_size=4)
     there = read_all(tmp_path / "a.beton", target_key)
     was = [
         {renamed.get(key, key): value for key, value in one.items()}

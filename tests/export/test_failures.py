@@ -13,7 +13,7 @@ from export.exports import PATHS
 from export.made_sources import PAGE, Numbered
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.api import export_dataset
-from tfds_torch.export.shard_file import ShardFile, WriteRefusedError
+from tfds_torch.export.folder import ShardFile, WriteRefusedError
 from tfds_torch.runtime.atomic_file import AtomicFile
 
 
@@ -114,4 +114,4 @@ def test_a_file_of_an_image_that_is_gone_or_cut_names_the_sample(tmp_path: Path)
 
 def test_a_refused_write_is_another_error_than_a_samples(tmp_path: Path) -> None:
     with pytest.raises(WriteRefusedError, match="No such file or directory"):
-        ShardFile(tmp_path / "nowhere" / "a.tar")
+        ShardFile(tmp_path / "nowhere" / "a.tar", ".a.")

@@ -9,8 +9,7 @@ import pytest
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.api import export_dataset
-from tfds_torch.export.manifest import read_manifest
-from tfds_torch.export.plan import MOST_SHARDS, ExportPlan, ShardSizes
+from tfds_torch.export.plan import MOST_SHARDS, ExportPlan, ShardSizes, read_manifest
 from tfds_torch.export.records import read_dataset_name, write_metadata
 from tfds_torch.parsers.tfds.folder import Folder
 

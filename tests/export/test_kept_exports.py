@@ -1,7 +1,6 @@
 """What is there already stays: another export of the split, and files that are not of an export."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -13,12 +12,7 @@ from export.exports import contents, export
 from export.made_sources import Numbered, fail
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.folder import verify_shards
-from tfds_torch.export.plan import ShardSizes
-from tfds_torch.export.runner import ShardedExport, ShardRequest
-from tfds_torch.export.samples import NumberedSamples
-from tfds_torch.export.write_shards import WriteShards
 from tfds_torch.parsers.tfds.parser import ParserTfds
-from tfds_torch.runtime.metrics import StageMetrics
 
 OLD, NEW = 4, 5
 
@@ -126,25 +120,3 @@ def test_foreign_metadata_is_not_written_over(exported_root: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match=r"dataset_info\.json is not of an export, and this one would write over it"):
         export(test, out, format="tfrecord")
     assert (out / "dataset_info.json").read_text() == "foreign"
-
-
-class OneByOne:
-    """In the place of Beam: shards are written in this process, and noted as many machines note them."""
-
-    name = "one by one"
-
-    def write(self, job: WriteShards, progress: Any) -> list[Any]:
-        done: list[Any] = [job(number, StageMetrics(0)) for number in range(job.plan.num_shards)]
-        assert [(job.folder.noted(number), False) for number in range(job.plan.num_shards)] == done
-        return done
-
-
-def test_an_export_of_many_machines_writes_what_this_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    runner: Any = OneByOne()
-    ShardedExport(NumberedSamples(Numbered()), "out", 1, runner).run(
-        ShardRequest("webdataset", ShardSizes(num_shards=NEW)), None
-    )
-    export(Numbered(), tmp_path / "new")
-    assert contents(tmp_path / "out") == contents(tmp_path / "new")
-    assert sorted(os.listdir(tmp_path)) == ["new", "out"]

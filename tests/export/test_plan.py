@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.plan import DEFAULT_SHARD_BYTES, ExportPlan, ShardSizes, safe_name, split_label
-from tfds_torch.export.sample_order import SampleOrder
+from tfds_torch.export.samples import SampleOrder
 
 PLAN = ExportPlan(
     "tfrecord", "photos", "train", {"name": "photos:1.0.0", "files": "ab"}, {"num_shards": 2, "fields": {}}, (0, 5, 9)

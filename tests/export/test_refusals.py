@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"indices": "12"}, "indices='12' must be a sequence of integers"),
     ({"indices": 3}, "indices=3 must be a sequence of integers"),
     ({"fields": ["image"]}, r"fields=\['image'\] must be a mapping by name"),
-    ({"names": "image"}, "names='image' must be a mapping by name"),
-    ({"names": {"label": 5}}, "names: 'label' is 5, which is not a text: give its name in the file"),
-    ({"names": {"label": None}}, "names: 'label' is None, which is not a text"),
+    ({"rename": "image"}, "rename='image' must be a mapping by name"),
+    ({"rename": {"label": 5}}, "rename: 'label' is 5, which is not a text: give its name in the file"),
+    ({"names": {"label": "class"}}, r"names of a tuple's values, in order, .*rename=\{name: new\}"),
+    ({"names": "image"}, r"export_dataset: names='image' must be a sequence of different texts"),
+    ({"names": ("image",)}, r"names=\['image'\] are 1 names, and an item has 2 values"),
+    ({"names": ("a", "b", "c")}, r"names=\['a', 'b', 'c'\] are 3 names, and an item has 2 values"),
+    ({"executor": 3}, "executor=3 must be an Executor of concurrent.futures"),
+    ({"executor": ThreadPoolExecutor(1)}, "executor is for folders of shards, and beton is one file"),
+    ({"part": "1/2"}, r"part \(--part\) is for folders of shards, and beton is one file"),
     ({"fields": {"label": np.zeros(3)}}, r"'label' is array\(\[0., 0., 0.\]\), not a field such as"),
     ({"overwrite": "yes"}, r"overwrite='yes' must be True or False\."),
     ({"overwrite": 1}, r"overwrite=1 must be True or False\."),
@@ -45,12 +52,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"fields": {"image": 3}}, "'image' is 3, not a field such as"),
     ({"fields": {"label": BetonInt}}, "not a field such as"),
     ({"fields": {"imag": "raw"}}, r"fields names 'imag', which is not a field.*image, label\. Did you mean 'image'\?"),
-    ({"names": {"lable": "a"}}, "names names 'lable', which is not a field"),
-    ({"fields": {"a": "raw", "b": "int", "c": "int"}}, "fields names 3 values, and a sample has 2"),
+    ({"rename": {"lable": "a"}}, "rename names 'lable', which is not a field"),
     ({"fields": {"image": None, "label": "skip"}}, "no field to be written: all are left out"),
-    ({"names": {"image": "x" * 17}}, r"'image': its name 'x+' is not 16 printable ASCII characters"),
-    ({"names": {"image": "Bild ä"}}, "is not 16 printable ASCII characters"),
-    ({"names": {"image": "label"}}, "'label': another field has the name 'label' already"),
+    ({"rename": {"image": "x" * 17}}, r"'image': its name 'x+' is not 16 printable ASCII characters"),
+    ({"rename": {"image": "Bild ä"}}, "is not 16 printable ASCII characters"),
+    ({"rename": {"image": "label"}}, "'label': another field has the name 'label' already"),
 ]
 
 
@@ -80,7 +86,7 @@ def test_an_argument_that_cannot_work_is_refused(tmp_path: Path) -> None:
 REFUSED_OF_SHARDS: list[tuple[dict[str, Any], str]] = [
     ({"fields": {"label": np.zeros(3)}}, r"'label' is array\(.*In webdataset, values are stored by their type"),
     ({"fields": {"label": BetonInt()}}, r"'label' is BetonInt\(.*only None \(skip\) can be asked for"),
-    ({"names": {"label": 5}}, "names: 'label' is 5, which is not a text"),
+    ({"rename": {"label": 5}}, "rename: 'label' is 5, which is not a text"),
     ({"overwrite": "yes"}, r"overwrite='yes' must be True or False\."),
     ({"key": np.zeros(3)}, r"key=array\(.*must be 'number' or 'id'"),
     ({"page_size": np.zeros(3)}, r"page_size=array\(.*must be an integer"),
@@ -100,14 +106,21 @@ REFUSED_OF_SHARDS: list[tuple[dict[str, Any], str]] = [
     ({"fields": {"image": "raw"}}, r"fields: 'image' is 'raw'\. In webdataset, values are stored by their type"),
     ({"fields": {"imag": None}}, r"fields names 'imag', which is not a field.*Did you mean 'image'\?"),
     ({"fields": ["image"]}, "must be a mapping by name"),
-    ({"names": {"lable": "a"}}, "names names 'lable'"),
-    ({"names": "image"}, "names='image' must be a mapping by name"),
-    ({"names": {"image": "x" * 100}}, "Nothing was written: a tar file has room for names of 100 characters"),
+    ({"rename": {"lable": "a"}}, "rename names 'lable'"),
+    ({"names": ("a", "b", "c")}, "are 3 names, and an item has 2 values"),
+    ({"part": "0/3"}, r"part='0/3' \(--part\) must be K/N, such as 3/16"),
+    ({"part": "4/3"}, "must be K/N"),
+    ({"part": (1, 2, 3)}, "must be K/N"),
+    ({"part": (1.0, 2)}, "must be K/N"),
+    ({"part": "1"}, "must be K/N"),
+    ({"part": "1/6"}, "there are 5 shards, and a part needs one: use fewer parts"),
+    ({"part": "1/2", "executor": ThreadPoolExecutor(1)}, "leave one of them out"),
+    ({"rename": {"image": "x" * 100}}, "Nothing was written: a tar file has room for names of 100 characters"),
     ({"fields": {"image": None, "label": None}}, "no field to be written: all are left out"),
     ({"format": "tfrecord"}, "Numbered has no records to be copied: format='tfrecord' takes datasets that are stored"),
     ({"format": "array_record", "max_bytes": 10**6, "num_shards": None}, "ArrayRecord is compressed"),
     ({"format": "tfrecord", "key": "id"}, "is for members of tar files: tfrecord has none"),
-    ({"format": "tfrecord", "names": {"image": "a"}}, "tfrecord copies records whole"),
+    ({"format": "tfrecord", "rename": {"image": "a"}}, "tfrecord copies records whole"),
     ({"format": "beton"}, "are for folders of shards, and beton is one file"),
 ]
 

@@ -21,14 +21,12 @@ from export.exports import PATHS, contents
 from export.made_sources import Numbered, image_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.api import export_dataset
-from tfds_torch.export.folder import ShardFolder
-from tfds_torch.export.manifest import read_manifest
-from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import samples_of
-from tfds_torch.export.shard_content import RecordContent, TarContent
-from tfds_torch.export.shard_file import WriteRefusedError
-from tfds_torch.export.tar import choose_members
-from tfds_torch.export.write_shards import write_shard
+from tfds_torch.export.folder import ShardFolder, WriteRefusedError
+from tfds_torch.export.plan import read_manifest
+from tfds_torch.export.records import RecordContent
+from tfds_torch.export.samples import SampleOrder, samples_of
+from tfds_torch.export.shards import WriteShards
+from tfds_torch.export.tar import TarContent, choose_members
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.parsers.webdataset import ParserWebDataset
@@ -315,24 +313,35 @@ def test_a_forked_process_that_inherits_the_package_of_array_record_writes(expor
 
 
 @pytest.mark.parametrize("file_format", ["webdataset", *RECORDS])
-def test_a_shard_is_a_function_of_the_plan_that_travels(exported_root: Path, tmp_path: Path, file_format: str) -> None:
+def test_a_shard_is_a_function_of_the_plan_that_travels_and_the_first_attempts_file_stays(
+    exported_root: Path, tmp_path: Path, file_format: str
+) -> None:
     parser = open_parser(exported_root, "photos")
     export_dataset(parser, tmp_path / "out", format=file_format, num_shards=4, num_workers=1)
     plan, shards, _ = read_manifest(tmp_path / "out" / "export-train.json")
     samples, order = samples_of(parser), SampleOrder(37)
     content: Any = RecordContent(parser.source, order, file_format)  # type: ignore[arg-type]
     if file_format == "webdataset":
-        content = TarContent(samples, order, choose_members((), {}, samples.encoded_fields(), None), "number")
-    plan, content = pickle.loads(pickle.dumps((plan, content)))
-    (tmp_path / "elsewhere").mkdir()
-    folder, metrics = ShardFolder(tmp_path / "elsewhere", "train"), StageMetrics(1)
-    metrics.bind(0)
-    assert [write_shard(plan, number, content, folder, metrics) for number in (3, 1)] == [shards[3], shards[1]]
-    name = plan.file_name(3)
-    assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+        content = TarContent(samples, order, choose_members((), {}, None, samples.encoded_fields(), None), "number")
+    (tmp_path / "other").mkdir()
+    write = pickle.loads(pickle.dumps(WriteShards(plan, content, ShardFolder(tmp_path / "other", "train"), {})))
+    assert [write(number, StageMetrics(0)) for number in (3, 1)] == [(shards[3], False), (shards[1], False)]
+    path = tmp_path / "other" / plan.file_name(3)
+    assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()
+    first = path.stat().st_ino
+    assert write(3, StageMetrics(0)) == (shards[3], False)
+    assert path.stat().st_ino == first
+    path.write_bytes(b"damaged")
+    assert write(3, StageMetrics(0)) == (shards[3], False)
+    assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()
+    noted = WriteShards(plan, content, write.folder, {3: shards[3]})
+    assert noted(3, StageMetrics(0)) == (shards[3], True)
+    assert not list((tmp_path / "other").glob(".*.tmp"))
 
 
-def test_a_shard_whose_file_the_end_of_an_export_has_removed_is_not_noted(exported_root: Path, tmp_path: Path) -> None:
+def test_an_attempt_whose_file_the_end_of_an_export_has_removed_is_not_noted(
+    exported_root: Path, tmp_path: Path
+) -> None:
     parser = open_parser(exported_root, "photos")
     export_dataset(parser, tmp_path / "out", format="tfrecord", num_shards=4, num_workers=1)
     plan, _, _ = read_manifest(tmp_path / "out" / "export-train.json")
@@ -346,8 +355,9 @@ def test_a_shard_whose_file_the_end_of_an_export_has_removed_is_not_noted(export
             return written
 
     content = Ended(parser.source, SampleOrder(37), "tfrecord")  # type: ignore[arg-type]
-    with pytest.raises(WriteRefusedError, match="the export was ended meanwhile"):
-        write_shard(plan, 2, content, folder, StageMetrics(0))
+    refused = WriteShards(plan, content, folder, {})(2, StageMetrics(0))
+    assert isinstance(refused, WriteRefusedError)
+    assert "the export was ended meanwhile" in str(refused)
     assert list((tmp_path / "other").iterdir()) == []
 
 

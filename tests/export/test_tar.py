@@ -25,7 +25,7 @@ from tfds_torch.storage.image_formats import READABLE_FORMATS
 
 
 @pytest.mark.parametrize(
-    ("sample", "names"),
+    ("sample", "rename"),
     [
         ({"A": np.zeros(2), "a": np.ones(2)}, {}),
         ({"A": np.zeros(2), "b": np.ones(2)}, {"b": "a"}),
@@ -33,10 +33,10 @@ from tfds_torch.storage.image_formats import READABLE_FORMATS
     ],
 )
 def test_fields_that_readers_cannot_tell_apart_are_refused(
-    tmp_path: Path, sample: dict[str, Any], names: dict[str, str]
+    tmp_path: Path, sample: dict[str, Any], rename: dict[str, str]
 ) -> None:
     with pytest.raises(ConfigError, match=r"another field has the name '[aA]\.(npy|txt)' already"):
-        export_dataset([sample] * 3, tmp_path / "out", format="webdataset", names=names, num_workers=1)
+        export_dataset([sample] * 3, tmp_path / "out", format="webdataset", rename=rename, num_workers=1)
     assert not (tmp_path / "out").exists()
 
 
@@ -123,8 +123,8 @@ def test_members_are_called_by_the_type_of_their_values(
 
 def test_a_new_name_that_is_an_extension_is_kept(tmp_path: Path) -> None:
     samples = [{"picture": image_file("PNG"), "target": 3}]
-    names = {"picture": "png", "target": "cls"}
-    report = export_dataset(samples, tmp_path / "out", format="webdataset", names=names, num_workers=1)
+    rename = {"picture": "png", "target": "cls"}
+    report = export_dataset(samples, tmp_path / "out", format="webdataset", rename=rename, num_workers=1)
     assert report.fields == {"picture": "png", "target": "cls"}
 
 
@@ -184,8 +184,8 @@ def test_a_field_name_that_no_tar_has_room_for_is_refused_beforehand(tmp_path: P
     with pytest.raises(ConfigError, match=r"(?s)Nothing was written: .*leaves 90 after the key '000000000'.*'x+': its"):
         export_dataset(samples, tmp_path / "new", format="webdataset", num_workers=1)
     assert not (tmp_path / "new").exists()
-    names = {"x" * (longest + 1): "short"}
-    assert export_dataset(samples, tmp_path / "new", format="webdataset", names=names, num_workers=1).num_shards == 1
+    rename = {"x" * (longest + 1): "short"}
+    assert export_dataset(samples, tmp_path / "new", format="webdataset", rename=rename, num_workers=1).num_shards == 1
 
 
 def test_keys_that_no_tar_has_room_for_are_refused_beforehand(tmp_path: Path) -> None:

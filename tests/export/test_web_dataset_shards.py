@@ -107,7 +107,7 @@ def test_a_pipeline_that_changes_its_mind_is_an_error(
 ) -> None:
     source = WebDatasetShards(shards[:1], Changing(tmp_path, counts))
     with pytest.raises(ExportError, match=message):
-        export_dataset(source, tmp_path / "a.beton", format="beton", fields={"n": "int"})
+        export_dataset(source, tmp_path / "a.beton", format="beton", names=("n",))
     assert os.listdir(tmp_path) == ["seen"]
 
 

@@ -66,7 +66,7 @@ def test_windows_are_samples_of_a_beton_file(tmp_path: Path, robots: Robots) -> 
     there = ParserBeton(tmp_path / "windows.beton", target_key=None)
     check_equal(there, parser)
     assert there.ids(np.arange(2)) == parser.ids(np.arange(2))
-    with pytest.raises(ConfigError, match=r"'language_instruction' .*not 16 printable ASCII(.|\n)*names={name: new}"):
+    with pytest.raises(ConfigError, match=r"'language_instruction' .*not 16 printable ASCII(.|\n)*rename={name: new}"):
         export_dataset(parser, tmp_path / "long.beton", format="beton", num_workers=1)
 
 

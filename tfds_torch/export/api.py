@@ -2,19 +2,19 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.beam_export import BeamRunner
 from tfds_torch.export.beton import BetonExport, FileRequest
 from tfds_torch.export.fields import SKIP, FieldChoice, check_choices
-from tfds_torch.export.plan import SHARDED, ShardSizes
-from tfds_torch.export.report import ExportReport
-from tfds_torch.export.runner import ShardedExport, ShardRequest
+from tfds_torch.export.jobs import Progress
+from tfds_torch.export.plan import SHARDED, ExportReport, Part, ShardSizes
 from tfds_torch.export.samples import IteratedSamples, ParserSamples, SampleSource, samples_of
+from tfds_torch.export.shards import ShardedExport, ShardRequest
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.export.workers import Progress
+from tfds_torch.parsers.options import check_names
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.runtime.arguments import check_flag, check_integer, did_you_mean
 from tfds_torch.runtime.keyword_hints import explain_keywords
@@ -22,6 +22,8 @@ from tfds_torch.runtime.limits import num_cores
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.beton.format import DEFAULT_PAGE
 from tfds_torch.storage.beton.writer import check_target
+from tfds_torch.storage.remote.storage_options import environment_variables
+from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.source import is_local
 
 FORMATS = ("beton", *SHARDED)
@@ -35,7 +37,8 @@ def export_dataset(
     *,
     format: str,
     fields: Mapping[str, FieldChoice] | None = None,
-    names: Mapping[str, str] | None = None,
+    names: Sequence[str] | None = None,
+    rename: Mapping[str, str] | None = None,
     num_workers: int = 0,
     indices: Iterable[int] | None = None,
     shuffle_seed: int | None = None,
@@ -45,15 +48,15 @@ def export_dataset(
     max_count: int | None = None,
     max_bytes: int | None = None,
     key: str | None = None,
-    beam_runner: str | None = None,
-    beam_options: Sequence[str] = (),
+    executor: Executor | None = None,
+    part: tuple[int, int] | str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Writes the samples of a dataset in another format: each file is there whole or not at all.
+    """Write the samples of a dataset in another format: each file is there whole or not at all.
 
-    Forked workers read and encode; the order is that of the numbers of samples, whatever the workers. Of a parser,
-    images keep the bytes that they have on disk.
+    Workers read and encode; the order is that of the numbers of samples, whatever the workers. Of a parser, images keep
+    the bytes that they have on disk.
 
     "beton" is one file, which FFCV reads, too; ids, class names and fingerprint go into it. An iterable is iterated
     here, and its samples are sent to the workers.
@@ -76,8 +79,10 @@ def export_dataset(
             images "passthrough", "raw", "jpg", "smart", "proportion"; "int", "float", "bytes", "json"; None or "skip"
             leaves it out, of tar files, too. What is not named is stored by its type: encoded images as they are,
             pixels as pixels, integers, numbers and arrays as such, text and what varies in size as JSON. Image and
-            label come first. As many names as a tuple has values are these values' names, in order.
-        names: name -> its name in the file; that of a `.beton` file has room for 16 ASCII characters.
+            label come first.
+        names: of the values of rows that are tuples, by position, as in ParserMapStyle. None: a named tuple's own;
+            `image` and `label` of two values whose first one is an image; else "0", "1" ...
+        rename: name -> its name in the file; that of a `.beton` file has room for 16 ASCII characters.
         num_workers: processes; 0: as many as there are cores that may be used.
         indices: numbers of samples in the file's order, also one several times; None: all.
         shuffle_seed: of a shuffle of them; None: none.
@@ -89,10 +94,12 @@ def export_dataset(
         key: of "webdataset": what members are called by: "number", nine digits, or "id", with all but letters, digits,
             "_", "-" and "~" as `urllib.parse.unquote` reads it (`unquote_to_bytes` of ids that are not UTF-8); None:
             "number".
-        beam_runner: of shards: the name of an Apache Beam runner that writes them ("DirectRunner", "FlinkRunner" ...),
-            instead of processes of this machine. Its workers read the dataset and write to `out` by the same paths, on
-            file systems that are mounted there.
-        beam_options: flags of its pipeline, such as ["parallelism=8"].
+        executor: of shards: what runs the workers, instead of processes of this machine: any Executor of
+            `concurrent.futures`, such as Dask's `client.get_executor()`. Its workers read the dataset and write to
+            `out` by the same paths, on file systems that are mounted there.
+        part: of shards: "3/16" or (3, 16): write every 16th shard from the 3rd one on. Each of the 16 parts is a
+            process of its own, on any machine; they have the other arguments in common, and whichever finds all shards
+            complete completes the folder.
         overwrite: of "beton": whether a file may be replaced, in one step, when the new one is complete. A folder of
             shards is never overwritten.
         progress: called in this thread, now and then, with the samples that are done and their number.
@@ -100,7 +107,8 @@ def export_dataset(
     Raises:
         ConfigError: an argument that cannot work, or values that cannot be stored.
         ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file that was there
-            before is as it was; complete shards stay.
+            before is as it was; complete shards stay. Where a worker of this machine died or hung at a shard, the
+            others are written first.
     """
     check_format(format)
     check_flag("overwrite", overwrite)
@@ -112,8 +120,17 @@ def export_dataset(
         raise ConfigError(
             f"progress={quoted(progress)} must be a function of two numbers: done, and how many there are."
         )
-    if beam_runner is None and beam_options:
-        raise ConfigError("beam_options (--beam-options) are for a runner: name one by beam_runner (--beam-runner).")
+    if executor is not None and not isinstance(executor, Executor):
+        raise ConfigError(
+            f"executor={quoted(executor)} must be an Executor of concurrent.futures, such as what Dask's "
+            f"client.get_executor() returns."
+        )
+    if isinstance(names, Mapping):
+        raise ConfigError(
+            f"names={quoted(names)} must be the names of a tuple's values, in order, such as ('image', 'label'). Other "
+            f"names in the file are rename={{name: new}} (--rename NAME=NEW)."
+        )
+    names = check_names("export_dataset: names", names, "one for each value of a tuple, such as ('image', 'label')")
     path = local_path(out)
     sizes = ShardSizes(num_shards, max_count, max_bytes)
     if format in SHARDED:
@@ -126,38 +143,62 @@ def export_dataset(
                 f"overwritten: leave it out."
             )
         request = ShardRequest(
-            format, sizes, key, _skipped(fields, format), check_choices(None, names)[1], indices, shuffle_seed
+            format=format,
+            sizes=sizes,
+            key=key,
+            skipped=_skipped(fields, format),
+            rename=check_choices(None, rename)[1],
+            names=names,
+            indices=indices,
+            shuffle_seed=shuffle_seed,
+            part=None if part is None else Part.of_argument(part),
         )
-        beam = None if beam_runner is None else BeamRunner(beam_runner, beam_options)
+        if executor is not None and part is not None:
+            raise ConfigError(
+                f"part={quoted(part)} (--part) is for a process of its own, and executor for workers of this one: "
+                f"leave one of them out."
+            )
         samples = _numbered(source, format)
         _check_is_not_read(samples, Path(path), is_folder=True)
-        return ShardedExport(samples, path, num_workers, beam).run(request, progress)
-    if beam_runner is not None:
-        raise ConfigError(
-            f"beam_runner={quoted(beam_runner)} (--beam-runner) writes folders of shards, and {format} is one file: "
-            f"leave it out."
-        )
+        if executor is not None:
+            _check_has_no_secrets(samples)
+        return ShardedExport(samples, path, num_workers, executor).run(request, progress)
+    for name, value in (("executor", executor), ("part (--part)", part)):
+        if value is not None:
+            raise ConfigError(
+                f"{name} is for folders of shards, and {format} is one file, which processes of this machine write: "
+                f"leave it out."
+            )
     if sizes != ShardSizes() or key is not None:
         raise ConfigError(
             f"num_shards, max_count, max_bytes and key (--shards, --max-count, --max-bytes, --key) are for folders of "
             f"shards, and {format} is one file: leave them out."
         )
     check_target(path, page_size, overwrite)
-    file_request = FileRequest(*check_choices(fields, names), indices, shuffle_seed, chunk_size, page_size)
+    choices, renamed = check_choices(fields, rename)
+    file_request = FileRequest(
+        fields=choices,
+        rename=renamed,
+        names=names,
+        indices=indices,
+        shuffle_seed=shuffle_seed,
+        chunk_size=chunk_size,
+        page_size=page_size,
+    )
     samples = source if isinstance(source, WebDatasetShards) else samples_of(source)
     _check_is_not_read(samples, Path(path))
     return BetonExport(samples, path, num_workers).run(file_request, overwrite, progress)
 
 
 def check_format(format: object) -> None:
-    """Raises ConfigError for a format that cannot be written."""
+    """Raise ConfigError for a format that cannot be written."""
     if not isinstance(format, str) or format not in FORMATS:
         known = ", ".join(map(repr, FORMATS))
         raise ConfigError(f"format={quoted(format)} cannot be written: choose {known}.{did_you_mean(format, FORMATS)}")
 
 
 def local_path(out: object) -> str:
-    """Returns the path of the file or folder to write; raises ConfigError for a path that this machine cannot reach."""
+    """Return the path of the file or folder to write; raises ConfigError for a path that this machine cannot reach."""
     if not isinstance(out, str | os.PathLike):
         raise ConfigError(f"out={quoted(out)} must be the path of a file, or of a folder of shards.")
     if not os.fspath(out):  # The folder of the process would be a surprise.
@@ -179,7 +220,7 @@ def local_path(out: object) -> str:
 
 
 def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
-    """Returns the fields that are left out; a ConfigError for any other choice, which shards do not have."""
+    """Return the fields that are left out; a ConfigError for any other choice, which shards do not have."""
     if fields is not None and not isinstance(fields, Mapping):
         raise ConfigError(f"fields={quoted(fields)} must be a mapping by name, such as {{'mask': None}}.")
     for name, choice in (fields or {}).items():
@@ -192,7 +233,7 @@ def _skipped(fields: object, file_format: str) -> tuple[str, ...]:
 
 
 def _numbered(source: Any, file_format: str) -> SampleSource:
-    """Returns samples that any worker can read by number."""
+    """Return samples that any worker can read by number."""
     samples = None if isinstance(source, WebDatasetShards) else samples_of(source)
     if samples is None or isinstance(samples, IteratedSamples):
         advice = (
@@ -206,8 +247,27 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
     return samples
 
 
+def _check_has_no_secrets(samples: SampleSource) -> None:
+    """Raise ConfigError where a dataset is read with storage options that its copies on other machines have not."""
+    networks = samples.parser.source.networks if isinstance(samples, ParserSamples) else ()
+    for store in networks:
+        options = store.options.storage_options if isinstance(store, ObjectStore) else None
+        if options:
+            variables = environment_variables(options, next(iter(samples.paths), ""))
+            remedy = (
+                f"Leave storage_options out, and set in the environment of this process and of every worker: "
+                f"{', '.join(variables)}."
+                if variables
+                else "Copy the files to a file system that is mounted there."
+            )
+            raise ConfigError(
+                f"{samples.name} is read with explicit storage_options ({', '.join(sorted(options))}), which are "
+                f"secrets, and are not sent to the workers of an executor. {remedy}"
+            )
+
+
 def _check_is_not_read(samples: SampleSource, path: Path, is_folder: bool = False) -> None:
-    """Raises ConfigError where an export to a path, of a file or of a folder of shards, would write to what it reads.
+    """Raise ConfigError where an export to a path, of a file or of a folder of shards, would write to what it reads.
 
     Of a TFDS dataset, that is everything in its directory; of an image folder, everything in its root; of files, such
     as tars, these and, for a file, others of their form beside them; for a folder, the one that they are in.
@@ -237,7 +297,7 @@ def _check_is_not_read(samples: SampleSource, path: Path, is_folder: bool = Fals
 
 
 def _dataset_directories(samples: SampleSource, folders: Iterable[str]) -> set[str]:
-    """Returns the directories that a dataset has for itself."""
+    """Return the directories that a dataset has for itself."""
     found = {folder for folder in folders if os.path.isfile(os.path.join(folder, "dataset_info.json"))}
     parser = samples.parser if isinstance(samples, ParserSamples) else None
     if isinstance(parser, ParserTfds):

@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, is_dataclass
+from dataclasses import fields as fields_of
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.fields import FieldChoice, FieldPlan, choose_fields
-from tfds_torch.export.report import ExportReport, describe_field
-from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import ExampleNames, IteratedSamples, SampleSource, count_samples
+from tfds_torch.export.jobs import ExampleNames, Job, Progress, choose_by_first, local_workers
+from tfds_torch.export.plan import ExportReport
+from tfds_torch.export.samples import IteratedSamples, SampleOrder, SampleSource, count_samples
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
-from tfds_torch.export.workers import Progress, Workers, choose_by_first
+from tfds_torch.export.workers import LocalExecutor
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.storage.beton.pages import PageWriter, WrittenPart
@@ -28,7 +29,8 @@ class FileRequest:
 
     Attributes:
         fields: name -> how it is stored, as `check_choices` returns it.
-        names: of fields -> their new names.
+        rename: fields -> their new names.
+        names: of the values of tuples, by position; None: their usual ones.
         indices: numbers of samples, in the file's order; None: all.
         shuffle_seed: of a shuffle of them; None: none.
         chunk_size: samples that a worker takes at a time.
@@ -36,7 +38,8 @@ class FileRequest:
     """
 
     fields: Mapping[str, FieldChoice]
-    names: Mapping[str, str]
+    rename: Mapping[str, str]
+    names: Sequence[str] | None
     indices: Iterable[int] | None
     shuffle_seed: int | None
     chunk_size: int
@@ -52,7 +55,7 @@ class BetonExport:
         self._names = ExampleNames(samples.name, self._next_step, samples.describe)
 
     def run(self, request: FileRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
-        """Writes the file; a ConfigError or ExportError leaves what was there before as it was."""
+        """Write the file; a ConfigError or ExportError leaves what was there before as it was."""
         began_s = time.monotonic()
         samples = self._samples
         if isinstance(samples, WebDatasetShards):
@@ -88,11 +91,11 @@ class BetonExport:
             elapsed_s=time.monotonic() - began_s,
             num_workers=num_workers,
             num_reencoded=facts.num_reencoded,
-            fields={name: describe_field(field) for name, field in plan.fields.items()},
+            fields={name: _describe_field(field) for name, field in plan.fields.items()},
         )
 
     def _count(self, shards: WebDatasetShards) -> None:
-        """Counts the samples of shards, all of them at a time."""
+        """Count the samples of shards, all of them at a time."""
 
         def count_samples_of(shard: int, metrics: StageMetrics) -> tuple[int, int]:
             metrics.note_reading(shard)
@@ -104,23 +107,23 @@ class BetonExport:
 
         names = ExampleNames(shards.name, self._next_step, lambda shard: f"shard {shards.urls[shard]}")
         num_shards = len(shards.urls)
-        with Workers(min(self._num_workers, num_shards), count_samples_of, names, self._context) as workers:
-            counts = dict(workers.run(range(num_shards)))
+        with local_workers(min(self._num_workers, num_shards), Job(count_samples_of, names), self._context) as workers:
+            counts = dict(workers.results(range(num_shards)))
         shards.set_counts([counts[shard] for shard in range(num_shards)])
 
     def _choose(self, order: SampleOrder, request: FileRequest) -> FieldPlan:
-        """Returns the fields, chosen by a first sample where that is needed."""
-        samples, asked, names = self._samples, request.fields, request.names
+        """Return the fields, chosen by a first sample where that is needed."""
+        samples, asked, new = self._samples, request.fields, (request.rename, request.names)
         if isinstance(samples, IteratedSamples):
             first = self._iterate(lambda: samples.first(0, None))
-            return choose_fields(asked, names, None, None if first is None else first.value).plan(asked)
+            return choose_fields(asked, *new, None, None if first is None else first.value).plan(asked)
         known = samples.encoded_fields()
         wanted = None if known is None else _readable(known, asked)
-        choose = partial(choose_fields, asked, names, known)
+        choose = partial(choose_fields, asked, *new, known)
         return choose_by_first(samples, order, wanted, choose, self._names, self._context).plan(asked)
 
     def _class_names(self, plan: FieldPlan) -> dict[str, list[str]]:
-        """Returns the names of labels, by the field that holds these in the file."""
+        """Return the names of labels, by the field that holds these in the file."""
         names = dict(zip(plan.keys, plan.fields, strict=True))
         found = self._samples.class_names
         return {names["label"]: found} if found and "label" in names else {}
@@ -134,20 +137,27 @@ class BetonExport:
         progress: Progress | None,
         num_pages: Callable[[], int],
     ) -> int:
-        """Writes all samples, and returns how many processes did."""
+        """Write all samples, and returns how many processes did."""
         num_workers = max(1, min(self._num_workers, -(-len(order) // chunk_size)))
         if isinstance(self._samples, WebDatasetShards):
             num_workers = min(self._num_workers, len(self._samples.urls))
         filler = _PageFiller(self._samples, order, plan, writer)
-        refused, num_done = None, 0
-        with Workers(num_workers, filler.fill, self._names, self._context, filler.finish) as workers:
-            tasks = self._tasks(order, chunk_size)
-            for answer in workers.run(tasks, self._samples.num_ahead, progress, len(order)):
-                if isinstance(answer, OSError):
-                    refused, num_done = answer, workers.num_done
+        job, ahead = Job(filler, self._names), self._samples.num_ahead
+        with local_workers(num_workers, job, self._context, ahead) as workers:
+            executor = workers.executor
+            assert isinstance(executor, LocalExecutor)  # noqa: S101 (those are local)
+            report = _reporter(executor, progress, len(order))
+            refused = next(filter(None, workers.results(self._tasks(order, chunk_size), report)), None)
+            report()
+            for part in workers.of_each(None) if refused is None else ():
+                if isinstance(part, OSError):
+                    refused = part
                     break
-                writer.include(answer)
-        if refused is not None:  # The workers, who held the file open, have ended.
+                writer.include(part)
+            num_done = executor.num_done
+            if refused is not None:
+                executor.close()  # The workers hold the file open.
+        if refused is not None:
             raise writer.cannot_write(refused, num_done, num_pages()) from refused
         return num_workers
 
@@ -157,7 +167,7 @@ class BetonExport:
             yield task
 
     def _iterate(self, act: Callable[[], Any]) -> Any:
-        """Lets the user's own code make a sample here; its error becomes an ExportError."""
+        """Let the user's own code make a sample here; its error becomes an ExportError."""
         try:
             return act()
         except (ExportError, ConfigError, MemoryError):
@@ -177,8 +187,16 @@ class _PageFiller:
     def _pages(self) -> PageWriter:
         return self._writer.page_writer()
 
-    def fill(self, task: object, metrics: StageMetrics) -> OSError | None:
-        """Writes the samples of a task; returns the error of a write that the system refused."""
+    def __call__(self, task: object, metrics: StageMetrics) -> WrittenPart | OSError | None:
+        """Write the samples of a task; of the task None the last page, and return what this worker has written.
+
+        The error of a write that the system refused is returned.
+        """
+        try:
+            if task is None:
+                return self._pages.close()
+        except OSError as error:
+            return error
         pages, fields = self._pages, list(map(str, self._plan.keys))
         for place, sample in self._source.samples(task, self._order, fields, metrics):
             values = self._plan.values(sample.value)
@@ -189,16 +207,34 @@ class _PageFiller:
             metrics.add_batch(1)
         return None
 
-    def finish(self) -> WrittenPart | OSError:
-        """Writes the last page, and returns what was written, or the error of a refused write."""
-        try:
-            return self._pages.close()
-        except OSError as error:
-            return error
+
+def _reporter(executor: LocalExecutor, progress: Progress | None, total: int) -> Callable[[], None]:
+    """Return what calls `progress` where more samples are done."""
+    reported = -1
+
+    def report() -> None:
+        nonlocal reported
+        if progress is not None and (now := executor.num_done) > reported:
+            reported = now
+            progress(now, total)
+
+    return report
 
 
 def _readable(known: Mapping[str, EncodedField | ConfigError], asked: Mapping[str, FieldChoice]) -> list[str]:
-    """Returns the fields that are wanted and can be read."""
+    """Return the fields that are wanted and can be read."""
     return [
         name for name, field in known.items() if isinstance(field, EncodedField) and asked.get(name, "") is not None
     ]
+
+
+def _describe_field(field: object) -> str:
+    """Return how a field is stored, in short: an image's mode, and what else is not as usual."""
+    if not is_dataclass(field):
+        return repr(field)
+    parts = []
+    for place, one in enumerate(fields_of(field)):
+        value = getattr(field, one.name)
+        if one.repr and (place == 0 or one.default is MISSING or value != one.default):
+            parts.append(f"{one.name}={str(value) if one.name == 'dtype' else repr(value)}")
+    return f"{type(field).__name__}({', '.join(parts)})"

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,10 +19,8 @@ from tfds_torch.check.opening import open_parser
 from tfds_torch.engines.options import ReadOptions
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, TfdsTorchError
 from tfds_torch.export.api import check_format, export_dataset, local_path
-from tfds_torch.export.arguments import parse_arguments
 from tfds_torch.export.folder import verify_shards
-from tfds_torch.export.plan import SHARDED
-from tfds_torch.export.report import ExportReport
+from tfds_torch.export.plan import SHARDED, ExportReport, Part
 from tfds_torch.parsers.one_split import is_one_split
 from tfds_torch.parsers.recipe_file import load_config
 from tfds_torch.parsers.recipes import Config
@@ -39,15 +36,17 @@ _COMMAND = "python -m tfds_torch.export"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command with its arguments (None: those of this process) and returns its exit code.
+    """Run the command with its arguments (None: those of this process) and returns its exit code.
 
     It is 0: written, 1: not written or not verified, 2: wrong usage or no such dataset, or 130: interrupted.
     """
+    from tfds_torch.export.__main__ import parse_arguments
+
     return run(parse_arguments(arguments))
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Runs the command with its flags and returns its exit code, as `main`."""
+    """Run the command with its flags and returns its exit code, as `main`."""
     prepare_output()
     console = PatientConsole(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
@@ -85,7 +84,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Returns an identity that differs from that of a file in the same place later; None: there is no file."""
+    """Return an identity that differs from that of a file in the same place later; None: there is no file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a null character.
@@ -94,7 +93,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _unwritten(flags: argparse.Namespace) -> str:
-    """Returns the end of a sentence: what an interrupted export has left."""
+    """Return the end of a sentence: what an interrupted export has left."""
     if flags.format not in SHARDED or _identity(flags.out) is None:
         return "is as it was"
     return "has the shards that were complete, which stay: the same command goes on with the others"
@@ -113,8 +112,8 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
         if out.exists() and not flags.overwrite and not out.is_dir():
             raise ConfigError(f"{out} is there already: --overwrite replaces it.")
         check_target(out, page_size, flags.overwrite)  # Before a dataset is built for it.
-    fields, names = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
-    beam_options = _words(flags.beam_options)
+    part = None if flags.part is None else Part.of_argument(flags.part)
+    fields, rename = _pairs("--field", flags.field), _pairs("--rename", flags.rename)
     parser = open_parser(_config(flags), flags.root, num_fake=flags.fake, command=_COMMAND)
     if isinstance(parser, ParserWebDataset) and parser.other_extensions:
         errors.print("[bold]note:[/]", Text(printable(_left_out(parser))), soft_wrap=True)
@@ -124,7 +123,7 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
             out,
             format=flags.format,
             fields=fields,
-            names=names,
+            rename=rename,
             num_workers=flags.workers,
             shuffle_seed=flags.shuffle_seed,
             page_size=page_size,
@@ -132,8 +131,7 @@ def _export(flags: argparse.Namespace, errors: Console) -> ExportReport:
             max_count=flags.max_count,
             max_bytes=flags.max_bytes,
             key=flags.key,
-            beam_runner=flags.beam_runner,
-            beam_options=beam_options,
+            part=part,
             overwrite=flags.overwrite,
             progress=show,
         )
@@ -174,16 +172,9 @@ def _pairs(flag: str, words: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _words(options: str | None) -> list[str]:
-    try:
-        return shlex.split(options or "")
-    except ValueError as error:
-        raise ConfigError(f"--beam-options {quoted(options)} cannot be read: {error}.") from None
-
-
 @contextmanager
 def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]]:
-    """Shows progress on a terminal, from the first step on, since workers are forked before."""
+    """Show progress on a terminal, from the first step on, since workers are forked before."""
     progress = ProgressBar(errors)
     task: TaskID | None = None
 
@@ -204,7 +195,7 @@ def _progress(unit: str, errors: Console) -> Iterator[Callable[[int, int], None]
 def _verify(report: ExportReport, errors: Console) -> ExportReport:
     with errors.status("verifying") if errors.is_terminal else nullcontext():
         if report.num_shards is not None:
-            verify_shards(report.path, report.split)
+            verify_shards(report.path, report.split, report.part)
             return replace(report, verified=True)
         found = verify(report.path)
     return replace(report, verified=True, unchecked=found.unchecked)
@@ -214,16 +205,20 @@ def _print_report(console: Console, report: ExportReport, is_json: bool) -> None
     if is_json:
         console.print(Text(json.dumps(report.to_dict(), indent=2)), soft_wrap=True)
         return
-    processes = f"{report.num_workers} process{'es' * (report.num_workers != 1)}" if report.num_workers else "on Beam"
+    processes = f"{report.num_workers} process{'es' * (report.num_workers != 1)}"
+    what = report.path if report.part is None else f"{report.path}, part {report.part}"
     shards = "" if report.num_shards is None else f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}, "
     lines = [
-        f"{report.path}: {report.num_samples:,} samples, {shards}{report.num_bytes:,} bytes, "
+        f"{what}: {report.num_samples:,} samples, {shards}{report.num_bytes:,} bytes, "
         f"in {report.elapsed_s:.3g} s "
         f"({report.samples_per_s:,.0f} samples/s, {processes})",
         *(f"  {name}: {field}" for name, field in report.fields.items()),
     ]
     if report.num_kept:
         lines.append(f"  {report.num_kept:,} shards were complete already, and are as they were")
+    if report.part is not None:
+        left = f"  {report.num_missing:,} shards of other parts are still to be written"
+        lines.append(left if report.num_missing else "  all parts are complete")
     if report.num_reencoded:
         lines.append(
             f"  {report.num_reencoded:,} samples have an image that FFCV cannot read as it was: it is encoded as JPEG "

@@ -1,10 +1,14 @@
-"""ExportPlan: which examples go into which shard, and how; equal plans give equal bytes, wherever they are written."""
+"""ExportPlan: which examples go into which shard, and how; equal plans give equal bytes, wherever they are written.
+
+`export-<split>.json`, the manifest, holds the plan, and at the end size and checksum of every shard.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,11 +55,11 @@ class ExportPlan:
         return self.bounds[-1]
 
     def places(self, shard: int) -> range:
-        """Returns the places of a shard's examples."""
+        """Return the places of a shard's examples."""
         return range(self.bounds[shard], self.bounds[shard + 1])
 
     def file_name(self, shard: int) -> str:
-        """Returns the name of a shard: WebDataset's usual form, or TFDS's."""
+        """Return the name of a shard: WebDataset's usual form, or TFDS's."""
         name = f"{self.dataset}-{self.split}"
         if self.format == "webdataset":
             return f"{name}-{shard:06d}.tar"
@@ -63,7 +67,7 @@ class ExportPlan:
         return f"{name}.{self.format}-{shard:0{width}d}-of-{self.num_shards:0{width}d}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all of it as values that JSON has."""
+        """Return all of it as values that JSON has."""
         own = {name: getattr(self, name) for name in ("format", "dataset", "split")}
         # Through JSON, so that a plan that was read again is equal.
         return json.loads(  # type: ignore[no-any-return]
@@ -72,7 +76,7 @@ class ExportPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ExportPlan":
-        """Returns the plan of `to_dict`'s values; a KeyError, TypeError or ValueError: somebody has damaged them."""
+        """Return the plan of `to_dict`'s values; a KeyError, TypeError or ValueError: somebody has damaged them."""
         if values["format"] not in SHARDED:
             raise ValueError(f"there is no format {quoted(values['format'])} of shards")
         for name in ("dataset", "split"):
@@ -89,12 +93,43 @@ class ExportPlan:
         return cls(**names, source=dict(values["source"]), options=dict(values["options"]), bounds=tuple(bounds))
 
     def differences(self, other: "ExportPlan") -> list[str]:
-        """Returns the unequal values, as `name is this one's, not the other's`."""
+        """Return the unequal values, as `name is this one's, not the other's`."""
         mine, theirs = _flat(self), _flat(other)
         unequal = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         if not unequal and self.bounds != other.bounds:
             return ["the shards hold other ranges of examples"]
         return [f"{name} is {_short(mine.get(name))}, not {_short(theirs.get(name))}" for name in unequal]
+
+
+class Part(NamedTuple):
+    """Part `number`, counted from 1, of the `of` parts that an export is written in, each by a process of its own."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @property
+    def suffix(self) -> str:
+        """What the name of its log has."""
+        return f"-part-{self.number}-of-{self.of}"
+
+    def shards(self, num_shards: int) -> range:
+        """Return the numbers of its shards: every `of`-th one."""
+        return range(self.number - 1, num_shards, self.of)
+
+    @classmethod
+    def of_argument(cls, value: object) -> "Part":
+        """Return the part that "3/16" or (3, 16) names; a ConfigError: it names none."""
+        words = value.split("/") if isinstance(value, str) else value
+        if isinstance(words, list | tuple) and len(words) == 2:
+            numbers = [int(one) if isinstance(one, str) and one.isascii() and one.isdigit() else one for one in words]
+            if all(type(one) is int for one in numbers) and 1 <= numbers[0] <= numbers[1]:
+                return cls(*numbers)
+        raise ConfigError(
+            f"part={quoted(value)} (--part) must be K/N, such as 3/16: the K-th of N parts, counted from 1."
+        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +158,7 @@ class ShardSizes:
         end_bytes: int = 0,
         block_bytes: int = 1,
     ) -> tuple[int, ...]:
-        """Returns where shards begin and end, as in ExportPlan; a ConfigError: there is no such division.
+        """Return where shards begin and end, as in ExportPlan; a ConfigError: there is no such division.
 
         Args:
             num_examples: of all shards, >= 1.
@@ -194,11 +229,142 @@ def _short(value: Any) -> str:
 
 
 def split_label(expression: str) -> str:
-    """Returns a split expression's name in names of files: `train[:10%]` is train, `train+test` train_test."""
+    """Return a split expression's name in names of files: `train[:10%]` is train, `train+test` train_test."""
     parts: Sequence[str] = [part.partition("[")[0].strip() for part in expression.split("+")]
     return safe_name("_".join(dict.fromkeys(parts))) or "all"
 
 
 def safe_name(name: str) -> str:
-    """Returns a name of letters, digits and `_` alone."""
+    """Return a name of letters, digits and `_` alone."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
+
+
+# The manifest
+
+PREFIX = "export-"
+"""What names of manifests begin with."""
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A complete shard: its number, the size and crc32c of its file, and the bytes of its examples alone."""
+
+    number: int
+    num_bytes: int
+    crc32c: int
+    content_bytes: int
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Shard":
+        """Return the shard with these attributes; values of other kinds raise any error of Python."""
+        return cls(**{field.name: int(values[field.name]) for field in fields(cls)})
+
+
+class Manifest(NamedTuple):
+    """The content of a manifest.
+
+    Attributes:
+        shards: all of them; empty: the export is not complete.
+        metadata: names of TFDS's metadata that the export writes.
+    """
+
+    plan: ExportPlan
+    shards: list[Shard]
+    metadata: list[str]
+
+
+def manifest_name(split: str) -> str:
+    """Return the name of a manifest's file, for a split as plans call it."""
+    return f"{PREFIX}{split}{_SUFFIX}"
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a file of this name is a manifest."""
+    return name.startswith(PREFIX) and name.endswith(_SUFFIX)
+
+
+def manifests_in(folder: Path) -> list[Path]:
+    """Return the manifests of a folder, by name; an OSError where it is not a folder that may be read."""
+    return [path for path in sorted(folder.iterdir()) if is_manifest(path.name)]
+
+
+def manifest_content(plan: ExportPlan, shards: Sequence[Shard] | None, metadata: Sequence[str] = ()) -> bytes:
+    """Return the manifest of a plan with its shards (None: it is not complete) and names of TFDS's metadata."""
+    done = None if shards is None else [{"file": plan.file_name(shard.number), **asdict(shard)} for shard in shards]
+    return json.dumps({"plan": plan.to_dict(), "shards": done, "metadata": list(metadata)}, indent=1).encode()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the content of a manifest; a ConfigError: it cannot be read, or is damaged."""
+    try:
+        values = json.loads(path.read_bytes())
+        plan = ExportPlan.from_dict(values["plan"])
+        if "metadata" not in values:
+            raise ValueError("an earlier version of tfds_torch wrote it")
+        metadata = values["metadata"]
+        shards = [Shard.from_dict(one) for one in values["shards"] or ()]
+        if path.name != manifest_name(plan.split):
+            raise ValueError(f"it is of the split {quoted(plan.split)}")
+        if shards and [shard.number for shard in shards] != list(range(plan.num_shards)):
+            raise ValueError(f"its shards are not {plan.num_shards:,} in order")
+        if not (isinstance(metadata, list) and all(isinstance(one, str) for one in metadata)):
+            raise TypeError("metadata is not a list of names")
+        plan.to_dict()  # JSON that is nested too deeply is an error here, and not where plans are compared.
+    except (OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as the manifest of an export ({type(error).__name__}: {error}): choose another "
+            f"folder, or remove this one."
+        ) from None
+    return Manifest(plan, shards, metadata)
+
+
+# What has come of it
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export has written.
+
+    Attributes:
+        path: of the file, or of the folder of shards.
+        format: of the file or of the shards.
+        num_samples: that it holds.
+        num_bytes: its size, or that of all shards.
+        elapsed_s: how long the export took, seconds.
+        num_workers: processes that wrote it; 0: those of another Executor.
+        num_reencoded: samples with an image that should have kept its bytes, and could not.
+        fields: name in the file -> how it is stored.
+        verified: whether all of the file was read again and found right; None: it was not tried.
+        unchecked: what the reading again could not check, in sentences.
+        num_shards: of the folder; None: it is one file.
+        split: of a folder of shards: its name in names of files.
+        num_kept: shards that an earlier export of the same plan had written.
+        part: of the folder that was written, "3/16", whose samples, bytes and shards are counted; None: all of it.
+        num_missing: shards that other parts have still to write.
+    """
+
+    path: str
+    format: str
+    num_samples: int
+    num_bytes: int
+    elapsed_s: float
+    num_workers: int
+    num_reencoded: int
+    fields: dict[str, str]
+    verified: bool | None = None
+    unchecked: tuple[str, ...] = ()
+    num_shards: int | None = None
+    split: str | None = None
+    num_kept: int = 0
+    part: str | None = None
+    num_missing: int = 0
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second, of the whole export."""
+        return self.num_samples / self.elapsed_s if self.elapsed_s else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as values that JSON has."""
+        return {**asdict(self), "samples_per_s": self.samples_per_s, "unchecked": list(self.unchecked)}

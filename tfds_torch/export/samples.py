@@ -1,25 +1,107 @@
-"""SampleSource: what can be exported (parsers, map-style datasets, sized iterables), as samples that workers read."""
+"""SampleSource: what can be exported (parsers, map-style datasets, sized iterables), and SampleOrder: which of it."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.sample_order import SampleOrder
 from tfds_torch.parsers.parser import DatasetParser
+from tfds_torch.plan.order import Int64Array, epoch_order
+from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
-from tfds_torch.runtime.worker_faults import ErrorContext
 
 _PIECE_BYTES = 3 * 2**19  # Encoded examples of a parser that are read at a time.
+
+
+class SampleOrder:
+    """Samples of a source by their place in the file. All of them in order take no memory.
+
+    Args:
+        num_samples: of the source.
+        indices: numbers of samples, in the file's order, perhaps one several times; None: all of them.
+        shuffle_seed: of a shuffle of these; None: they stay in order.
+    """
+
+    def __init__(self, num_samples: int, indices: Iterable[int] | None = None, shuffle_seed: int | None = None) -> None:
+        self._numbers = None if indices is None else _checked(indices, num_samples)
+        self._len = num_samples if self._numbers is None else len(self._numbers)
+        if shuffle_seed is not None:
+            shuffled = epoch_order(self._len, check_integer("shuffle_seed", shuffle_seed, 0), 0)
+            self._numbers = shuffled if self._numbers is None else self._numbers[shuffled]
+
+    def __len__(self) -> int:
+        return self._len
+
+    def at(self, places: range) -> Int64Array:
+        """Return int64 [n]: the number of the sample at each of these places, which lie side by side."""
+        if self._numbers is None:
+            return np.arange(places.start, places.stop)
+        return self._numbers[places.start : places.stop]
+
+    def number_at(self, place: int) -> int:
+        """Return the number of the sample at a place."""
+        return place if self._numbers is None else int(self._numbers[place])
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether a sample stands at several places."""
+        return self._numbers is not None and len(np.unique(self._numbers)) < len(self)
+
+    def digest(self) -> str:
+        """Return a digest of these numbers in this order."""
+        return hashlib.blake2b(self._all.tobytes(), digest_size=16).hexdigest()
+
+    def places_of(self, number: int) -> list[int]:
+        """Return where a sample of the source stands in the file."""
+        if self._numbers is None:
+            return [number] if number < len(self) else []
+        start, stop = np.searchsorted(self._sorted, [number, number + 1])
+        return self._places[start:stop].tolist()  # type: ignore[no-any-return]
+
+    @property
+    def _all(self) -> Int64Array:
+        return self.at(range(len(self)))
+
+    @cached_property
+    def _places(self) -> Int64Array:
+        return np.argsort(self._all, kind="stable")
+
+    @cached_property
+    def _sorted(self) -> Int64Array:
+        return self._all[self._places]
+
+
+def _checked(indices: Iterable[int], num_samples: int) -> Int64Array:
+    if isinstance(indices, str | bytes) or not isinstance(indices, Iterable):
+        raise ConfigError(f"indices={quoted(indices)} must be a sequence of integers.")
+    if isinstance(indices, np.ndarray) and indices.dtype.kind in "iu" and indices.ndim == 1:
+        outside = indices[(indices < 0) | (indices >= num_samples)].tolist()
+    else:
+        indices = [_integer(one) for one in indices]
+        outside = [number for number in indices if not 0 <= number < num_samples]
+    if outside:
+        raise ConfigError(f"indices: there is no sample {outside[0]}: the source has {num_samples:,}, counted from 0.")
+    return np.array(indices, np.int64)
+
+
+def _integer(value: object) -> int:
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(
+            f"indices: {quoted(value)} is not an integer. Of a mask, give np.flatnonzero(mask)."
+        ) from None
 
 
 class Sample(NamedTuple):
@@ -55,45 +137,32 @@ class SampleSource(ABC):
 
     @abstractmethod
     def describe(self, number: int) -> str:
-        """Returns a sample's id, or what else it is called by."""
+        """Return a sample's id, or what else it is called by."""
 
     def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
-        """Returns the fields of samples, or why one cannot be read; None: the first sample shows them."""
+        """Return the fields of samples, or why one cannot be read; None: the first sample shows them."""
         return None
 
     @abstractmethod
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
-        """Returns the sample to choose fields by, the one of this number where samples have numbers; None: no sample.
+        """Return the sample to choose fields by, the one of this number where samples have numbers; None: no sample.
 
         Only `fields` are read, where they are given.
         """
 
     def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[Any]:
-        """Yields picklable tasks of about chunk_size samples each; by default first and last place."""
+        """Yield picklable tasks of about chunk_size samples each; by default first and last place."""
         return ((start, min(start + chunk_size, len(order))) for start in range(0, len(order), chunk_size))
 
     @abstractmethod
     def samples(
         self, task: Any, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
     ) -> Iterator[tuple[int, Sample]]:
-        """Yields place in the file and sample, for a task, in a worker; notes each number before it is read."""
-
-
-@dataclass(frozen=True)
-class ExampleNames(ErrorContext):
-    """Names of an export's samples, for messages."""
-
-    def example(self, index: int | None) -> str:
-        """Returns a sample's name, as the rest of a sentence."""
-        if index is None or self.find_id is None:
-            return ""
-        with suppress(Exception):  # A message about a fault must not fail.
-            return f", {self.find_id(index)}"
-        return f", sample {index}"
+        """Yield place in the file and sample, for a task, in a worker; notes each number before it is read."""
 
 
 def count_samples(source: SampleSource) -> int:
-    """Returns how many samples there are; a ConfigError reports that the user's own len() failed."""
+    """Return how many samples there are; a ConfigError reports that the user's own len() failed."""
     try:
         return len(source)
     except ConfigError:
@@ -121,8 +190,8 @@ class ParserSamples(SampleSource):
     def describe(self, number: int) -> str:  # noqa: D102
         return self.ids(np.array([number]))[0]
 
-    def ids(self, numbers: "np.typing.NDArray[np.int64]") -> Sequence[str]:
-        """Returns the ids of samples, int64 [n]."""
+    def ids(self, numbers: Int64Array) -> Sequence[str]:
+        """Return the ids of samples, int64 [n]."""
         return self.parser.ids(self._numbers[numbers])
 
     def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:  # noqa: D102
@@ -145,7 +214,7 @@ class ParserSamples(SampleSource):
                     yield place, sample
                     metrics.at_work.note_passed()
 
-    def _read(self, numbers: "np.typing.NDArray[np.int64]", fields: Sequence[str]) -> Iterator[Sample]:
+    def _read(self, numbers: Int64Array, fields: Sequence[str]) -> Iterator[Sample]:
         for example in self.parser.dataset.encoded_examples(self._numbers[numbers], fields):
             values = dict(example.features)
             for name, value in (("image", example.image), ("label", example.label)):
@@ -204,12 +273,12 @@ class IteratedSamples(SampleSource):
         return f"item {number}"
 
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
-        """Returns the first sample, which stays the first."""
+        """Return the first sample, which stays the first."""
         self._ahead = self._ahead or list(islice(self._iterator, 1))
         return Sample(self._ahead[0], None) if self._ahead else None
 
     def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[list[tuple[int, list[int], Any]]]:
-        """Yields number, places and value of samples; an ExportError reports another count than promised."""
+        """Yield number, places and value of samples; an ExportError reports another count than promised."""
         chunk, number = [], -1
         for number, value in enumerate(self._all()):
             if number >= len(self):
@@ -242,7 +311,7 @@ class IteratedSamples(SampleSource):
 
 
 def samples_of(source: Any) -> SampleSource:
-    """Returns the samples of a dataset; a ConfigError explains why it cannot be exported."""
+    """Return the samples of a dataset; a ConfigError explains why it cannot be exported."""
     if isinstance(source, DatasetParser):
         return ParserSamples(source)
     if isinstance(source, str | bytes | os.PathLike):

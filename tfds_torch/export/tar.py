@@ -1,32 +1,46 @@
-"""Members of WebDataset's tar files: which a sample becomes, and how its values are stored in them."""
+"""Tar files of WebDataset: the members that a sample becomes, their keys, and how values are stored in them."""
 
+import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
 
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
-from tfds_torch.export.default_fields import (
+from tfds_torch.export.fields import (
     CannotStoreError,
     can_be_png,
+    check_are_fields,
     check_has_no_images,
     encode_png,
     is_tensor,
+    sample_fields,
     to_json,
 )
-from tfds_torch.export.fields import check_are_fields, sample_fields
+from tfds_torch.export.folder import ShardFile
 from tfds_torch.export.plan import safe_name
+from tfds_torch.export.samples import ParserSamples, SampleOrder, SampleSource
 from tfds_torch.images.decoding import ImageDecoder
 from tfds_torch.plan.epoch import PAD_LABEL
+from tfds_torch.plan.order import Int64Array
+from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.image_formats import FORMATS, READABLE_FORMATS, find_format
 from tfds_torch.storage.map_style.pixels import numbers_of
 from tfds_torch.storage.source import FieldSpec
+from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, LONGEST_NAME, RECORD_BYTES, TarWriter, member_bytes
+
+TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
+"""Of a tar file's end, and what the file is filled up to a multiple of."""
+_KEYS = ("number", "id")
+_LONGEST_EXTENSIONS = {"image": "webp", "beside": "webp", "value": "json", "floats": "npy"}
+"""Of kinds whose extension depends on the value."""
 
 _IMAGES = tuple(one.extensions[0] for one in FORMATS)
 """Of images that readers of tars decode."""
@@ -69,7 +83,7 @@ class Member:
     is_optional: bool = False
 
     def encode(self, sample: Any) -> tuple[str, bytes] | None:
-        """Returns extension and content; None: the sample has no such member.
+        """Return extension and content; None: the sample has no such member.
 
         Raises:
             ConfigError: the sample has no such field, or another kind of value.
@@ -89,7 +103,7 @@ class Member:
         return self._named(extension), content
 
     def describe(self) -> str:
-        """Returns the extension, as far as it does not depend on the value."""
+        """Return the extension, as far as it does not depend on the value."""
         return self.name if self.is_extension else self._named(_SEVERAL.get(self.kind, self.kind))
 
     @property
@@ -104,31 +118,151 @@ class Member:
         return self.name if _extension_in(self.name) == extension else f"{self.name}.{extension}"
 
 
+@dataclass(frozen=True)
+class TarContent:
+    """Samples as members of tar files; key: their names, "number", the place in the export, or "id"."""
+
+    source: SampleSource
+    order: SampleOrder
+    members: tuple[Member, ...]
+    key: str
+
+    def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> tuple[int, int, int]:
+        """Write the samples of these places; return the file's size, its crc32c, and the bytes of all members.
+
+        A WriteRefusedError: the file cannot be written.
+        """
+        tar, content_bytes = TarWriter(file.write), 0
+        keys = set[str]()
+        for key, sample in self._samples(places, metrics):
+            if self.key == "id":  # Numbers differ. In different tars, readers tell equal keys apart.
+                if key in keys:
+                    raise ConfigError("key='id' (--key id): another sample has the same id. Use key='number'.")
+                keys.add(key)
+            for extension, content in self._encode(sample):
+                tar.add(f"{key}.{extension}", content)
+                content_bytes += len(content)
+            metrics.add_batch(1)
+        tar.close()
+        return *file.end(), content_bytes
+
+    def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:
+        """Read n samples, and returns the bytes that each takes in a shard, int64 [n]."""
+        found = []
+        for _, sample in self._samples(places, metrics):
+            found.append(sum(member_bytes(len(content)) for _, content in self._encode(sample)))
+            metrics.add_batch(1)
+        return np.array(found, np.int64)
+
+    def digest(self, places: Iterable[int], metrics: StageMetrics) -> str:
+        """Return a digest of all members of a few samples."""
+        digest = hashlib.blake2b(digest_size=16)
+        for place in places:
+            for key, sample in self._samples(range(place, place + 1), metrics):
+                for extension, content in self._encode(sample):
+                    digest.update(f"{key}.{extension} {len(content)} ".encode() + content)
+        return digest.hexdigest()
+
+    def _encode(self, sample: Any) -> list[tuple[str, bytes]]:
+        """Return the members of a sample; a ConfigError: it would have none, and be none."""
+        found = [encoded for member in self.members if (encoded := member.encode(sample)) is not None]
+        if not found:
+            raise ConfigError(
+                "The sample has none of the exported fields, and a sample without a member does not exist. Leave it "
+                "out (missing='skip', parser.subset), or export a field that all samples have."
+            )
+        return found
+
+    def _samples(self, places: range, metrics: StageMetrics) -> Iterator[tuple[str, Any]]:
+        fields = [str(member.key) for member in self.members]
+        task = (places.start, places.stop)
+        for place, sample in self.source.samples(task, self.order, fields, metrics):
+            if self.key == "number":
+                yield _number_key(place), sample.value
+            elif sample.id is None:
+                raise ConfigError("key='id' (--key id): the sample has no id. Use key='number'.")
+            else:
+                yield _quote_id(sample.id), sample.value
+
+
+# Keys
+
+
+def _number_key(place: int) -> str:
+    return f"{place:09d}"
+
+
+def _quote_id(sample_id: str) -> str:
+    # Readers tell members apart by their names before the first dot. Bytes that are not UTF-8 are escaped as well.
+    return quote(sample_id, safe="", errors="surrogateescape").replace(".", "%2E")
+
+
+def check_key(key: object, order: SampleOrder) -> None:
+    """Raise ConfigError for what members cannot be called by."""
+    if not isinstance(key, str) or key not in _KEYS:
+        raise ConfigError(f"key={quoted(key)} (--key) must be 'number' or 'id'.")
+    if key == "id" and order.has_repeats:
+        raise ConfigError("key='id' (--key id): indices has an example twice, and keys must differ. Use key='number'.")
+
+
+def longest_key(key: str, order: SampleOrder, samples: SampleSource) -> str:
+    """Return the longest key of the first, the middle and the last member; a ConfigError: samples have no ids."""
+    last = len(order) - 1
+    if key == "number":
+        return _number_key(last)
+    if not isinstance(samples, ParserSamples):
+        raise ConfigError(f"key='id' (--key id): samples of {samples.name} have no id. Use key='number'.")
+    few = np.array([order.number_at(place) for place in (0, last // 2, last)])
+    return max(map(_quote_id, samples.ids(few)), key=len)
+
+
+def check_room(members: Sequence[Member], key: str) -> None:
+    """Raise a ConfigError that names all members for whose names, after this key, a tar file has no room."""
+    room = max(0, LONGEST_NAME - len(f"{key}."))
+    refused = [
+        f"{quoted(member.key)}: its member would be {quoted(name)}, {len(name):,} characters after the key"
+        for member in members
+        if len(name := f"{member.name}.{_LONGEST_EXTENSIONS.get(member.kind, member.kind)}".lstrip(".")) > room
+    ]
+    if refused:
+        raise ConfigError(
+            f"Nothing was written: a tar file has room for names of {LONGEST_NAME} characters, which leaves {room} "
+            f"after the key {quoted(key)}.\n  " + "\n  ".join(refused) + "\nGive such a field a shorter name with "
+            "rename={name: new} (--rename NAME=NEW), or leave it out with fields={name: None} (--field NAME=skip); of "
+            "long keys, use key='number' (--key number)."
+        )
+
+
+# Members by field
+
+
 def choose_members(
     skipped: Sequence[str],
-    names: Mapping[str, str],
+    rename: Mapping[str, str],
+    names: Sequence[str] | None,
     known: Mapping[str, EncodedField | ConfigError] | None,
     sample: Any,
 ) -> tuple[Member, ...]:
-    """Returns the members of each sample: image and label first, then the others in the sample's order.
+    """Return the members of each sample: image and label first, then the others in the sample's order.
 
     Args:
         skipped: fields that are left out.
-        names: of fields -> their new names.
+        rename: fields -> their new names.
+        names: of the values of tuples, by position; None: their usual ones.
         known: the source's fields; None: the sample shows them.
         sample: the first one; not needed where the fields are known.
 
     Raises:
         ConfigError: unknown fields, or fields that cannot be stored; all of these are named.
     """
-    values, keys, _ = sample_fields({}, known, sample)
-    check_are_fields(keys, fields=skipped, names=names)
+    values, keys, _ = sample_fields(names, (), known, sample)
+    check_are_fields(keys, fields=skipped, rename=rename)
     chosen, members, refused = list[Member](), list[Member](), list[str]()
     for name, key in keys.items():
         if name in skipped:
             continue
         try:
-            new = names.get(name, str(name))
+            new = rename.get(name, str(name))
             is_class = name == "label" or new.lower() == "cls"
             if known is None:
                 kind, dtype = _kind_of_value(new.lower() if new.lower() in _BY_NAME else name, values[name], is_class)
@@ -148,7 +282,7 @@ def choose_members(
             f"Nothing was written: of the fields, {len(refused)} cannot be stored in a tar file.\n  "
             + "\n  ".join(refused)
             + "\nLeave such a field out with fields={name: None} (--field NAME=skip), or give it another name with "
-            "names={name: new} (--rename NAME=NEW)."
+            "rename={name: new} (--rename NAME=NEW)."
         )
     if not members:
         raise ConfigError("There is no field to be written: all are left out.")
@@ -241,7 +375,7 @@ def _has_pixels(value: Any) -> bool:
 
 
 def _extension_in(name: str) -> str:
-    """Returns the extension that is a field's name; readers do not tell upper from lower case."""
+    """Return the extension that is a field's name; readers do not tell upper from lower case."""
     return _SAME.get(name.lower(), name.lower())
 
 
@@ -278,14 +412,14 @@ def _encode_image(value: Any, dtype: Any) -> tuple[str, bytes]:
 
 
 def _encode_beside(value: Any, dtype: Any) -> tuple[str, bytes]:
-    """Encodes an image beside the image: numbers that no PNG holds as an array."""
+    """Encode an image beside the image: numbers that no PNG holds as an array."""
     if not isinstance(value, np.ndarray):
         return _encode_image(value, None)
     return ("png", encode_png(value)) if can_be_png(value) else _encode_array(value, None)
 
 
 def _encode_floats(value: Any, dtype: Any) -> tuple[str, bytes]:
-    """Encodes an image of floats as an array: TFDS stores each as the four bytes of an RGBA pixel, as no other does."""
+    """Encode an image of floats as an array: TFDS stores each as the four bytes of an RGBA pixel, as no other does."""
     decoder = ImageDecoder("RGBA")
     pixels = decoder.decode(value, decoder.read_header(value))
     return _encode_array(np.ascontiguousarray(pixels).view(np.float32), None)
@@ -324,7 +458,7 @@ def _shown(value: Any) -> str:
 
 
 def _encode_value(value: Any, dtype: Any) -> tuple[str, bytes]:
-    """Encodes arrays with their type and shape, and other values without a declared form as JSON."""
+    """Encode arrays with their type and shape, and other values without a declared form as JSON."""
     is_array = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in _KINDS_OF_ARRAYS
     return _encode_array(value, None) if is_array else _encode_json(value, None)
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import Sample, SampleSource
+from tfds_torch.export.samples import Sample, SampleOrder, SampleSource
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.printable import quoted
 
@@ -53,7 +52,7 @@ class WebDatasetShards(SampleSource):
         return (url.removeprefix("file:") for url in self.urls)
 
     def set_counts(self, counts: Sequence[int]) -> None:
-        """Sets how many samples each shard has."""
+        """Set how many samples each shard has."""
         self._starts = [0]
         for count in counts:
             self._starts.append(self._starts[-1] + count)
@@ -64,23 +63,23 @@ class WebDatasetShards(SampleSource):
         return self._starts[-1]
 
     def describe(self, number: int) -> str:
-        """Returns the shard of a sample, and its number there."""
+        """Return the shard of a sample, and its number there."""
         starts = self._starts or [0] * (len(self.urls) + 1)
         shard = max(n for n, start in enumerate(starts[:-1]) if start <= number)
         return _id_of(self.urls[shard], number - starts[shard], None)
 
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:
-        """Returns the first sample of the first shard that has any."""
+        """Return the first sample of the first shard that has any."""
         return next((sample for shard in range(len(self.urls)) for sample in self.read(shard)), None)
 
     def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[int]:
-        """Yields the numbers of shards."""
+        """Yield the numbers of shards."""
         return iter(range(len(self.urls)))
 
     def samples(
         self, task: int, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
     ) -> Iterator[tuple[int, Sample]]:
-        """Yields the samples of a shard; an ExportError reports that it has more or fewer than were counted."""
+        """Yield the samples of a shard; an ExportError reports that it has more or fewer than were counted."""
         assert self._starts is not None  # noqa: S101 (it was counted before)
         start, stop = self._starts[task : task + 2]
         number = start
@@ -98,7 +97,7 @@ class WebDatasetShards(SampleSource):
             )
 
     def read(self, shard: int) -> Iterator[Sample]:
-        """Yields the samples of a shard."""
+        """Yield the samples of a shard."""
         package, url = _import_webdataset(), self.urls[shard]
         # Its default splits what belongs to one worker; here, a shard is all of a worker's.
         read = package.WebDataset([url], shardshuffle=False, nodesplitter=None, workersplitter=None, empty_check=False)

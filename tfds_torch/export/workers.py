@@ -1,308 +1,202 @@
-"""Workers: forked processes that do a job's tasks, watched: one that fails, dies or hangs is an error in seconds."""
+"""LocalExecutor: forked processes as an Executor, each watched: one that dies or hangs fails its own task only."""
 
 import os
 import pickle
-import socket
-import struct
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from types import TracebackType
-from typing import Any, TypeVar
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from multiprocessing.connection import Pipe, wait
+from typing import Any, NamedTuple, TypeVar
 
-from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError
-from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import SampleSource
-from tfds_torch.runtime.failure import Failure, RemoteTraceback
+from tfds_torch.errors import WorkerError
+from tfds_torch.runtime.called_process import CalledProcess
+from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
 from tfds_torch.runtime.process_tree import process_state
-from tfds_torch.runtime.processes import WorkerProcesses, interrupts_held
+from tfds_torch.runtime.processes import close_at_exit, interrupts_held
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
-from tfds_torch.runtime.worker_start import init_worker, use_one_thread_of_torch
 
-Choice = TypeVar("Choice")
+T = TypeVar("T")
 LOOK_S = 0.2
 STUCK_S = 300.0
 """How long a worker may take for one sample."""
-_GRACE_S = 2.0
-
-Progress = Callable[[int, int], object]
-"""Called with the samples that are done, and their number."""
-
-Job = Callable[[Any, StageMetrics], Any]
-"""Does a task in a worker; notes in the metrics what it reads, and counts samples. A picklable answer, or None."""
 
 
-class Workers(AbstractContextManager["Workers"]):
-    """Processes for a job. They are forked, and end with the block, with an error, and with this process.
+class _Task(NamedTuple):
+    future: "Future[Any]"
+    call: bytes
+    worker: int | None
 
-    Ctrl-C is left to this process. One thread may use it; no other thread should hold locks while they are forked.
+
+class LocalExecutor(Executor):
+    """An Executor of forked processes: what this one holds need not be pickled.
+
+    A worker that raises, dies or hangs fails its own task, and another process takes its place. All end with this
+    process (also by SIGKILL), at shutdown, and at once where an error or Ctrl-C leaves the `with` block. Threads may
+    share it; it is made where no other thread holds locks.
 
     Args:
         num_workers: >= 1.
-        job: of each worker.
-        names: for messages about samples.
-        context: the beginning of every message.
-        finish: called by each worker when there are no more tasks; returns its last answer, or None.
+        names: for messages: of the dataset, and of its samples by the numbers that tasks note in `called_metrics()`.
     """
 
-    def __init__(
-        self,
-        num_workers: int,
-        job: Job,
-        names: ErrorContext,
-        context: str,
-        finish: Callable[[], Any] = lambda: None,
-    ) -> None:
-        self.metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
-        self._context, self._names = context, names
-        self._faults = WorkerFaults(names, self.metrics, self._output, None, False)
-        self._processes = WorkerProcesses("fork", self._output)
-        self._workers: list[_Worker] = []
-        try:
-            with interrupts_held("fork"):
-                for _ in range(num_workers):
-                    self._start(job, finish)
-        except BaseException:
-            self.end()
-            raise
-
-    def run(
-        self, tasks: Iterable[Any], num_ahead: int = 1, progress: Progress | None = None, num_samples: int = 0
-    ) -> Iterator[Any]:
-        """Yields the answers to all tasks, as they come, and then the last one of each worker; no answer is None.
-
-        Args:
-            tasks: picklable; each goes to the next worker that is free.
-            num_ahead: tasks that a worker is given at a time: 2 where they are small, 1 else.
-            progress: called with the samples that are done and their number, when more are done.
-            num_samples: of all tasks, for `progress`.
-
-        Raises:
-            ConfigError: as raised by the job.
-            ExportError: another error of the job, with its traceback; or a worker died, or is stuck.
-        """
-        left, num_reported = iter(tasks), -1
-
-        def report() -> None:
-            nonlocal num_reported
-            if progress is not None and self.num_done != num_reported:
-                num_reported = self.num_done
-                progress(num_reported, num_samples)
-
-        for _ in range(num_ahead):
-            for worker in self._workers:
-                self._give(worker, left)
-        while waiting := [worker for worker in self._workers if not worker.has_finished]:
-            sentinels = self._processes.sentinels
-            ready = wait([one for worker in waiting for one in (worker.link, sentinels[worker.number])], LOOK_S)
-            report()
-            for worker in waiting:
-                if worker.link in ready:
-                    answer = self._receive(worker)
-                    if not worker.has_finished:
-                        self._give(worker, left)
-                    if answer is not None:
-                        yield answer
-                elif sentinels[worker.number] in ready:
-                    raise self._death(worker)
-                self._check_is_alive(worker)
-        report()
+    def __init__(self, num_workers: int, names: ErrorContext | None = None) -> None:
+        self._names, self._owner = names or ErrorContext("its task", ""), os.getpid()
+        self._metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
+        self._faults = WorkerFaults(self._names, self._metrics, self._output, None, False)
+        self._processes: list[CalledProcess | None] = [None] * num_workers
+        self._running: dict[int, _Task] = {}
+        self._waiting = deque[_Task]()
+        self._lock, self._is_closing, self._is_killed = threading.RLock(), False, False
+        self._woken, self._wake = Pipe(duplex=False)
+        self._manager = threading.Thread(target=self._manage, name="tfds_torch executor", daemon=True)
+        with interrupts_held("fork"):  # Signals are left to this thread, also while it waits for the other one.
+            try:
+                for worker in range(num_workers):
+                    self._start(worker)
+                self._manager.start()
+            except BaseException as error:
+                self._end(error)
+                raise
+        close_at_exit(self)
 
     @property
     def num_done(self) -> int:
         """Samples that all workers have done."""
-        return sum(self.metrics.counts(worker.number)[1] for worker in self._workers)
+        return sum(self._metrics.counts(worker)[1] for worker in range(len(self._processes)))
 
-    def end(self) -> None:
-        """Ends all of them, at once; may be called twice."""
-        for worker in self._workers:
-            worker.link.close()
-        self._processes.end(0.0)
-        self._workers = []
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        """Have a worker call a picklable function; what cannot be pickled raises here."""
+        return self._submit(None, (fn, args, kwargs))
+
+    def submit_to_each(self, fn: Callable[..., T], /, *args: Any) -> "list[Future[T]]":
+        """Have every worker call a function once."""
+        return [self._submit(worker, (fn, args, {})) for worker in range(len(self._processes))]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more tasks, and end the workers when theirs are done; `cancel_futures`: cancel those not begun."""
+        with self._lock:
+            self._is_closing = True
+            if cancel_futures:
+                self._drop_waiting()
+        self._wake.send_bytes(b"1")
+        if wait:
+            self._manager.join()
+
+    def close(self) -> None:
+        """End all workers by SIGKILL and fail their tasks, at once; may be called twice."""
+        if os.getpid() != self._owner:  # They are not this process's, which was forked.
+            return
+        with self._lock:
+            self._is_killed = True
+            for process in filter(None, self._processes):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        self.shutdown(cancel_futures=True)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.shutdown() if kind is None else self.close()
+
+    def _submit(self, worker: int | None, call: Any) -> "Future[Any]":
+        # Not `Connection.send`, by which torch's tensors would travel as a file each, and there may be 1,024 files.
+        task = _Task(Future(), pickle.dumps(call, pickle.HIGHEST_PROTOCOL), worker)
+        with self._lock:
+            if self._is_closing:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._waiting.append(task)
+        self._wake.send_bytes(b"1")  # Without the lock: it waits where the pipe is full.
+        return task.future
+
+    def _manage(self) -> None:
+        """Give tasks, take answers and watch the workers, until it is closed and all is done."""
+        error: BaseException = WorkerError("The workers were ended before their task was done.")
+        try:
+            while self._give() or not self._is_closing:
+                ready = wait([self._woken, *(one.link for one in self._processes if one is not None)], LOOK_S)
+                while self._woken.poll():
+                    self._woken.recv_bytes()
+                for worker, process in enumerate(self._processes):
+                    if process is not None and process.link in ready:
+                        self._receive(worker, process)
+                    elif process is not None and worker in self._running and process.stands_still():
+                        self._lose(worker, self._stuck(worker, process))
+        except BaseException as other:  # Such as a fork that fails: whoever waits for a result gets it.
+            error = other
+        self._end(error)
+
+    def _give(self) -> bool:
+        """Give tasks to the workers that have none; return whether any has one."""
+        for worker in range(len(self._processes)):
+            while worker not in self._running and not self._is_killed:
+                with self._lock:
+                    task = next((one for one in self._waiting if one.worker in (None, worker)), None)
+                    if task is None:
+                        break
+                    self._waiting.remove(task)
+                if task.future.set_running_or_notify_cancel():
+                    self._running[worker] = task
+                    process = self._processes[worker] or self._start(worker)
+                    try:
+                        process.send(task.call)
+                    except BlockingIOError:
+                        self._lose(worker, self._stuck(worker, process, "has taken no task"))
+                    except OSError:
+                        self._receive(worker, process)  # It has ended; before that it may have sent why.
+        return bool(self._running) and not self._is_killed
+
+    def _start(self, worker: int) -> CalledProcess:
+        links = [one.link for one in self._processes if one is not None]
+        with self._lock, interrupts_held("fork"):
+            process = CalledProcess(worker, self._metrics, self._output, STUCK_S, [*links, self._woken, self._wake])
+            self._processes[worker] = process
+        return process
+
+    def _receive(self, worker: int, process: CalledProcess) -> None:
+        try:
+            answer = process.receive()
+        except BlockingIOError:
+            self._lose(worker, self._stuck(worker, process, "has not ended its answer"))
+        except (EOFError, OSError):
+            self._lose(worker, process.describe_end(self._faults.describe_deaths))
+        else:
+            task = self._running.pop(worker)
+            if isinstance(answer, Failure):
+                task.future.set_exception(answer.to_error(f"worker {worker} (pid {process.pid})"))
+            else:
+                task.future.set_result(answer)
+
+    def _stuck(self, worker: int, process: CalledProcess, what: str = "") -> str:
+        letter, state = process_state(process.pid)
+        stack = None if letter in "Tt" else self._output.ask_for_stack(worker, process.pid)
+        what = what or f"has been at {self._names.dataset}{self._names.example(self._metrics.reading(worker))}"
+        said = f"Worker {worker} (pid {process.pid}) is {state} ({letter}), and {what} for {STUCK_S:g} s."
+        return f"{said} {self._names.next_step}" + (f" Its stacks:\n{stack}" if stack else "")
+
+    def _lose(self, worker: int, why: str) -> None:
+        """End a worker's process and fail its task, if it has one; the next task starts another process."""
+        with self._lock:
+            process, self._processes[worker] = self._processes[worker], None
+            if process is not None:
+                process.end()
+        if task := self._running.pop(worker, None):
+            task.future.set_exception(WorkerError(why))
+
+    def _end(self, error: BaseException) -> None:
+        with self._lock:
+            self._is_closing = True
+            self._drop_waiting()
+            for process in filter(None, self._processes):
+                process.end()
+        for task in self._running.values():
+            task.future.set_exception(error)
         self._output.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def _start(self, job: Job, finish: Callable[[], Any]) -> None:
-        ours, theirs = _link()
-        number = len(self._workers)
-        # The ends of the others, which a forked process inherits, would keep their pipes open.
-        inherited = [worker.link for worker in self._workers] + [ours]
-        arguments = number, theirs, inherited, job, finish, self.metrics, self._output
-        self._processes.start(_serve, arguments, {}, is_daemon=False)
-        theirs.close()
-        self._workers.append(_Worker(number, ours, time.monotonic()))
-
-    def _give(self, worker: "_Worker", tasks: Iterator[Any]) -> None:
-        if worker.has_all_tasks:
-            return
-        task = next(tasks, None)
-        worker.has_all_tasks = task is None
-        worker.last_sign_at = time.monotonic()  # Making the task may have taken long.
-        try:
-            # Not `send`, by which torch's tensors would travel as a file each, and there may be 1,024 files.
-            message = pickle.dumps(task, pickle.HIGHEST_PROTOCOL)
-        except Exception as error:  # Of the user's own classes, any type.
-            why = f"{type(error).__name__}: {error}"
-            raise ExportError(
-                f"{self._context} {self._names.dataset}: its samples cannot be sent to a worker: {why}. Yield arrays, "
-                f"numbers, texts and bytes, or give a dataset with [], whose samples are made by the workers. "
-                f"{self._names.next_step}"
-            ) from error
-        try:
-            worker.link.send_bytes(message)
-        except BlockingIOError:
-            raise self._stuck(worker, "has taken no task") from None
-        except OSError:
-            while True:  # It has ended; before that it may have sent why.
-                self._receive(worker)
-
-    def _receive(self, worker: "_Worker") -> Any:
-        try:
-            what, value = worker.link.recv()
-        except BlockingIOError:
-            raise self._stuck(worker, "has not ended its answer") from None
-        except (EOFError, OSError):
-            raise self._death(worker) from None
-        if what == "failed":
-            raise self._failure(worker, value)
-        worker.has_finished = what == "finished"
-        return value
-
-    def _failure(self, worker: "_Worker", failure: Failure) -> TfdsTorchError:
-        where = f"{self._names.dataset}{self._names.example(self.metrics.reading(worker.number))}"
-        raised_in = f"Raised in worker {worker.number} (pid {self._processes.pids[worker.number]}):\n{failure.trace}"
-        error = failure.to_error("a worker")
-        if isinstance(error, ConfigError):
-            error = ConfigError(f"{self._context} {where}: {failure.message} {self._names.next_step}")
-        elif isinstance(error, TfdsTorchError) and failure.module == TfdsTorchError.__module__:
-            error = ExportError(f"{self._context} {where}: {failure.message} {self._names.next_step}")
-        else:
-            reason = ": ".join(filter(None, (failure.name, failure.message.rstrip())))
-            reason += "" if reason.endswith((".", "!", "?")) else "."
-            return ExportError(f"{self._context} {where}: {reason} {self._names.next_step}\n\n{raised_in}")
-        error.__cause__ = RemoteTraceback(raised_in)
-        return error
-
-    def _death(self, worker: "_Worker") -> ExportError:
-        dead = self._processes.find_dead({worker.number}, _GRACE_S)
-        if not dead:  # It has closed its link, and lives on.
-            self._processes.end(0.0)
-            dead = self._processes.find_dead({worker.number})
-        return ExportError(f"{self._context} {self._faults.describe_deaths(dead)}")
-
-    def _check_is_alive(self, worker: "_Worker") -> None:
-        """Raises the error of a worker that neither finishes samples nor reads shards again."""
-        metrics, number = self.metrics, worker.number
-        signs = (metrics.reading(number), metrics.counts(number), metrics.seconds(number)["read"])
-        now = time.monotonic()
-        if signs != worker.last_signs or worker.has_finished:
-            worker.last_signs, worker.last_sign_at = signs, now
-        if now - worker.last_sign_at >= STUCK_S:
-            reading = f"{self._names.dataset}{self._names.example(self.metrics.reading(worker.number))}"
-            raise self._stuck(worker, f"has been at {reading}")
-
-    def _stuck(self, worker: "_Worker", what: str) -> ExportError:
-        pid = self._processes.pids[worker.number]
-        letter, state = process_state(pid)
-        stack = None if letter in "Tt" else self._output.ask_for_stack(worker.number, pid)
-        return ExportError(
-            f"{self._context} Worker {worker.number} (pid {pid}) is {state} ({letter}), and {what} for {STUCK_S:g} s. "
-            f"{self._names.next_step}" + (f" Its stacks:\n{stack}" if stack else "")
-        )
-
-
-def choose_by_first(
-    samples: SampleSource,
-    order: SampleOrder,
-    fields: Sequence[str] | None,
-    choose: Callable[[Any], Choice],
-    names: ErrorContext,
-    context: str,
-) -> Choice:
-    """Returns what `choose` returns for the first sample's value (None: there is none), read and chosen in a worker.
-
-    Files and threads that the sample needs are then inherited by no other worker. `fields` are read, or all (None).
-    """
-
-    def act(number: int, metrics: StageMetrics) -> Choice | ConfigError:
-        value = None
-        if len(order):
-            metrics.note_reading(number)
-            first = samples.first(number, fields)
-            value = None if first is None else first.value
-        try:
-            return choose(value)
-        except ConfigError as error:  # It is about all samples, and not about this one.
-            return ConfigError(str(error))
-
-    with Workers(1, act, names, context) as workers:
-        choice: Choice | ConfigError = next(workers.run([order.number_at(0) if len(order) else 0]))
-    if isinstance(choice, ConfigError):
-        raise choice
-    return choice
-
-
-@dataclass
-class _Worker:
-    """One process, as this one sees it, and what it had noted (last_signs) when it last did something (monotonic s)."""
-
-    number: int
-    link: "Connection[Any, Any]"
-    last_sign_at: float
-    last_signs: Any = None
-    has_all_tasks: bool = False
-    has_finished: bool = False
-
-
-def _link() -> "tuple[Connection[Any, Any], Connection[Any, Any]]":
-    """Returns two ends; at the first one, an other side that stands still for `STUCK_S` is a BlockingIOError."""
-    ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
-        end.settimeout(None)  # The user may have set another default, which would be taken for a worker's death.
-    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(STUCK_S), int(STUCK_S % 1 * 1e6)))
-    return Connection(ours.detach()), Connection(theirs.detach())
-
-
-def _serve(
-    number: int,
-    link: "Connection[Any, Any]",
-    inherited: list["Connection[Any, Any]"],
-    job: Job,
-    finish: Callable[[], Any],
-    metrics: StageMetrics,
-    output: WorkerOutput,
-) -> None:
-    """Worker main."""
-    init_worker(number, metrics, output, None)
-    for other in inherited:
-        other.close()
-    use_one_thread_of_torch()
-    try:
-        _work(link, job, finish, metrics)
-    except OSError:  # Of the link: the exporting process is gone.
-        os._exit(1)
-
-
-def _work(link: "Connection[Any, Any]", job: Job, finish: Callable[[], Any], metrics: StageMetrics) -> None:
-    """Worker main loop, until there are no more tasks; raises OSError where the link breaks."""
-    is_done = False
-    while not is_done:
-        try:
-            task = link.recv()
-        except EOFError:
-            return
-        is_done = task is None
-        try:
-            answer = ("finished", finish()) if is_done else ("done", job(task, metrics))
-        except Exception as error:
-            answer, is_done = ("failed", Failure.of(error)), True
-        link.send(answer)
+    def _drop_waiting(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft().future
+            future.cancel()
+            future.set_running_or_notify_cancel()  # Without it, nobody who waits would hear of it.

@@ -49,14 +49,23 @@ class AtomicFile:
             else has to see to it: one does not see another's locks on every file system.
         follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
             replaced by a file that only this user can write to.
+        prefix: what the temporary name begins with, before `<random>.tmp`; None: `.<name>.`.
     """
 
-    def __init__(self, path: Path, *, removes_left_behind: bool = True, follows_link: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        removes_left_behind: bool = True,
+        follows_link: bool = True,
+        prefix: str | None = None,
+    ) -> None:
         self.path = path.resolve() if follows_link else path.absolute()
         self._keeps_mode = follows_link
+        prefix = _prefix(self.path) if prefix is None else prefix
         if removes_left_behind:
-            _remove_left_behind(self.path)
-        self.beside, self.descriptor = _open_beside(self.path, 0o666 if follows_link else 0o600)
+            remove_left_behind(self.path.parent, prefix)
+        self.beside, self.descriptor = _open_beside(self.path, prefix, 0o666 if follows_link else 0o600)
         self._discard = weakref.finalize(self, _discard, self.beside, self.descriptor, os.getpid())
 
     def write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
@@ -102,10 +111,10 @@ def _discard(beside: Path, descriptor: int, owner: int) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _open_beside(path: Path, mode: int) -> tuple[Path, int]:
+def _open_beside(path: Path, prefix: str, mode: int) -> tuple[Path, int]:
     """Makes a file of a mode beside a place, locks it, and returns it with its descriptor."""
     while True:
-        beside = path.with_name(f"{_prefix(path)}{secrets.token_hex(8)}{_SUFFIX}")
+        beside = path.with_name(f"{prefix}{secrets.token_hex(8)}{_SUFFIX}")
         descriptor = os.open(beside, _NEW_FILE, mode)
         with suppress(OSError):  # Some file systems have no locks: there nothing left behind is removed, either.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -114,9 +123,9 @@ def _open_beside(path: Path, mode: int) -> tuple[Path, int]:
         os.close(descriptor)  # It was taken for one left behind before it was locked.
 
 
-def _remove_left_behind(path: Path) -> None:
-    """Removes what writers of a place left beside it that are dead."""
-    for beside in path.parent.glob(f"{glob.escape(_prefix(path))}{'[0-9a-f]' * 16}{_SUFFIX}"):
+def remove_left_behind(folder: Path, prefix: str) -> None:
+    """Removes the temporary files with a prefix in a folder whose writers are dead, as far as locks tell."""
+    for beside in folder.glob(f"{glob.escape(prefix)}{'[0-9a-f]' * 16}{_SUFFIX}"):
         with suppress(OSError):
             descriptor = os.open(beside, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -127,7 +136,7 @@ def _remove_left_behind(path: Path) -> None:
 
 
 def name_of_temporary(temporary: str) -> str | None:
-    """Returns the name, cut to MOST_LETTERS, of the AtomicFile whose temporary file has a name; None: it is not one."""
+    """Return what is before the random part of an AtomicFile's temporary name, without dots; None: it is not one."""
     found = _TEMPORARY.fullmatch(temporary)
     return None if found is None else found[1]
 

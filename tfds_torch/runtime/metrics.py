@@ -233,9 +233,12 @@ class StageMetrics:
         """Returns how many iterations a worker has begun."""
         return int(self._numbers[worker * self._width + _NUM_BEGUN])
 
-    def reading(self, worker: int) -> int | None:
-        """Returns the index of the example that a worker is at, or was at last; of a chunk, its first one's."""
-        work = self.at_work.of(worker)
+    def reading(self, worker: int | None = None) -> int | None:
+        """Returns the index of the example that a worker is at, or was at last; of a chunk, its first one's.
+
+        None: this process itself.
+        """
+        work = self.at_work.of(self._row // self._width if worker is None else worker)
         chunks = [chunk.numbers[0] for chunk in work.chunks]
         return next((number for number in (work.example, *chunks, work.passed) if number is not None), None)
 

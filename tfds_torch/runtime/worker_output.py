@@ -40,6 +40,11 @@ class WorkerOutput:
         faulthandler.register(_stack_signal(), file=file, all_threads=True, chain=False)
         sys.stderr = _CopiedStream(sys.stderr, file)
 
+    def clear(self, worker: int) -> None:
+        """Forget what a worker has written, before another process takes its number."""
+        if self._files:
+            os.ftruncate(self._files[worker], 0)
+
     def duplicate(self, worker: int) -> int | None:
         """Returns a new descriptor of a worker's file, which the caller closes; None: there is none."""
         return os.dup(self._files[worker]) if self._files else None

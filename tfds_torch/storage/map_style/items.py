@@ -113,7 +113,7 @@ class Layout:
         Raises:
             ConfigError: it has other fields than there are names, or keys that are not texts.
         """
-        form, values = _take_apart(item, names)
+        form, values = take_apart(item, names, "ParserMapStyle")
         kinds = {name: ValueKind.of(value) for name, value in values.items()}
         for name, kind in kinds.items():
             is_too_large = kind.kind == "array" and kind.dtype.itemsize > _LARGEST.get(kind.dtype.kind, 8)
@@ -245,16 +245,27 @@ def num_bytes(value: Any) -> int:
     return int(getattr(value, "nbytes", 8))
 
 
-def _take_apart(
-    item: Any, names: Sequence[str] | None
+def take_apart(
+    item: Any, names: Sequence[str] | None, whose: str
 ) -> tuple[Literal["mapping", "sequence", "value"], dict[str, Any]]:
+    """Return the form of an item, and its values by field.
+
+    Args:
+        item: a dictionary, a tuple or list, or one value.
+        names: of a tuple's values, by position, or of the one value. None: those of a named tuple; `image` and `label`
+            of two values whose first one is an image; else "0", "1" ...
+        whose: `names` it is, for messages.
+
+    Raises:
+        ConfigError: an item has another number of values than there are names, or is a dictionary.
+    """
     if isinstance(item, Mapping) and not is_image(item):
         wrong = next((key for key in item if not isinstance(key, str)), None)
         if wrong is not None:
-            raise ConfigError(f"ParserMapStyle: an item has the key {quoted(wrong)}, and keys must be texts.")
+            raise ConfigError(f"{whose}: an item has the key {quoted(wrong)}, and keys must be texts.")
         if names is not None:
             raise ConfigError(
-                f"ParserMapStyle: names={quoted(names)} is for items that are tuples, and these are dictionaries with "
+                f"{whose}: names={quoted(names)} is for items that are tuples, and these are dictionaries with "
                 f"the keys {', '.join(map(quoted, item))}. Leave it out."
             )
         return "mapping", dict(item)
@@ -265,11 +276,11 @@ def _take_apart(
         names = list(own if names is None and own is not None else names or ())
         if len(names) != len(item):
             raise ConfigError(
-                f"ParserMapStyle: names={quoted(names)} are {len(names)} names, and an item has {len(item)} values."
+                f"{whose}: names={quoted(names)} are {len(names)} names, and an item has {len(item)} values."
             )
         return "sequence", dict(zip(names, item, strict=True))
     if names is not None and len(names) != 1:
-        raise ConfigError(f"ParserMapStyle: names={quoted(names)} are {len(names)} names, and an item is one value.")
+        raise ConfigError(f"{whose}: names={quoted(names)} are {len(names)} names, and an item is one value.")
     name = names[0] if names else IMAGE if is_image(item) else ITEM
     return "value", {name: item}
 

@@ -39,6 +39,8 @@ sse_bucket_key_enabled disable_tagging use_emulator use_fabric_endpoint use_azur
 allow_invalid_certificates http1_only http2_only randomize_addresses"""
 _FLAGS = frozenset(_FLAG_NAMES.split())
 _COUNTS = frozenset({"pool_max_idle_per_host"})
+_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
+"""Of each scheme: how the names of environment variables begin."""
 _PREFIXES = ("aws_", "google_", "azure_storage_", "azure_")
 
 
@@ -129,3 +131,9 @@ def _plain(key: str) -> str:
 
 def _known() -> set[str]:
     return set().union(*KEYS.values(), CLIENT_KEYS)
+
+
+def environment_variables(options: Mapping[str, Any], url: str) -> list[str]:
+    """Return the environment variables that stand for storage options of a URL's store; empty: it reads none."""
+    prefix = _VARIABLES.get(url.partition("://")[0])
+    return [] if prefix is None else sorted(f"{prefix}{_plain(key).upper()}" for key in options)

@@ -1,10 +1,11 @@
-"""ShardedExport: a folder of shards, written shard by shard by several processes; complete shards are kept."""
+"""ShardedExport: a folder of shards, written shard by shard by the workers of any Executor; complete ones are kept."""
 
 import errno
-import hashlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,28 +13,32 @@ from typing import Any
 
 import numpy as np
 
-from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export.beam_export import BeamRunner
-from tfds_torch.export.folder import KEPT, ShardFolder
-from tfds_torch.export.manifest import Shard
-from tfds_torch.export.plan import ExportPlan, ShardSizes, safe_name, split_label
-from tfds_torch.export.records import metadata_names, read_dataset_name, write_metadata
-from tfds_torch.export.report import ExportReport
-from tfds_torch.export.sample_order import SampleOrder
-from tfds_torch.export.samples import ExampleNames, ParserSamples, SampleSource, count_samples
-from tfds_torch.export.shard_content import (
+from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError, WorkerError
+from tfds_torch.export.folder import KEPT, ShardFolder, WriteRefusedError
+from tfds_torch.export.jobs import (
+    ExampleNames,
+    Job,
+    Progress,
+    Workers,
+    choose_by_first,
+    in_context,
+    job_file,
+    local_workers,
+)
+from tfds_torch.export.plan import ExportPlan, ExportReport, Part, Shard, ShardSizes, safe_name, split_label
+from tfds_torch.export.records import RecordContent, metadata_names, read_dataset_name, write_metadata
+from tfds_torch.export.samples import NumberedSamples, ParserSamples, SampleOrder, SampleSource, count_samples
+from tfds_torch.export.tar import (
     TAR_BLOCK_BYTES,
     TAR_END_BYTES,
-    RecordContent,
-    ShardContent,
+    Member,
     TarContent,
     check_key,
     check_room,
+    choose_members,
     longest_key,
 )
-from tfds_torch.export.tar import Member, choose_members
-from tfds_torch.export.workers import Job, Progress, Workers, choose_by_first
-from tfds_torch.export.write_shards import DoneShard, WriteShards
+from tfds_torch.export.workers import LocalExecutor
 from tfds_torch.parsers.class_map import ClassMap
 from tfds_torch.parsers.tfds.folder import metadata_of
 from tfds_torch.parsers.tfds.parser import ParserTfds
@@ -45,6 +50,11 @@ from tfds_torch.storage.array_record import writer as array_record
 from tfds_torch.storage.record_source import RecordSource
 
 _MEASURED_AT_A_TIME = 1000
+_MOST_SUBMITTED = 1000
+"""Tasks that another Executor has at a time."""
+
+ShardContent = TarContent | RecordContent
+"""What goes into shards, by place of the export's order."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +65,78 @@ class ShardRequest:
         format: one of SHARDED.
         key: what WebDataset's members are called by; None: by number.
         skipped: fields that are left out.
-        names: of fields -> their new names.
+        rename: fields -> their new names.
+        names: of the values of tuples, by position; None: their usual ones.
         indices: numbers of examples, in the export's order; None: all.
         shuffle_seed: of a shuffle of them; None: none.
+        part: of the shards that are written here; None: all of them.
     """
 
     format: str
     sizes: ShardSizes = field(default_factory=ShardSizes)
     key: str | None = None
     skipped: tuple[str, ...] = ()
-    names: Mapping[str, str] | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    names: Sequence[str] | None = None
     indices: Iterable[int] | None = None
     shuffle_seed: int | None = None
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class WriteShards:
+    """What workers do: write a shard, unless it is complete; `noted` are those of an earlier export, by number."""
+
+    plan: ExportPlan
+    content: ShardContent
+    folder: ShardFolder
+    noted: Mapping[int, Shard]
+
+    def __call__(self, number: int, metrics: StageMetrics) -> tuple[Shard, bool] | WriteRefusedError:
+        """Return a complete shard and whether it was there, or the error of a write that the system refused.
+
+        A shard's bytes depend on plan, content and number alone: several attempts may be under way, on any machines.
+        The first one's file stays.
+        """
+        plan, folder = self.plan, self.folder
+        noted = self.noted.get(number)
+        if noted is not None and folder.is_complete(plan, noted, metrics):
+            metrics.add_batch(len(plan.places(number)))
+            return noted, True
+        try:
+            file = folder.attempt(plan, number)
+            try:
+                shard = Shard(number, *self.content.write(plan.places(number), file, metrics))
+                file.check_is_wanted()
+                folder.note(shard)
+                if not folder.is_complete(plan, shard, metrics):
+                    file.commit(syncs_folder=False)  # The manifest is written last, and for good with all before it.
+            finally:
+                file.discard()
+        except WriteRefusedError as error:  # About the shard's file; any other error is about a sample.
+            return error
+        return shard, False
 
 
 class ShardedExport:
-    """An export of numbered samples to a folder of shards, by num_workers processes at most or by Beam."""
+    """An export of numbered samples to a folder of shards.
 
-    def __init__(self, samples: SampleSource, path: str, num_workers: int, beam: BeamRunner | None = None) -> None:
-        self._samples, self._path, self._num_workers, self._beam = samples, Path(path), num_workers, beam
+    Args:
+        samples: what is exported.
+        path: of the folder.
+        num_workers: processes of this machine, at most, that write.
+        executor: whose workers write instead; None: those processes.
+    """
+
+    def __init__(self, samples: SampleSource, path: str, num_workers: int, executor: Executor | None = None) -> None:
+        self._samples, self._path, self._num_workers, self._executor = samples, Path(path), num_workers, executor
         self._any_parser = samples.parser if isinstance(samples, ParserSamples) else None
         self._parser = self._any_parser if isinstance(self._any_parser, ParserTfds) else None
         self._context = f"The export to {path} failed."
+        self._names = ExampleNames(samples.name, KEPT, samples.describe)
 
     def run(self, request: ShardRequest, progress: Progress | None) -> ExportReport:
-        """Writes all shards that are not there yet, and their metadata; after an ExportError, complete shards stay."""
+        """Write all shards that are not there yet, and their metadata; after an ExportError, complete shards stay."""
         began_s = time.monotonic()
         parser = self._any_parser
         if parser is not None and parser.source.obstacle is not None:
@@ -91,29 +148,37 @@ class ShardedExport:
             raise ConfigError(f"{self._samples.name} has no examples to be exported as {request.format}.")
         content = self._content(request, order)
         plan = self._plan(request, order, content)
+        if request.part is not None and request.part.of > plan.num_shards:
+            raise ConfigError(
+                f"part={request.part} (--part): there are {plan.num_shards:,} shards, and a part needs one: use fewer "
+                f"parts, or more shards (num_shards, --shards)."
+            )
         # Tars have no metadata of TFDS's.
         is_tar = isinstance(content, TarContent)
         metadata = [] if is_tar or self._parser is None else metadata_names(metadata_of(self._parser))
-        folder = ShardFolder(self._path, plan.split, is_shared=self._beam is not None)
+        folder = ShardFolder(self._path, plan.split, request.part, is_shared=self._executor is not None)
         folder.check(plan, metadata)
         try:
             with folder.locked():
                 folder.check(plan, metadata)  # Another export may have ended just now.
-                done, num_workers = self._write_all(plan, content, folder, metadata, progress)
+                done, num_kept, num_workers = self._write_all(plan, content, folder, metadata, progress)
+                num_missing = self._complete(plan, done, folder, metadata)
         except OSError as error:
             raise self._refusal(error, plan, []) from error
         return ExportReport(
             path=os.fspath(self._path),
             format=plan.format,
-            num_samples=plan.num_examples,
-            num_bytes=sum(shard.num_bytes for shard, _ in done),
+            num_samples=sum(len(plan.places(shard.number)) for shard in done),
+            num_bytes=sum(shard.num_bytes for shard in done),
             elapsed_s=time.monotonic() - began_s,
             num_workers=num_workers,
             num_reencoded=0,
             fields=dict(plan.options["fields"]),
-            num_shards=plan.num_shards,
+            num_shards=len(done),
             split=plan.split,
-            num_kept=sum(is_kept for _, is_kept in done),
+            num_kept=num_kept,
+            part=None if request.part is None else str(request.part),
+            num_missing=num_missing,
         )
 
     def _content(self, request: ShardRequest, order: SampleOrder) -> ShardContent:
@@ -127,10 +192,10 @@ class ShardedExport:
             raise ConfigError(
                 f"key={quoted(request.key)} (--key) is for members of tar files: {request.format} has none."
             )
-        if request.skipped or request.names:
+        if request.skipped or request.rename or request.names:
             raise ConfigError(
-                f"fields and names (--field, --rename): {request.format} copies records whole. Leave these out, or use "
-                f"format='webdataset'."
+                f"fields, names and rename (--field, --rename): {request.format} copies records whole. Leave these "
+                f"out, or use format='webdataset'."
             )
         if request.format == "array_record":
             array_record.check_package()
@@ -142,14 +207,14 @@ class ShardedExport:
         return RecordContent(self._records(request.format), order, request.format)
 
     def _members(self, request: ShardRequest, order: SampleOrder) -> tuple[Member, ...]:
-        known, names = self._samples.encoded_fields(), request.names or {}
+        known = self._samples.encoded_fields()
         if known is not None:
-            return choose_members(request.skipped, names, known, None)
-        choose = partial(choose_members, request.skipped, names, None)
-        return choose_by_first(self._samples, order, None, choose, self._names(), self._context)
+            return choose_members(request.skipped, request.rename, request.names, known, None)
+        choose = partial(choose_members, request.skipped, request.rename, request.names, None)
+        return choose_by_first(self._samples, order, None, choose, self._names, self._context)
 
     def _records(self, file_format: str) -> RecordSource:
-        """Returns the records that are copied; a ConfigError: the dataset has none."""
+        """Return the records that are copied; a ConfigError: the dataset has none."""
         parser = self._parser
         source = None if parser is None else parser.source
         if parser is not None and parser.dataset.has_windows:
@@ -220,14 +285,15 @@ class ShardedExport:
         )
 
     def _digest_samples(self, num_examples: int, content: ShardContent) -> str | None:
-        """Returns a digest of the first, the middle and the last sample, where nothing else identifies the source."""
+        """Return a digest of the first, the middle and the last sample, where nothing else identifies the source."""
         if self._samples.fingerprint or not isinstance(content, TarContent):
             return None
-        with self._workers(1, content.digest) as workers:
-            return str(next(workers.run([sorted({0, num_examples // 2, num_examples - 1})])))
+        with local_workers(1, Job(content.digest, self._names), self._context) as workers:
+            (digest,) = workers.results([sorted({0, num_examples // 2, num_examples - 1})])
+        return str(digest)
 
     def _measure(self, num_examples: int, content: ShardContent) -> Int64Array:
-        """Returns the bytes that each example takes in a shard, int64 [num_examples]."""
+        """Return the bytes that each example takes in a shard, int64 [num_examples]."""
 
         def measure(places: range, metrics: StageMetrics) -> tuple[range, Int64Array]:
             return places, content.sizes(places, metrics)
@@ -235,8 +301,9 @@ class ShardedExport:
         sizes = np.zeros(num_examples, np.int64)
         starts = range(0, num_examples, _MEASURED_AT_A_TIME)
         tasks = (range(start, min(start + _MEASURED_AT_A_TIME, num_examples)) for start in starts)
-        with self._workers(min(self._num_workers, len(starts)), measure) as workers:
-            for places, found in workers.run(tasks, num_ahead=2):
+        num_workers = min(self._num_workers, len(starts))
+        with local_workers(num_workers, Job(measure, self._names), self._context, num_ahead=2) as workers:
+            for places, found in workers.results(tasks):
                 sizes[places.start : places.stop] = found
         return sizes
 
@@ -247,48 +314,101 @@ class ShardedExport:
         folder: ShardFolder,
         metadata: Sequence[str],
         progress: Progress | None,
-    ) -> tuple[list[DoneShard], int]:
-        """Writes the shards and what belongs to them; returns the same as `_write`."""
-        complete = folder.begin(plan, metadata)
+    ) -> tuple[list[Shard], int, int]:
+        """Return the shards of this part, in order; how many were there; how many processes of ours wrote them."""
+        noted = folder.begin(plan, metadata)
+        numbers = range(plan.num_shards) if folder.part is None else folder.part.shards(plan.num_shards)
+        num_workers = 0 if self._executor is not None else min(self._num_workers, len(numbers))
+        # A user's own dataset is called by one thread at a time.
+        job = Job(WriteShards(plan, content, folder, noted), self._names, isinstance(self._samples, NumberedSamples))
         try:
-            done, num_workers = self._write(plan, content, folder, complete, progress)
+            with self._workers(job, num_workers, folder) as workers:
+                done = self._write(plan, numbers, workers, progress)
         finally:
             folder.remove_unfinished(plan, metadata)
-        shards = [shard for shard, _ in done]
+        found = [done[number] for number in numbers]
+        return [shard for shard, _ in found], sum(is_kept for _, is_kept in found), num_workers
+
+    @contextmanager
+    def _workers(self, job: Job, num_workers: int, folder: ShardFolder) -> Iterator[Workers]:
+        if self._executor is None:
+            with local_workers(num_workers, job, self._context) as workers:
+                yield workers
+        else:
+            with job_file(str(folder.path / folder.stem), job) as reference:
+                yield Workers(self._executor, reference, _MOST_SUBMITTED, self._names, self._context)
+
+    def _write(
+        self, plan: ExportPlan, numbers: range, workers: Workers, progress: Progress | None
+    ) -> dict[int, tuple[Shard, bool]]:
+        """Return the shards by number.
+
+        An error ends all; but where one of our own workers died or hung, the other shards are written before.
+        """
+        done: dict[int, tuple[Shard, bool]] = {}
+        lost: list[TfdsTorchError] = []
+        report = self._reporter(plan, numbers, done, workers.executor, progress)
+        for number, future in workers.outcomes(numbers, report):
+            error = future.exception()
+            if error is not None:
+                is_ours = isinstance(workers.executor, LocalExecutor)
+                where = "" if is_ours and not isinstance(error, WorkerError) else f" {plan.file_name(number)}:"
+                found = in_context(f"{self._context}{where}", error)
+                if not (is_ours and isinstance(error, WorkerError)):
+                    raise found
+                lost.append(found)
+                continue
+            answer = future.result()
+            if isinstance(answer, OSError):
+                raise self._refusal(answer, plan, [shard for shard, _ in done.values()]) from answer
+            done[number] = answer
+        if lost:
+            more = "" if len(lost) == 1 else f" ({len(lost)} shards were lost in this way.)"
+            raise ExportError(f"{lost[0]}{more}") from lost[0].__cause__
+        report()
+        return done
+
+    def _reporter(
+        self,
+        plan: ExportPlan,
+        numbers: range,
+        done: Mapping[int, object],
+        executor: Executor,
+        progress: Progress | None,
+    ) -> Callable[[], None]:
+        """Return what calls `progress` where more samples are done."""
+        total, reported = sum(len(plan.places(number)) for number in numbers), -1
+
+        def report() -> None:
+            nonlocal reported
+            if isinstance(executor, LocalExecutor) and len(done) < len(numbers):
+                now = min(executor.num_done, total)
+            else:
+                now = sum(len(plan.places(number)) for number in done)
+            if progress is not None and now > reported:
+                reported = now
+                progress(now, total)
+
+        return report
+
+    def _complete(self, plan: ExportPlan, done: Sequence[Shard], folder: ShardFolder, metadata: Sequence[str]) -> int:
+        """Complete the export if no shard is missing; return how many shards of other parts are."""
+        if folder.part is None:
+            shards = list(done)
+        else:
+            noted = folder.complete_shards() | folder.all_noted() | {shard.number: shard for shard in done}
+            shards = [noted[number] for number in sorted(noted) if folder.is_there(plan, noted[number])]
+            if len(shards) < plan.num_shards:
+                return plan.num_shards - len(shards)
         if metadata and self._parser is not None:
             lengths = [len(plan.places(shard.number)) for shard in shards]
             num_bytes = sum(shard.content_bytes for shard in shards)
             write_metadata(metadata_of(self._parser), folder.path, plan, lengths, num_bytes)
         folder.complete(plan, shards, metadata)
-        return done, num_workers
-
-    def _write(
-        self,
-        plan: ExportPlan,
-        content: ShardContent,
-        folder: ShardFolder,
-        complete: dict[int, Shard],
-        progress: Progress | None,
-    ) -> tuple[list[DoneShard], int]:
-        """Returns all shards, in order, and how many processes wrote them; 0: those of Beam."""
-        job = WriteShards(plan, content, folder, complete)
-        if self._beam is not None:
-            return self._beam.write(job, progress), 0
-        done: dict[int, DoneShard] = {}
-        num_workers, refused = min(self._num_workers, plan.num_shards), None
-        with self._workers(num_workers, job) as workers:
-            tasks = range(plan.num_shards)
-            for answer in workers.run(tasks, progress=progress, num_samples=plan.num_examples):
-                if isinstance(answer, OSError):
-                    refused = answer
-                    break
-                done[answer[0].number] = answer
-        if refused is not None:
-            raise self._refusal(refused, plan, [shard for shard, _ in done.values()]) from refused
-        return [done[number] for number in range(plan.num_shards)], num_workers
+        return 0
 
     def _refusal(self, error: OSError, plan: ExportPlan, done: Sequence[Shard]) -> ExportError:
-        """Returns the error of a write that the system refused: why, how many bytes are missing, and how to go on."""
+        """Return the error of a write that the system refused: why, how many bytes are missing, and how to go on."""
         what = f"The export to {self._path} failed: {error.strerror or error}."
         if error.errno == errno.EFBIG:
             return ExportError(
@@ -309,12 +429,6 @@ class ShardedExport:
             f"free: make room, or write elsewhere. {KEPT}"
         )
 
-    def _workers(self, num_workers: int, job: Job) -> Workers:
-        return Workers(num_workers, job, self._names(), self._context)
-
-    def _names(self) -> ExampleNames:
-        return ExampleNames(self._samples.name, KEPT, self._samples.describe)
-
 
 def _free_bytes(path: Path) -> str:
     try:
@@ -326,7 +440,3 @@ def _free_bytes(path: Path) -> str:
 
 def _describe_map(class_map: ClassMap | None) -> list[list[Any]] | None:
     return None if class_map is None else sorted(([str(key), new] for key, new in class_map.entries.items()), key=str)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
