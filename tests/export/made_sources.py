@@ -40,6 +40,14 @@ class Numbered:
         return image_of(number), number % 7
 
 
+class Slow(Numbered):
+    """Takes long enough that workers can be killed amid it."""
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        time.sleep(0.02)
+        return super().__getitem__(number)
+
+
 def text_of(number: int) -> dict[str, Any]:
     return {"text": f"sample {number}", "score": number / 7, "label": number, "image": image_of(number)}
 

@@ -71,7 +71,7 @@ class OwnFiles:
     def __init__(self, plan: ExportPlan, metadata: Iterable[str]) -> None:
         self._plan, self._metadata = plan, frozenset(metadata)
         stem = re.escape(f"{PREFIX}{plan.split}")
-        self._records = re.compile(rf"\.{stem}(-{_RANDOM}|-part-\d+-of-\d+)?\.log")
+        self._log = _log_form(plan.split)
         self._job, self._temporary = (
             re.compile(rf"\.{stem}-{_RANDOM}\.job"),
             re.compile(rf"{stem}(-\d+|-{_RANDOM}\.job)?"),
@@ -79,7 +79,7 @@ class OwnFiles:
 
     def __contains__(self, name: str) -> bool:
         """Whether a file of this name belongs to the export alone, which TFDS's metadata does not."""
-        is_record = name == manifest_name(self._plan.split) or self._records.fullmatch(name) is not None
+        is_record = name == manifest_name(self._plan.split) or self._log.fullmatch(name) is not None
         return is_record or name in self._shards or self.is_unfinished(name)
 
     def is_metadata(self, name: str) -> bool:
@@ -105,6 +105,10 @@ class OwnFiles:
         return frozenset(map(self._plan.file_name, range(self._plan.num_shards)))
 
 
+def _log_form(split: str) -> "re.Pattern[str]":
+    return re.compile(rf"\.{re.escape(PREFIX + split)}(-{_RANDOM}|-part-\d+-of-(?P<of>\d+))?\.log")
+
+
 def own_files_in(folder: Path) -> list[OwnFiles]:
     """Return the files of each export in a folder; a ConfigError: a manifest cannot be read."""
     found = map(read_manifest, manifests_in(folder))
@@ -125,7 +129,7 @@ class ShardFolder:
         self.path = path = path.absolute() if is_shared else path
         self.manifest = path / manifest_name(split)
         self.stem = f".{PREFIX}{split}"
-        self.part, self._is_shared = part, is_shared
+        self.part, self._is_shared, self._log_form = part, is_shared, _log_form(split)
 
     def check(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> None:
         """Raise ConfigError where the plan's shards and TFDS's metadata cannot be written there; changes nothing."""
@@ -217,6 +221,8 @@ class ShardFolder:
         A shard that a power failure takes back is written again.
         """
         with refusals_named():
+            if self._is_shared and next(self.path.glob(f"{self.stem}-*.job"), None) is None:
+                raise FileNotFoundError(errno.ENOENT, "the export was ended meanwhile")
             line = _line(shard)
             log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             try:
@@ -287,7 +293,12 @@ class ShardFolder:
             if self.part is not None:
                 what = f"Part {self.part} of {self.path} is being written by another process: let it end."
                 _lock(self._log, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, what, stack)
-            yield
+            try:
+                yield
+            finally:
+                with suppress(FileNotFoundError):
+                    if self.part is not None and not self._log.stat().st_size:  # It was refused, or had nothing to do.
+                        self._log.unlink()
 
     @property
     def _log(self) -> Path:
@@ -297,7 +308,9 @@ class ShardFolder:
         return self.path / f"{self.stem}{'' if self.part is None else self.part.suffix}.log"
 
     def _logs(self) -> list[Path]:
-        return [self.path / f"{self.stem}.log", *sorted(self.path.glob(f"{self.stem}-*.log"))]
+        """Return the logs; that of this machine, which may hold what was before, comes first."""
+        names = sorted(os.listdir(self.path), reverse=True)
+        return [self.path / name for name in names if self._log_form.fullmatch(name)]
 
     def _forget(self) -> None:
         _remove(self._logs())
@@ -305,11 +318,11 @@ class ShardFolder:
     def _check_parts(self) -> None:
         """Raise ConfigError where the folder has parts of another number."""
         for log in self._logs() if self.part is not None else ():
-            found = re.fullmatch(rf"{re.escape(self.stem)}-part-\d+-of-(\d+)", log.stem)
-            if found is not None and int(found[1]) != self.part.of:  # type: ignore[union-attr]
+            num_parts = self._log_form.fullmatch(log.name)["of"]  # type: ignore[index]
+            if num_parts and int(num_parts) != self.part.of:  # type: ignore[union-attr]
                 raise ConfigError(
-                    f"{self.path} is being written in {found[1]} parts, and this is part {self.part}: give parts of "
-                    f"{found[1]}, or leave part (--part) out when none of them runs, which writes what is left."
+                    f"{self.path} is being written in {num_parts} parts, and this is part {self.part}: give parts of "
+                    f"{num_parts}, or leave part (--part) out when none of them runs, which writes what is left."
                 )
 
     def _publish(self, content: bytes) -> None:
