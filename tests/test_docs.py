@@ -31,7 +31,7 @@ from doc_blocks import (
 
 import tfds_torch
 from tfds_torch.check import arguments as check_arguments
-from tfds_torch.export import arguments as export_arguments
+from tfds_torch.export import __main__ as export_arguments
 
 NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_CPP", "UserWarning")
 NOISY = ("grain-0", "preprocess-5", "contributing-4", "contributing-5")  # Grain, augments, checks: with tensorflow.

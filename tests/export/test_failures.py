@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from export.exports import PATHS
+from export.exports import PATHS, contents, export
 from export.made_sources import PAGE, Numbered
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.api import export_dataset
@@ -48,6 +48,25 @@ def test_a_full_disk_says_what_is_needed_and_free(
     assert "are free: make room, or write elsewhere. What was there before is untouched." in said
     assert os.listdir(tmp_path) == (["a.beton"] if has_old else [])
     assert not has_old or path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_full_disk_keeps_the_shards_that_are_complete_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        Refusing(patch, at + 1, errno.ENOSPC)  # The plan is written first.
+        with pytest.raises(
+            ExportError, match=r"No space left on device\. .* for \d+ of 40 examples, and .* are free"
+        ):
+            export(Numbered(), out)
+    done = contents(out)
+    assert len([name for name in done if name.endswith(".tar")]) == at
+    assert not [name for name in done if name.endswith(".tmp")]
+    assert export(Numbered(), out).num_kept == at
+    export(Numbered(), tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 LIMITED = """

@@ -10,7 +10,7 @@ import pytest
 
 from export.exports import contents, export
 from export.made_sources import Numbered, fail
-from tfds_torch.errors import ConfigError, ExportError
+from tfds_torch.errors import ConfigError
 from tfds_torch.export.folder import verify_shards
 from tfds_torch.parsers.tfds.parser import ParserTfds
 
@@ -41,26 +41,6 @@ def test_another_export_is_refused_and_the_commands_that_replace_it_work(out: Pa
     shutil.rmtree(f"{out}.old")
     export(Numbered(), tmp_path / "new", num_shards=NEW)
     assert contents(out) == contents(tmp_path / "new")
-
-
-def test_an_unfinished_export_by_another_plan_is_refused_too(out: Path) -> None:
-    shutil.rmtree(out)
-    with pytest.raises(ExportError, match="the lost key"):
-        export(Numbered(at=25, act=fail), out)
-    before = contents(out)
-    with pytest.raises(ConfigError, match=r"which stays: num_shards is 6, not 5\. .*To replace it, move the"):
-        export(Numbered(), out, num_shards=6)
-    assert contents(out) == before
-    export(Numbered(), out)
-    verify_shards(out)
-
-
-@pytest.mark.parametrize("file_format", ["webdataset", "tfrecord"])
-def test_a_folder_of_shards_takes_no_overwrite(exported_root: Path, tmp_path: Path, file_format: str) -> None:
-    message = rf"overwrite \(--overwrite\) replaces a \.beton file, and {file_format} is a folder of shards"
-    with pytest.raises(ConfigError, match=message):
-        export(ParserTfds(exported_root, "digits"), tmp_path / "out", format=file_format, overwrite=True)
-    assert not (tmp_path / "out").exists()
 
 
 def test_other_splits_of_the_folder_stay_and_open(exported_root: Path, tmp_path: Path) -> None:
@@ -108,15 +88,3 @@ def test_a_foreign_file_that_would_be_written_over_is_named_before_any_work(
     with pytest.raises(ConfigError, match=rf"{name} is not of an export, and this one would write over it\. Move it"):
         export(train, out)
     assert contents(out) == before
-
-
-def test_foreign_metadata_is_not_written_over(exported_root: Path, tmp_path: Path) -> None:
-    train, test = (ParserTfds(exported_root, "digits", split) for split in ("train", "test"))
-    out = tmp_path / "out"
-    export(train, out, format="tfrecord")
-    values = json.loads((out / "export-train.json").read_text())
-    (out / "export-train.json").write_text(json.dumps(values | {"metadata": []}))
-    (out / "dataset_info.json").write_text("foreign")
-    with pytest.raises(ConfigError, match=r"dataset_info\.json is not of an export, and this one would write over it"):
-        export(test, out, format="tfrecord")
-    assert (out / "dataset_info.json").read_text() == "foreign"

@@ -1,31 +1,24 @@
 """Exports of shards that go on with what is there, meet another export, are refused, or are verified."""
 
-import errno
-import fcntl
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import product
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from export.exports import FORMATS, PATHS, contents, export
+from export.exports import PATHS, contents, export
 from export.made_sources import Numbered, fail
 from tfds_torch.errors import ConfigError, ExportError
-from tfds_torch.export import folder as shard_folder
 from tfds_torch.export.api import export_dataset
 from tfds_torch.export.command import main
 from tfds_torch.export.folder import verify_shards
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.array_record import package
-
-DAMAGES = ("cut", "other", "gone")
 
 
 @pytest.fixture
@@ -66,55 +59,6 @@ def test_a_source_whose_files_have_changed_is_another_one(exported_root: Path, t
         export(ParserTfds(copy, "photos"), out)
 
 
-QUICK_DAMAGES = [*(("webdataset", damage) for damage in DAMAGES), ("tfrecord", "cut"), ("array_record", "other")]
-
-
-@pytest.mark.parametrize(
-    ("file_format", "damage"),
-    [
-        pytest.param(*case, marks=() if case in QUICK_DAMAGES else pytest.mark.slow)
-        for case in product(FORMATS, DAMAGES)
-    ],
-)
-def test_shards_that_are_not_what_was_written_are_written_again_and_no_others(
-    photos: ParserTfds, tmp_path: Path, file_format: str, damage: str
-) -> None:
-    out = tmp_path / "out"
-    export(photos, out, format=file_format)
-    before = contents(out)
-    shard = sorted(out.glob("photos-*"))[3]
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    {"cut": lambda: os.truncate(shard, 999), "other": lambda: shard.write_bytes(content), "gone": shard.unlink}[
-        damage
-    ]()
-    with pytest.raises(ExportError, match=f"1 of 5 shards are damaged or missing, such as {shard.name}"):
-        verify_shards(out)
-    others = {path: path.stat().st_ino for path in out.glob("photos-*") if path != shard}
-    assert export(photos, out, format=file_format).num_kept == 4
-    assert contents(out) == before
-    assert {path: path.stat().st_ino for path in others} == others
-    verify_shards(out)
-
-
-def test_an_export_that_failed_goes_on_with_what_is_left(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(ExportError, match="the lost key") as caught:
-        export(Numbered(at=25, act=fail), out, num_workers=1)
-    assert "The shards that are complete stay: the same command goes on" in str(caught.value)
-    done = contents(out)
-    assert [name for name in sorted(done) if name.endswith(".tar")] == [f"Numbered-all-{n:06d}.tar" for n in range(3)]
-    assert not [name for name in done if name.endswith(".tmp")]
-    with pytest.raises(ExportError, match="the export is not complete"):
-        verify_shards(out)
-    with pytest.raises(ConfigError, match="num_shards is 4, not 5"):
-        export(Numbered(), out, num_shards=4)
-    assert {name: content for name, content in contents(out).items() if name in done} == done
-    assert export(Numbered(), out).num_kept == 3
-    export(Numbered(), tmp_path / "new")
-    assert contents(out) == contents(tmp_path / "new")
-
-
 def test_a_log_that_a_full_disk_has_cut_loses_no_other_line(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(ExportError, match="the lost key"):
@@ -147,27 +91,6 @@ def test_a_folder_of_another_dataset_takes_no_split_of_this_one(exported_root: P
     export(ParserTfds(exported_root, "photos"), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"holds photos:1\.0\.0 as webdataset: choose another folder for digits"):
         export(ParserTfds(exported_root, "digits", "test"), tmp_path / "out")
-
-
-def test_a_damaged_manifest_is_refused(photos: ParserTfds, tmp_path: Path) -> None:
-    export(photos, tmp_path / "out")
-    manifest = tmp_path / "out" / "export-train.json"
-    for content in (b"", b"{}", b"[]", b'{"plan": {"bounds": [0]}, "shards": null}', manifest.read_bytes()[:-50]):
-        manifest.write_bytes(content)
-        with pytest.raises(ConfigError, match="cannot be read as the manifest of an export"):
-            export(photos, tmp_path / "out")
-
-
-def test_two_exports_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_folder, "_WAIT_S", 0.1)
-    out = tmp_path / "out"
-    out.mkdir()
-    other = os.open(out, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    with pytest.raises(ExportError, match="Another export writes to"):
-        export(Numbered(), out)
-    os.close(other)
-    assert export(Numbered(), out).num_shards == 5
 
 
 def test_what_can_only_be_iterated_is_refused(tmp_path: Path) -> None:
@@ -207,63 +130,6 @@ def test_a_missing_package_is_named(photos: ParserTfds, tmp_path: Path, monkeypa
     monkeypatch.setattr(package.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'tfds-torch\[array-record\]'"):
         export(photos, tmp_path / "out", format="array_record")
-
-
-class Refusing:
-    """Lets the n-th of the system's calls fail, counted in each process."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, call: str, at: int, number: int) -> None:
-        self.left, self.number, self.call = at, number, getattr(os, call)
-        patch.setattr(os, call, self.act)
-
-    def act(self, *arguments: Any, **options: Any) -> Any:
-        path = arguments[0]
-        if not isinstance(path, int) and "out" not in str(path):
-            return self.call(*arguments, **options)
-        self.left -= 1
-        if self.left < 0:
-            raise OSError(self.number, os.strerror(self.number))
-        return self.call(*arguments, **options)
-
-
-@contextmanager
-def suppress_and_note(reported: list[str]) -> Iterator[None]:
-    """Goes on after an ExportError, and keeps what it says."""
-    try:
-        yield
-    except ExportError as error:
-        reported.append(str(error))
-
-
-CALLS = ("pwrite", "fsync", "replace")
-REFUSALS = [
-    pytest.param(call, file_format, marks=pytest.mark.slow if at == number else pytest.mark.campaign)
-    for number, call in enumerate(CALLS)
-    for at, file_format in enumerate(FORMATS)
-]
-
-
-@pytest.mark.parametrize(("call", "file_format"), REFUSALS)
-def test_whatever_the_system_refuses_complete_shards_verify_and_the_same_command_goes_on(
-    photos: ParserTfds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str, call: str
-) -> None:
-    export(photos, tmp_path / "whole", format=file_format)
-    whole = contents(tmp_path / "whole")
-    reported: list[str] = []
-    for at in range(40):
-        out = tmp_path / f"out{at}"
-        with monkeypatch.context() as patch, suppress_and_note(reported):
-            Refusing(patch, call, at, errno.ENOSPC)
-            export(photos, out, format=file_format, num_workers=1)
-        there = contents(out)
-        assert all(there[name] == whole[name] for name in there if not name.startswith((".", "export-")))
-        assert not [name for name in there if name.endswith(".tmp")]
-        export(photos, out, format=file_format, num_workers=1)
-        assert contents(out) == whole
-    assert len(reported) >= 5
-    for said in reported:
-        assert "No space left on device" in said
-        assert "are free: make room, or write elsewhere. The shards that are complete stay" in said
 
 
 LIMITED = """

@@ -18,7 +18,7 @@ from PIL import Image
 from tfds_fixtures import Datasets
 
 from export.exports import PATHS, contents
-from export.made_sources import Numbered, image_of
+from export.made_sources import image_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.api import export_dataset
 from tfds_torch.export.folder import ShardFolder, WriteRefusedError
@@ -162,26 +162,6 @@ def test_what_a_tar_file_cannot_hold_is_named_or_left_out(datasets: Datasets, tm
             assert (loaded.dtype, loaded.tolist()) == (np.asarray(value).dtype, np.asarray(value).tolist())
 
 
-def test_members_have_no_time_and_no_owner_and_any_tar_reads_them(exported_root: Path, tmp_path: Path) -> None:
-    export_dataset(open_parser(exported_root, "photos"), tmp_path / "out", format="webdataset", num_workers=1)
-    with tarfile.open(tmp_path / "out" / "photos-train-000000.tar") as archive:
-        members = archive.getmembers()
-    assert len(members) == 3 * 37
-    assert {(one.mtime, one.uid, one.gid, one.uname, one.gname, one.mode) for one in members} == {
-        (0, 0, 0, "", "", 0o644)
-    }
-    assert all(one.isreg() and not one.pax_headers for one in members)
-
-
-def test_a_map_style_datasets_pixels_come_back_as_png(tmp_path: Path) -> None:
-    export_dataset(Numbered(), tmp_path / "out", format="webdataset", max_count=9, num_workers=2)
-    there = read_tars(tmp_path / "out")
-    assert len(tars(tmp_path / "out")) == 5
-    assert [int(one["cls"]) for one in there] == [number % 7 for number in range(40)]
-    for number, one in enumerate(there):
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(one["png"]))), image_of(number))
-
-
 @pytest.mark.parametrize("name", some_of_them("photos"))
 @pytest.mark.parametrize("file_format", RECORDS)
 def test_records_are_copied_into_any_number_of_shards_and_open_here(
@@ -242,18 +222,6 @@ def test_tfds_reads_of_the_records_what_it_reads_of_the_original(
     was, *found = map(json.loads, done.stdout.splitlines())
     assert was[1] == len(was[2]) == parser.num_examples
     assert found == [was, was]
-
-
-def test_further_splits_follow_into_the_same_folder(exported_root: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    for split, num_shards in (("train[:100]", 3), ("test", 2)):
-        export_dataset(
-            open_parser(exported_root, "digits", split), out, format="tfrecord", num_shards=num_shards, num_workers=1
-        )
-    for split, was in (("train", "train[:100]"), ("test", "test")):
-        there, parser = open_parser(out, "digits", split), open_parser(exported_root, "digits", was)
-        number = np.arange(parser.num_examples)
-        assert there.source.records(number) == parser.source.records(number)
 
 
 @pytest.mark.parametrize("file_format", ["webdataset", *RECORDS])
@@ -372,27 +340,6 @@ def test_an_image_folder_becomes_tars_and_has_no_records(tmp_path: Path) -> None
     assert [one["png"] for one in read_tars(tmp_path / "tars")] == was_in_folder
     with pytest.raises(ConfigError, match="has no records to be copied"):
         export_dataset(folder, tmp_path / "records", format="tfrecord")
-
-
-def test_progress_reaches_the_number_of_samples(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    export_dataset(
-        Numbered(),
-        tmp_path / "out",
-        format="webdataset",
-        num_shards=4,
-        num_workers=2,
-        progress=lambda *a: seen.append(a),
-    )
-    assert seen[-1] == (40, 40)
-
-
-def test_a_tensor_that_numpy_cannot_hold_is_named(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    samples: Any = [{"label": 1, "half": torch.ones(3, dtype=torch.bfloat16)}]
-    with pytest.raises(ConfigError, match=r"'half': numpy cannot hold a tensor of torch\.bfloat16"):
-        export_dataset(samples, tmp_path / "out", format="webdataset")
-    assert os.listdir(tmp_path) == []
 
 
 class Counting:

@@ -319,3 +319,17 @@ def test_kills_leave_no_child_no_half_shard_and_the_bytes_of_an_export_without_k
     assert (counts["broken"], counts["rewritten"], counts["different"], counts["left"], counts["orphans"]) == (0,) * 5
     assert counts["children_seen"] >= num_kills
     assert counts["with_shards"] >= num_kills // 3
+
+
+@pytest.mark.parametrize(
+    ("num_kills", "least"),
+    [pytest.param(30, 22, marks=pytest.mark.slow), pytest.param(200, 150, marks=pytest.mark.campaign)],
+)
+def test_exports_of_a_file_that_are_killed_leave_no_file_or_a_whole_one(
+    run_python: Callable[..., Any], tmp_path: Path, num_kills: int, least: int
+) -> None:
+    counts = run_script(run_python, "killed_export.py", tmp_path, num_kills, 1)
+    assert counts["broken"] == 0
+    assert counts["orphans"] == 0 < counts["workers_seen"]
+    assert counts["absent"] > 0 < counts["whole"]
+    assert counts["before_rename"] >= least
