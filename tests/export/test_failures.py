@@ -57,9 +57,7 @@ def test_a_full_disk_keeps_the_shards_that_are_complete_and_the_same_command_goe
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         Refusing(patch, at + 1, errno.ENOSPC)  # The plan is written first.
-        with pytest.raises(
-            ExportError, match=r"No space left on device\. .* for \d+ of 40 examples, and .* are free"
-        ):
+        with pytest.raises(ExportError, match=r"No space left on device\. .* for \d+ of 40 examples, and .* are free"):
             export(Numbered(), out)
     done = contents(out)
     assert len([name for name in done if name.endswith(".tar")]) == at

@@ -160,13 +160,14 @@ def test_what_stands_still_on_the_way_is_an_error_and_what_reads_for_long_is_not
         stop_children()
         with pytest.raises(WorkerError, match=r"is stopped \(T\), and has taken no task for 0\.5 s"):
             executor.submit(len, bytes(10_000_000)).result(60)
-        receive = CalledProcess.receive
+        answer = CalledProcess.answer
 
-        def stop_and_receive(process: CalledProcess) -> Any:
-            stop_children()
-            return receive(process)
+        def stop_and_answer(process: CalledProcess, is_ready: bool) -> Any:
+            if is_ready:
+                stop_children()
+            return answer(process, is_ready)
 
-        monkeypatch.setattr(CalledProcess, "receive", stop_and_receive)
+        monkeypatch.setattr(CalledProcess, "answer", stop_and_answer)
         with pytest.raises(WorkerError, match=r"is stopped \(T\), and has not ended its answer for 0\.5 s"):
             executor.submit(answer_much).result(60)
 

@@ -206,7 +206,13 @@ class ShardFolder:
         if not self.manifest.exists():
             if self.part is None:
                 self._forget()
-            self._publish(manifest_content(plan, None, metadata))
+            file = ShardFile(self.manifest, f"{self.stem}.")
+            try:
+                file.write(manifest_content(plan, None, metadata))
+                file.end()
+                file.commit_if_first()
+            finally:
+                file.discard()
         self._check(plan)
         self._check_parts()
         noted = self.complete_shards() | self.all_noted()
@@ -263,9 +269,10 @@ class ShardFolder:
     def remove_unfinished(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> None:
         """Remove what ended processes have left of an export's files; the caller has the lock.
 
-        A part removes what attempts at its own shards have left.
+        A part removes what attempts at its own shards have left, and what ended writers of the manifest have.
         """
         if self.part is not None:
+            remove_left_behind(self.path, f"{self.stem}.")
             for number in self.part.shards(plan.num_shards):
                 remove_left_behind(self.path, f"{self.stem}-{number:06d}.")
             return
@@ -325,21 +332,6 @@ class ShardFolder:
                     f"{num_parts}, or leave part (--part) out when none of them runs, which writes what is left."
                 )
 
-    def _publish(self, content: bytes) -> None:
-        """Put the manifest in its place, unless another part has done so before."""
-        beside = self.path / f"{self.stem}.{secrets.token_hex(8)}.tmp"
-        try:
-            write_for_good(beside, content, f"{self.stem}.")
-            try:
-                os.link(beside, self.manifest)
-            except FileExistsError:
-                pass
-            except OSError:  # A file system without links.
-                if not self.manifest.exists():
-                    write_for_good(self.manifest, content, f"{self.stem}.")
-        finally:
-            beside.unlink(missing_ok=True)
-
 
 class WriteRefusedError(OSError):
     """The system refused to write the export's own file; any other OSError may come from reading the samples."""
@@ -396,6 +388,18 @@ class ShardFile:
     def commit(self, *, syncs_folder: bool = True) -> None:
         """Puts the file in its place, for good; see `AtomicFile.commit`."""
         self._file.commit(syncs_folder=syncs_folder)
+
+    @refusals_named()
+    def commit_if_first(self) -> None:
+        """Put the file in its place, for good, unless there is one."""
+        os.fsync(self._file.descriptor)
+        try:
+            os.link(self.beside, self._file.path)
+        except FileExistsError:
+            pass
+        except OSError:  # A file system without links.
+            if not self._file.path.exists():
+                self._file.commit()
 
     def discard(self) -> None:
         """Leave the place as it was; may be called twice, and after `commit`."""

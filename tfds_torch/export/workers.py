@@ -12,18 +12,16 @@ from multiprocessing.connection import Pipe, wait
 from typing import Any, NamedTuple, TypeVar
 
 from tfds_torch.errors import WorkerError
-from tfds_torch.runtime.called_process import CalledProcess
+from tfds_torch.runtime.called_process import NONE_YET, CalledProcess
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
-from tfds_torch.runtime.process_tree import process_state
 from tfds_torch.runtime.processes import close_at_exit, interrupts_held
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
 T = TypeVar("T")
-LOOK_S = 0.2
-STUCK_S = 300.0
-"""How long a worker may take for one sample."""
+LOOK_S, STUCK_S = 0.2, 300.0
+"""How often workers are looked at, and how long one may take for one sample."""
 
 
 class _Task(NamedTuple):
@@ -45,12 +43,10 @@ class LocalExecutor(Executor):
     """
 
     def __init__(self, num_workers: int, names: ErrorContext | None = None) -> None:
-        self._names, self._owner = names or ErrorContext("its task", ""), os.getpid()
-        self._metrics, self._output = StageMetrics(num_workers), WorkerOutput(num_workers)
-        self._faults = WorkerFaults(self._names, self._metrics, self._output, None, False)
+        metrics, output, self._owner = StageMetrics(num_workers), WorkerOutput(num_workers), os.getpid()
+        self._faults = WorkerFaults(names or ErrorContext("its task", ""), metrics, output, None, False)
         self._processes: list[CalledProcess | None] = [None] * num_workers
-        self._running: dict[int, _Task] = {}
-        self._waiting = deque[_Task]()
+        self._running, self._waiting = dict[int, _Task](), deque[_Task]()
         self._lock, self._is_closing, self._is_killed = threading.RLock(), False, False
         self._woken, self._wake = Pipe(duplex=False)
         self._manager = threading.Thread(target=self._manage, name="tfds_torch executor", daemon=True)
@@ -67,7 +63,7 @@ class LocalExecutor(Executor):
     @property
     def num_done(self) -> int:
         """Samples that all workers have done."""
-        return sum(self._metrics.counts(worker)[1] for worker in range(len(self._processes)))
+        return sum(self._faults.metrics.counts(worker)[1] for worker in range(len(self._processes)))
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         """Have a worker call a picklable function; what cannot be pickled raises here."""
@@ -81,8 +77,10 @@ class LocalExecutor(Executor):
         """Take no more tasks, and end the workers when theirs are done; `cancel_futures`: cancel those not begun."""
         with self._lock:
             self._is_closing = True
-            if cancel_futures:
-                self._drop_waiting()
+            while self._waiting and cancel_futures:
+                future = self._waiting.popleft().future
+                future.cancel()
+                future.set_running_or_notify_cancel()  # Without it, nobody who waits would hear of it.
         self._wake.send_bytes(b"1")
         if wait:
             self._manager.join()
@@ -116,14 +114,12 @@ class LocalExecutor(Executor):
         error: BaseException = WorkerError("The workers were ended before their task was done.")
         try:
             while self._give() or not self._is_closing:
-                ready = wait([self._woken, *(one.link for one in self._processes if one is not None)], LOOK_S)
+                ready = wait([self._woken, *(one.link for one in filter(None, self._processes))], LOOK_S)
                 while self._woken.poll():
                     self._woken.recv_bytes()
                 for worker, process in enumerate(self._processes):
-                    if process is not None and process.link in ready:
-                        self._receive(worker, process)
-                    elif process is not None and worker in self._running and process.stands_still():
-                        self._lose(worker, self._stuck(worker, process))
+                    if process is not None and (process.link in ready or worker in self._running):
+                        self._do(worker, process.answer, process.link in ready)
         except BaseException as other:  # Such as a fork that fails: whoever waits for a result gets it.
             error = other
         self._end(error)
@@ -139,64 +135,40 @@ class LocalExecutor(Executor):
                     self._waiting.remove(task)
                 if task.future.set_running_or_notify_cancel():
                     self._running[worker] = task
-                    process = self._processes[worker] or self._start(worker)
-                    try:
-                        process.send(task.call)
-                    except BlockingIOError:
-                        self._lose(worker, self._stuck(worker, process, "has taken no task"))
-                    except OSError:
-                        self._receive(worker, process)  # It has ended; before that it may have sent why.
+                    self._do(worker, (self._processes[worker] or self._start(worker)).call, task.call)
         return bool(self._running) and not self._is_killed
 
+    def _do(self, worker: int, act: Callable[[Any], Any], argument: Any) -> None:
+        """Call a process, or take its answer; where it is lost, its task fails, and the next one starts another."""
+        try:
+            answer = act(argument)
+        except WorkerError as error:
+            self._end_process(worker)
+            answer = error
+        if answer is NONE_YET or (task := self._running.pop(worker, None)) is None:
+            return
+        if isinstance(answer, Failure | WorkerError):
+            task.future.set_exception(answer.to_error(f"worker {worker}") if isinstance(answer, Failure) else answer)
+        else:
+            task.future.set_result(answer)
+
     def _start(self, worker: int) -> CalledProcess:
-        links = [one.link for one in self._processes if one is not None]
+        links = [one.link for one in filter(None, self._processes)]
         with self._lock, interrupts_held("fork"):
-            process = CalledProcess(worker, self._metrics, self._output, STUCK_S, [*links, self._woken, self._wake])
+            process = CalledProcess(worker, self._faults, STUCK_S, [*links, self._woken, self._wake])
             self._processes[worker] = process
         return process
 
-    def _receive(self, worker: int, process: CalledProcess) -> None:
-        try:
-            answer = process.receive()
-        except BlockingIOError:
-            self._lose(worker, self._stuck(worker, process, "has not ended its answer"))
-        except (EOFError, OSError):
-            self._lose(worker, process.describe_end(self._faults.describe_deaths))
-        else:
-            task = self._running.pop(worker)
-            if isinstance(answer, Failure):
-                task.future.set_exception(answer.to_error(f"worker {worker} (pid {process.pid})"))
-            else:
-                task.future.set_result(answer)
-
-    def _stuck(self, worker: int, process: CalledProcess, what: str = "") -> str:
-        letter, state = process_state(process.pid)
-        stack = None if letter in "Tt" else self._output.ask_for_stack(worker, process.pid)
-        what = what or f"has been at {self._names.dataset}{self._names.example(self._metrics.reading(worker))}"
-        said = f"Worker {worker} (pid {process.pid}) is {state} ({letter}), and {what} for {STUCK_S:g} s."
-        return f"{said} {self._names.next_step}" + (f" Its stacks:\n{stack}" if stack else "")
-
-    def _lose(self, worker: int, why: str) -> None:
-        """End a worker's process and fail its task, if it has one; the next task starts another process."""
+    def _end_process(self, worker: int) -> None:
         with self._lock:
             process, self._processes[worker] = self._processes[worker], None
-            if process is not None:
-                process.end()
-        if task := self._running.pop(worker, None):
-            task.future.set_exception(WorkerError(why))
+        if process is not None:
+            process.end()
 
     def _end(self, error: BaseException) -> None:
-        with self._lock:
-            self._is_closing = True
-            self._drop_waiting()
-            for process in filter(None, self._processes):
-                process.end()
-        for task in self._running.values():
-            task.future.set_exception(error)
-        self._output.close()
-
-    def _drop_waiting(self) -> None:
-        while self._waiting:
-            future = self._waiting.popleft().future
-            future.cancel()
-            future.set_running_or_notify_cancel()  # Without it, nobody who waits would hear of it.
+        self.shutdown(wait=False, cancel_futures=True)
+        for worker in range(len(self._processes)):
+            self._end_process(worker)
+            if task := self._running.pop(worker, None):
+                task.future.set_exception(error)
+        self._faults.output.close()

@@ -5,17 +5,22 @@ import pickle
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.failure import Failure
 from tfds_torch.runtime.metrics import StageMetrics
+from tfds_torch.runtime.process_tree import process_state
 from tfds_torch.runtime.processes import WorkerProcesses
+from tfds_torch.runtime.worker_faults import WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 from tfds_torch.runtime.worker_start import init_worker, use_one_thread_of_torch
 
 _GRACE_S = 2.0
+NONE_YET = object()
+"""Stands for an answer that has not come."""
 
 
 class CalledProcess:
@@ -23,7 +28,8 @@ class CalledProcess:
 
     Args:
         number: of the worker; its row of the metrics, and its file of the output.
-        limit_s: how long it may stand still, seconds; while a message is sent or received, longer is a BlockingIOError.
+        faults: what messages say of it; its metrics and output are those of the worker.
+        limit_s: how long it may take for one sample, or stand still while a message is sent, seconds.
         inherited: ends of other workers' links; open in the forked process, they would keep those links alive.
 
     Attributes:
@@ -31,18 +37,13 @@ class CalledProcess:
     """
 
     def __init__(
-        self,
-        number: int,
-        metrics: StageMetrics,
-        output: WorkerOutput,
-        limit_s: float,
-        inherited: "Iterable[Connection[Any, Any]]",
+        self, number: int, faults: WorkerFaults, limit_s: float, inherited: "Iterable[Connection[Any, Any]]"
     ) -> None:
         self.link, theirs = _make_link(limit_s)
-        self._number, self._metrics, self._limit_s = number, metrics, limit_s
-        self._processes = WorkerProcesses("fork", output)
-        output.clear(number)
-        arguments = number, theirs, [self.link, *inherited], metrics, output
+        self._number, self._faults, self._limit_s = number, faults, limit_s
+        self._processes = WorkerProcesses("fork", faults.output)
+        faults.output.clear(number)
+        arguments = number, theirs, [self.link, *inherited], faults.metrics, faults.output
         try:
             self._processes.start(_serve, arguments, {}, is_daemon=False)
         finally:
@@ -51,35 +52,64 @@ class CalledProcess:
         self._last_signs: Any = None
         self._last_sign_at = time.monotonic()
 
-    def send(self, call: bytes) -> None:
-        """Send a pickled (function, arguments, keyword arguments); an OSError: the process has ended."""
+    def call(self, call: bytes) -> object:
+        """Send a pickled (function, arguments, keyword arguments); return NONE_YET; a WorkerError: it is stuck."""
         self._last_sign_at = time.monotonic()
-        self.link.send_bytes(call)
+        try:
+            self.link.send_bytes(call)
+        except BlockingIOError:
+            raise self._stuck("has taken no task") from None
+        except OSError:  # It has ended, as its answer will say.
+            pass
+        return NONE_YET
 
-    def receive(self) -> Any:
-        """Return what the function returned, or the Failure that it was; an EOFError or OSError: it has ended."""
-        return self.link.recv()
+    def answer(self, is_ready: bool) -> Any:
+        """Return what the function returned, or the Failure that it was; NONE_YET: it is still at work.
 
-    def stands_still(self) -> bool:
-        """Whether a call has neither begun nor done a sample, nor read a part of a file, for the limit."""
-        number, metrics, now = self._number, self._metrics, time.monotonic()
-        signs = (metrics.reading(number), metrics.counts(number), metrics.seconds(number)["read"])
-        if signs != self._last_signs:
-            self._last_signs, self._last_sign_at = signs, now
-        return now - self._last_sign_at >= self._limit_s
+        Args:
+            is_ready: whether the link is.
 
-    def describe_end(self, describe: Callable[[list[tuple[int, int, int]]], str]) -> str:
-        """Return what `describe` says of (worker, pid, exit code) of the process, which has closed its link."""
-        dead = self._processes.find_dead({0}, _GRACE_S)
-        if not dead:  # It lives on without a link.
-            self._processes.end(0.0)
-            dead = self._processes.find_dead({0})
-        return describe([(self._number, pid, code) for _, pid, code in dead])
+        Raises:
+            WorkerError: the process died, or has been at one sample for too long: with its number, pid, signal, sample,
+                and what it wrote last or its stacks.
+        """
+        if not is_ready:
+            if self._stands_still():
+                reading = self._faults.names.example(self._faults.metrics.reading(self._number))
+                raise self._stuck(f"has been at {self._faults.names.dataset}{reading}")
+            return NONE_YET
+        try:
+            return self.link.recv()
+        except BlockingIOError:
+            raise self._stuck("has not ended its answer") from None
+        except (EOFError, OSError):
+            raise self._death() from None
 
     def end(self) -> None:
         """End the process at once."""
         self.link.close()
         self._processes.end(0.0)
+
+    def _stands_still(self) -> bool:
+        """Whether it has neither begun nor done a sample, nor read a part of a file, for the limit."""
+        number, metrics, now = self._number, self._faults.metrics, time.monotonic()
+        signs = (metrics.reading(number), metrics.counts(number), metrics.seconds(number)["read"])
+        if signs != self._last_signs:
+            self._last_signs, self._last_sign_at = signs, now
+        return now - self._last_sign_at >= self._limit_s
+
+    def _death(self) -> WorkerError:
+        dead = self._processes.find_dead({0}, _GRACE_S)
+        if not dead:  # It lives on without a link.
+            self._processes.end(0.0)
+            dead = self._processes.find_dead({0})
+        return WorkerError(self._faults.describe_deaths([(self._number, pid, code) for _, pid, code in dead]))
+
+    def _stuck(self, what: str) -> WorkerError:
+        letter, state = process_state(self.pid)
+        stack = None if letter in "Tt" else self._faults.output.ask_for_stack(self._number, self.pid)
+        said = f"Worker {self._number} (pid {self.pid}) is {state} ({letter}), and {what} for {self._limit_s:g} s."
+        return WorkerError(f"{said} {self._faults.names.next_step}" + (f" Its stacks:\n{stack}" if stack else ""))
 
 
 def _make_link(limit_s: float) -> "tuple[Connection[Any, Any], Connection[Any, Any]]":
