@@ -12,7 +12,7 @@ from typing import Any
 from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export.fields import FieldChoice, FieldPlan, choose_fields
-from tfds_torch.export.jobs import ExampleNames, Job, Progress, choose_by_first, local_workers
+from tfds_torch.export.jobs import ExampleNames, Job, Progress, choose_by_first, local_workers, reporter
 from tfds_torch.export.plan import ExportReport
 from tfds_torch.export.samples import IteratedSamples, SampleOrder, SampleSource, count_samples
 from tfds_torch.export.web_dataset_shards import WebDatasetShards
@@ -146,7 +146,7 @@ class BetonExport:
         with local_workers(num_workers, job, self._context, ahead) as workers:
             executor = workers.executor
             assert isinstance(executor, LocalExecutor)  # noqa: S101 (those are local)
-            report = _reporter(executor, progress, len(order))
+            report = reporter(progress, lambda: executor.num_done, len(order))
             refused = next(filter(None, workers.results(self._tasks(order, chunk_size), report)), None)
             report()
             for part in workers.of_each(None) if refused is None else ():
@@ -206,19 +206,6 @@ class _PageFiller:
                 return error
             metrics.add_batch(1)
         return None
-
-
-def _reporter(executor: LocalExecutor, progress: Progress | None, total: int) -> Callable[[], None]:
-    """Return what calls `progress` where more samples are done."""
-    reported = -1
-
-    def report() -> None:
-        nonlocal reported
-        if progress is not None and (now := executor.num_done) > reported:
-            reported = now
-            progress(now, total)
-
-    return report
 
 
 def _readable(known: Mapping[str, EncodedField | ConfigError], asked: Mapping[str, FieldChoice]) -> list[str]:

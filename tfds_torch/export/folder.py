@@ -215,7 +215,7 @@ class ShardFolder:
                 file.discard()
         self._check(plan)
         self._check_parts()
-        noted = self.complete_shards() | self.all_noted()
+        noted = self.noted()
         if self.part is None and len(logs := self._logs()) > 1:  # One log is enough for what was before.
             write_for_good(self._log, b"".join(map(_line, noted.values())), f"{self.stem}.")
             _remove(log for log in logs if log != self._log)
@@ -237,13 +237,10 @@ class ShardFolder:
             finally:
                 os.close(log)
 
-    def complete_shards(self) -> dict[int, Shard]:
-        """Return the shards of the manifest, by number; none: the export is not complete."""
-        return {shard.number: shard for shard in read_manifest(self.manifest).shards}
-
-    def all_noted(self) -> dict[int, Shard]:
-        """Return the shards of all logs, by number."""
-        return {shard.number: shard for shard in chain.from_iterable(map(_read_lines, self._logs()))}
+    def noted(self) -> dict[int, Shard]:
+        """Return the shards of the manifest and of all logs, by number."""
+        logs = list(chain.from_iterable(map(_read_lines, self._logs())))  # First: who completes it removes them last.
+        return {shard.number: shard for shard in (*read_manifest(self.manifest).shards, *logs)}
 
     def is_there(self, plan: ExportPlan, shard: Shard | None) -> bool:
         """Whether a shard that was noted lies in its place, by its size."""
@@ -469,7 +466,7 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None, part: 
         plan, shards, _ = read_manifest(manifest)
         folder = ShardFolder(Path(path), plan.split)
         numbers = range(plan.num_shards) if part is None else Part.of_argument(part).shards(plan.num_shards)
-        noted = {shard.number: shard for shard in shards} or (folder.all_noted() if part is not None else {})
+        noted = folder.noted() if part is not None else {shard.number: shard for shard in shards}
         if not set(numbers) <= noted.keys():
             raise ExportError(f"{manifest}: the export is not complete: the same command goes on with it.")
         wrong = [plan.file_name(number) for number in numbers if not folder.is_complete(plan, noted[number])]

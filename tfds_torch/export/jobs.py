@@ -131,7 +131,7 @@ class Workers:
             yield self._result(future)
 
     def _result(self, future: "Future[Any]") -> Any:
-        if (error := future.exception()) is not None:
+        if (error := error_of(future)) is not None:
             raise in_context(self._context, error)
         return future.result()
 
@@ -176,6 +176,24 @@ def job_file(beside: str, job: Job) -> Iterator[JobReference]:
         yield JobReference(digest, str(path), _versions())
     finally:
         path.unlink(missing_ok=True)  # Workers that are left begin no task any more.
+
+
+def error_of(future: "Future[Any]") -> BaseException | None:
+    """Return the error of a future that is done; an ExportError where somebody has cancelled it."""
+    return ExportError("The executor has cancelled the task.") if future.cancelled() else future.exception()
+
+
+def reporter(progress: Progress | None, count: Callable[[], int], total: int) -> Callable[[], None]:
+    """Return what calls `progress` where more samples are done than when it was called before."""
+    reported = -1
+
+    def report() -> None:
+        nonlocal reported
+        if progress is not None and (now := count()) > reported:
+            reported = now
+            progress(now, total)
+
+    return report
 
 
 def in_context(context: str, error: BaseException) -> TfdsTorchError:

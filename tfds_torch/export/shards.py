@@ -3,7 +3,7 @@
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,9 +21,11 @@ from tfds_torch.export.jobs import (
     Progress,
     Workers,
     choose_by_first,
+    error_of,
     in_context,
     job_file,
     local_workers,
+    reporter,
 )
 from tfds_torch.export.plan import ExportPlan, ExportReport, Part, Shard, ShardSizes, safe_name, split_label
 from tfds_torch.export.records import RecordContent, metadata_names, read_dataset_name, write_metadata
@@ -347,56 +349,37 @@ class ShardedExport:
         """
         done: dict[int, tuple[Shard, bool]] = {}
         lost: list[TfdsTorchError] = []
-        report = self._reporter(plan, numbers, done, workers.executor, progress)
+        local = workers.executor if isinstance(workers.executor, LocalExecutor) else None
+        total = sum(len(plan.places(number)) for number in numbers)
+
+        def count() -> int:
+            if local is not None and len(done) < len(numbers):
+                return min(local.num_done, total)  # What a lost worker has done is done again.
+            return sum(len(plan.places(number)) for number in done)
+
+        report = reporter(progress, count, total)
         for number, future in workers.outcomes(numbers, report):
-            error = future.exception()
-            if error is not None:
-                is_ours = isinstance(workers.executor, LocalExecutor)
-                where = "" if is_ours and not isinstance(error, WorkerError) else f" {plan.file_name(number)}:"
-                found = in_context(f"{self._context}{where}", error)
-                if not (is_ours and isinstance(error, WorkerError)):
-                    raise found
-                lost.append(found)
-                continue
-            answer = future.result()
-            if isinstance(answer, OSError):
+            error = error_of(future)
+            if isinstance(error, WorkerError) and local is not None:
+                lost.append(in_context(f"{self._context} {plan.file_name(number)}:", error))
+            elif error is not None:
+                raise in_context(self._context if local else f"{self._context} {plan.file_name(number)}:", error)
+            elif isinstance(answer := future.result(), OSError):
                 raise self._refusal(answer, plan, [shard for shard, _ in done.values()]) from answer
-            done[number] = answer
+            else:
+                done[number] = answer
         if lost:
             more = "" if len(lost) == 1 else f" ({len(lost)} shards were lost in this way.)"
             raise ExportError(f"{lost[0]}{more}") from lost[0].__cause__
         report()
         return done
 
-    def _reporter(
-        self,
-        plan: ExportPlan,
-        numbers: range,
-        done: Mapping[int, object],
-        executor: Executor,
-        progress: Progress | None,
-    ) -> Callable[[], None]:
-        """Return what calls `progress` where more samples are done."""
-        total, reported = sum(len(plan.places(number)) for number in numbers), -1
-
-        def report() -> None:
-            nonlocal reported
-            if isinstance(executor, LocalExecutor) and len(done) < len(numbers):
-                now = min(executor.num_done, total)
-            else:
-                now = sum(len(plan.places(number)) for number in done)
-            if progress is not None and now > reported:
-                reported = now
-                progress(now, total)
-
-        return report
-
     def _complete(self, plan: ExportPlan, done: Sequence[Shard], folder: ShardFolder, metadata: Sequence[str]) -> int:
         """Complete the export if no shard is missing; return how many shards of other parts are."""
         if folder.part is None:
             shards = list(done)
         else:
-            noted = folder.complete_shards() | folder.all_noted() | {shard.number: shard for shard in done}
+            noted = folder.noted() | {shard.number: shard for shard in done}
             shards = [noted[number] for number in sorted(noted) if folder.is_there(plan, noted[number])]
             if len(shards) < plan.num_shards:
                 return plan.num_shards - len(shards)
