@@ -22,10 +22,7 @@ NUM_SHARDS = 200  # So many that none of them is the last one when the first is 
     [
         pytest.param("webdataset", "SIGINT", marks=pytest.mark.slow),
         pytest.param("tfrecord", "SIGTERM", marks=pytest.mark.slow),
-        pytest.param("array_record", "SIGINT", marks=pytest.mark.slow),
-        pytest.param("webdataset", "SIGTERM", marks=pytest.mark.campaign),
-        pytest.param("tfrecord", "SIGINT", marks=pytest.mark.campaign),
-        pytest.param("array_record", "SIGTERM", marks=pytest.mark.campaign),
+        pytest.param("array_record", "SIGINT", marks=pytest.mark.campaign),
     ],
 )
 def test_an_interrupted_export_keeps_its_shards_and_goes_on(

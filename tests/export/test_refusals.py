@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from export.exports import export
-from export.made_sources import Numbered
+from export.made_sources import Numbered, Sized
 from tfds_torch.errors import ConfigError, ExportError
 from tfds_torch.export import folder as shard_folder
 from tfds_torch.export.api import export_dataset
+from tfds_torch.export.web_dataset_shards import WebDatasetShards
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.storage.beton.fields import BetonInt
 
@@ -160,6 +161,17 @@ def test_fields_with_names_that_are_not_texts_can_be_left_out_of_shards(tmp_path
 def test_what_is_not_a_dataset_is_refused(tmp_path: Path, source: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         export_dataset(source, tmp_path / "a.beton", format="beton")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_can_only_be_iterated_has_no_shards_and_no_place_is_on_another_machine(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Sized can only be iterated, .*format='beton' takes iterables"):
+        export(Sized(3), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"WebDatasetShards can only be iterated.*ParserWebDataset reads them by"):
+        export(WebDatasetShards(str(tmp_path / "a.tar")), tmp_path / "out")
+    for file_format in ("webdataset", "beton"):
+        with pytest.raises(ConfigError, match="gs://bucket/out is on another machine"):
+            export_dataset(Numbered(), "gs://bucket/out", format=file_format)
     assert os.listdir(tmp_path) == []
 
 
