@@ -61,7 +61,7 @@ def export_dataset(
     "beton" is one file, which FFCV reads, too; ids, class names and fingerprint go into it. An iterable is iterated
     here, and its samples are sent to the workers.
 
-    The others are folders of shards. The same call with the same arguments goes on with an export that was killed, and
+    The others are folders of shards. The same call with the same arguments continues an export that was killed, and
     writes no complete shard again; its files have the same bytes whatever the number of workers. "webdataset" are tar
     files: original images, integers of the label as text (cls), texts (txt), numbers and arrays with their types (npy),
     all else as json; a field that is named as an extension of its type, such as png, keeps that name. Of a map-style
@@ -98,8 +98,8 @@ def export_dataset(
             `concurrent.futures`, such as Dask's `client.get_executor()`. Its workers read the dataset and write to
             `out` by the same paths, on file systems that are mounted there.
         part: of shards: "3/16" or (3, 16): write every 16th shard from the 3rd one on. Each of the 16 parts is a
-            process of its own, on any machine; they have the other arguments in common, and whichever finds all shards
-            complete completes the folder.
+            separate process, on any machine; they have the other arguments in common, and whichever finds all shards
+            complete writes the manifest.
         overwrite: of "beton": whether a file may be replaced, in one step, when the new one is complete. A folder of
             shards is never overwritten.
         progress: called in this thread, now and then, with the samples that are done and their number.

@@ -47,7 +47,7 @@ class FileRequest:
 
 
 class BetonExport:
-    """An export to a `.beton` file, whose steps have workers of their own, num_workers at most."""
+    """An export to a `.beton` file; each of its steps forks workers, num_workers at most."""
 
     def __init__(self, samples: SampleSource, path: str, num_workers: int) -> None:
         self._samples, self._path, self._num_workers = samples, path, num_workers

@@ -102,7 +102,7 @@ class ExportPlan:
 
 
 class Part(NamedTuple):
-    """Part `number`, counted from 1, of the `of` parts that an export is written in, each by a process of its own."""
+    """Part `number`, counted from 1, of an export in `of` parts, which separate processes write, on any machines."""
 
     number: int
     of: int
