@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from tfds_torch.errors import WorkerError
 from tfds_torch.runtime.called_process import NONE_YET, CalledProcess
@@ -19,15 +19,9 @@ from tfds_torch.runtime.processes import close_at_exit, interrupts_held
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
-T = TypeVar("T")
+_Task = tuple["Future[Any]", bytes, int | None]  # What is called, and the worker that has to; None: any.
 LOOK_S, STUCK_S = 0.2, 300.0
 """How often workers are looked at, and how long one may take for one sample."""
-
-
-class _Task(NamedTuple):
-    future: "Future[Any]"
-    call: bytes
-    worker: int | None
 
 
 class LocalExecutor(Executor):
@@ -46,7 +40,7 @@ class LocalExecutor(Executor):
         metrics, output, self._owner = StageMetrics(num_workers), WorkerOutput(num_workers), os.getpid()
         self._faults = WorkerFaults(names or ErrorContext("its task", ""), metrics, output, None, False)
         self._processes: list[CalledProcess | None] = [None] * num_workers
-        self._running, self._waiting = dict[int, _Task](), deque[_Task]()
+        self._running, self._waiting = dict[int, "Future[Any]"](), deque[_Task]()
         self._lock, self._is_closing, self._is_killed = threading.RLock(), False, False
         self._woken, self._wake = Pipe(duplex=False)
         self._manager = threading.Thread(target=self._manage, name="tfds_torch executor", daemon=True)
@@ -65,11 +59,11 @@ class LocalExecutor(Executor):
         """Samples that all workers have done."""
         return sum(self._faults.metrics.counts(worker)[1] for worker in range(len(self._processes)))
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Have a worker call a picklable function; what cannot be pickled raises here."""
         return self._submit(None, (fn, args, kwargs))
 
-    def submit_to_each(self, fn: Callable[..., T], /, *args: Any) -> "list[Future[T]]":
+    def submit_to_each(self, fn: Callable[..., Any], /, *args: Any) -> "list[Future[Any]]":
         """Have every worker call a function once."""
         return [self._submit(worker, (fn, args, {})) for worker in range(len(self._processes))]
 
@@ -78,7 +72,7 @@ class LocalExecutor(Executor):
         with self._lock:
             self._is_closing = True
             while self._waiting and cancel_futures:
-                future = self._waiting.popleft().future
+                (future, _, _) = self._waiting.popleft()
                 future.cancel()
                 future.set_running_or_notify_cancel()  # Without it, nobody who waits would hear of it.
         self._wake.send_bytes(b"1")
@@ -101,13 +95,13 @@ class LocalExecutor(Executor):
 
     def _submit(self, worker: int | None, call: Any) -> "Future[Any]":
         # Not `Connection.send`, by which torch's tensors would travel as a file each, and there may be 1,024 files.
-        task = _Task(Future(), pickle.dumps(call, pickle.HIGHEST_PROTOCOL), worker)
+        task: _Task = (Future(), pickle.dumps(call, pickle.HIGHEST_PROTOCOL), worker)
         with self._lock:
             if self._is_closing:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._waiting.append(task)
         self._wake.send_bytes(b"1")  # Without the lock: it waits where the pipe is full.
-        return task.future
+        return task[0]
 
     def _manage(self) -> None:
         """Give tasks, take answers and watch the workers, until it is closed and all is done."""
@@ -129,13 +123,14 @@ class LocalExecutor(Executor):
         for worker in range(len(self._processes)):
             while worker not in self._running and not self._is_killed:
                 with self._lock:
-                    task = next((one for one in self._waiting if one.worker in (None, worker)), None)
+                    task = next((one for one in self._waiting if one[2] in (None, worker)), None)
                     if task is None:
                         break
                     self._waiting.remove(task)
-                if task.future.set_running_or_notify_cancel():
-                    self._running[worker] = task
-                    self._do(worker, (self._processes[worker] or self._start(worker)).call, task.call)
+                future, call, _ = task
+                if future.set_running_or_notify_cancel():
+                    self._running[worker] = future
+                    self._do(worker, (self._processes[worker] or self._start(worker)).call, call)
         return bool(self._running) and not self._is_killed
 
     def _do(self, worker: int, act: Callable[[Any], Any], argument: Any) -> None:
@@ -145,18 +140,16 @@ class LocalExecutor(Executor):
         except WorkerError as error:
             self._end_process(worker)
             answer = error
-        if answer is NONE_YET or (task := self._running.pop(worker, None)) is None:
-            return
-        if isinstance(answer, Failure | WorkerError):
-            task.future.set_exception(answer.to_error(f"worker {worker}") if isinstance(answer, Failure) else answer)
-        else:
-            task.future.set_result(answer)
+        future = None if answer is NONE_YET else self._running.pop(worker, None)
+        if future is not None and isinstance(answer, Failure | WorkerError):
+            future.set_exception(answer.to_error(f"worker {worker}") if isinstance(answer, Failure) else answer)
+        elif future is not None:
+            future.set_result(answer)
 
     def _start(self, worker: int) -> CalledProcess:
-        links = [one.link for one in filter(None, self._processes)]
+        links = [self._woken, self._wake, *(one.link for one in filter(None, self._processes))]
         with self._lock, interrupts_held("fork"):
-            process = CalledProcess(worker, self._faults, STUCK_S, [*links, self._woken, self._wake])
-            self._processes[worker] = process
+            self._processes[worker] = process = CalledProcess(worker, self._faults, STUCK_S, links)
         return process
 
     def _end_process(self, worker: int) -> None:
@@ -169,6 +162,6 @@ class LocalExecutor(Executor):
         self.shutdown(wait=False, cancel_futures=True)
         for worker in range(len(self._processes)):
             self._end_process(worker)
-            if task := self._running.pop(worker, None):
-                task.future.set_exception(error)
+            if future := self._running.pop(worker, None):
+                future.set_exception(error)
         self._faults.output.close()
