@@ -46,6 +46,12 @@ def in_child(*arguments: Any) -> int:
     return pid
 
 
+def wait_for_shards(out: Path, number: int) -> None:
+    deadline = time.monotonic() + 2.0  # A process that has ended makes no more.
+    while len(list(out.glob("digits-*"))) < number and time.monotonic() < deadline:
+        pass
+
+
 def main() -> None:
     parser = ParserTfds(sys.argv[1], "digits")
     folder, victim, num_kills = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -71,7 +77,10 @@ def main() -> None:
             export(parser, out, file_format, one)
         before = set(out.glob("digits-*"))
         pid = in_child(parser, out, file_format, part)
-        time.sleep(rng.uniform(0, 1.1 * usual_s[file_format]))
+        if rng.random() < 0.4:
+            time.sleep(rng.uniform(0, 1.1 * usual_s[file_format]))
+        else:
+            wait_for_shards(out, len(before) + rng.randint(1, NUM_SHARDS // (NUM_PARTS if part else 1) - 1))
         children = psutil.Process(pid).children(recursive=True)
         target = rng.choice(children).pid if victim == "worker" and children else pid
         was_killed = victim != "worker" or bool(children)
