@@ -12,7 +12,6 @@ __all__ = ["datasets"]
 
 QUICK = (
     "demo/test_preparation.py::test_a_prepared_dataset_is_returned_without_a_build",
-    "demo/test_preparation.py::test_without_root_each_combination_has_its_folder_in_the_cache",
     "loaders/test_multi_loader.py::test_the_order_does_not_depend_on_the_number_of_workers",  # 4
     "parsers/test_index_mode.py::test_a_shuffled_epoch_mixes_the_whole_split_and_one_in_blocks_some_of_it",
     "parsers/test_index_mode.py::test_global_batches_are_those_of_the_plan_for_any_number_of_ranks_and_workers",
