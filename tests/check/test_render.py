@@ -12,8 +12,8 @@ import pytest
 from check.machine import no_control_characters
 from check.made_report import GOLDEN, render_all
 from check.page_file import load as load_page
+from check.report_file import ALWAYS, WHERE_KNOWN, differences, keys_of, load
 from check.report_file import GOLDEN as VALUES
-from check.report_file import WHERE_KNOWN, differences, keys_of, load
 from tfds_torch.check import render, sections
 from tfds_torch.check.command import save_report
 from tfds_torch.check.ledger import LabelCount
@@ -71,6 +71,7 @@ def test_every_key_is_documented_and_nothing_else() -> None:
     keys = keys_of(VALUES) - {"farthest_from_n_x_weight"}
     assert keys <= words
     top = set(re.findall(r"^    (\w+)  ", render.__doc__ or "", re.MULTILINE)) | {"duration_s"}
+    assert top == ALWAYS
     assert top | WHERE_KNOWN == set(VALUES)
     named = {"create_loader", "read_mode", "tfds_torch", "num_", "_s", "_bytes", "num_cores"}
     assert {word for word in words if "_" in word} <= keys | named
@@ -205,7 +206,7 @@ def test_every_part_of_a_page_is_there_once_and_can_be_gone_to(tmp_path: Path, n
     parts = [id for id in page.texts if id != "verdict"]
     assert [address for address in page.addresses if address.startswith("#")] == [f"#{id}" for id in parts]
     assert parts[:3] == ["promises", "not_judged", "dataset"]
-    assert len(parts) == 16
+    assert len(parts) == len(set(parts)) > 10
     assert [address for address in page.addresses if not re.match("#|data:", address)] == [
         r"https://example.org/\u202e<b>",
         "http://c",
