@@ -8,7 +8,7 @@ import torch
 
 from tfds_torch.engines.batch import Batch
 from tfds_torch.storage.source import LazyIds
-from tfds_torch.torch_data.batches import make_items
+from tfds_torch.torch_data.batches import AskedFields, make_items
 from tfds_torch.torch_data.tensor_buffer import TensorBuffers
 
 
@@ -18,7 +18,7 @@ def batch_of(image: Any = None, label: Any = None, **features: Any) -> Batch:
 
 
 def fields_of(batch: Batch, *names: str, images: tuple[str, ...] = ()) -> tuple[Any, ...]:
-    (found,) = make_items([batch], names, None, images=images)
+    (found,) = make_items([batch], AskedFields(tuple(names)), None, images=images)
     return found
 
 

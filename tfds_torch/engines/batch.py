@@ -68,6 +68,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.index)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that were asked for by name, and `valid`, `index` and `id`; features have flat names."""
+        found = {"image": self.image, "label": self.label}
+        asked = {name: values for name, values in found.items() if values is not None}
+        return {**asked, **self.features, "valid": self.valid, "index": self.index, "id": list(self.id)}
+
     def padded(self, field: str, fill: float = 0) -> Padded:
         """Returns a feature whose values differ in length as one array [B, longest, ...], and the lengths, int64 [B].
 
@@ -111,6 +117,12 @@ class Example:
     index: int
     id: str
     features: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that were asked for by name, and `index` and `id`; features have flat names."""
+        found = {"image": self.image, "label": self.label}
+        asked = {name: value for name, value in found.items() if value is not None}
+        return {**asked, **self.features, "index": self.index, "id": self.id}
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in ("image", "label", "index", "id", "features")}

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from os import PathLike
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.options import check_has_image
-from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, has_windows
+from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, dataset_of, has_windows
 from tfds_torch.plan.order import Int64Array, draw_function_seeds
 from tfds_torch.runtime.examples_at_work import Notes
 from tfds_torch.runtime.metrics import StageMetrics
@@ -41,6 +41,7 @@ from tfds_torch.torch_data.profiling import stage
 
 Function = Callable[[Any], Any]
 
+ALL = "all"
 _MADE_TOGETHER = 16
 """Examples of a training process: to borrow its generators takes 45 us, and more images than that leave the caches."""
 
@@ -186,13 +187,81 @@ def dataset_call(parser: Parser) -> str:
     return "ImageDataset(parser, fields=('action', ...))" if has_windows(parser) else "ImageDataset(parser)"
 
 
-def check_field_names(parser: Parser, fields: Sequence[str]) -> tuple[str, ...]:
-    """Returns the fields that a dataset is asked for; ConfigError where one does not exist, or there are none."""
+Fields = Sequence[str] | Mapping[str, str] | str
+"""Names of fields; or name in the batch -> field; or "all"."""
+
+
+class AskedFields(NamedTuple):
+    """The fields that a dataset is asked for.
+
+    Attributes:
+        fields: in the order in which an example has them.
+        names: their names in the dictionary that an example is; None where an example is a tuple.
+    """
+
+    fields: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+
+    def example(self, values: Iterable[Any]) -> Any:
+        """Return an example, or a batch, of the values of its fields: a tuple, or a dictionary."""
+        return tuple(values) if self.names is None else dict(zip(self.names, values, strict=True))
+
+
+def check_fields(parser: Parser, fields: Fields, as_dict: bool) -> AskedFields:
+    """Return the fields that a dataset is asked for; its arguments are those of ImageDataset.
+
+    Raises:
+        ConfigError: a field does not exist, there are none, or two have one name.
+    """
     check_is_parser(parser)
-    if isinstance(fields, str) or not isinstance(fields, Iterable) or not fields:
-        raise ConfigError(f"fields={fields!r} must be a sequence of field names, such as ('image', 'label').")
-    parser.check_fields(fields)
-    return tuple(fields)
+    if not isinstance(as_dict, bool):
+        raise ConfigError(f"as_dict={quoted(as_dict)} must be True or False.")
+    if isinstance(fields, str) and fields == ALL:
+        fields = all_fields(parser)
+    names = tuple(fields) if isinstance(fields, Iterable) and not isinstance(fields, str) else ()
+    asked = tuple(fields.values()) if isinstance(fields, Mapping) else names
+    if not asked or not all(isinstance(name, str) for name in (*names, *asked)):
+        raise ConfigError(
+            f"fields={fields!r} must be a sequence of field names, such as ('image', 'label'), a dictionary of names "
+            f"in the batch and their fields, such as {{'pixel_values': 'image'}}, or 'all'."
+        )
+    parser.check_fields(asked)
+    if not as_dict and not isinstance(fields, Mapping):
+        return AskedFields(asked)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"fields={fields!r}, as_dict=True: a dictionary has {twice!r} once only. Name it once.")
+    return AskedFields(asked, names)
+
+
+def all_fields(parser: Parser) -> dict[str, str]:
+    """Return name in the batch -> field, of all fields that a dataset declares, nested ones by flat names.
+
+    The feature that `image_key` names is the field `image`, and that of `target_key` `label`, so that preprocess and
+    class map hold for them.
+    """
+    dataset = dataset_of(parser)
+    keys = {} if dataset is None else {dataset.image_key: "image", dataset.target_key: "label"}
+    names = [name for key, spec in parser.element_spec.fields.items() for name in _flat_names(key, spec)]
+    names = [name for name in names if name not in METADATA_FIELDS]
+    own = {name: keys.get(name, name) for name in names}
+    return {name: field if _has_field(parser, field) else name for name, field in own.items()}
+
+
+def _has_field(parser: Parser, name: str) -> bool:
+    try:
+        parser.check_fields([name])
+    except ConfigError:
+        return False
+    return True
+
+
+def _flat_names(key: str, spec: Any) -> Iterator[str]:
+    if not isinstance(spec, Mapping):
+        yield key
+        return
+    for name, inner in spec.items():
+        yield from _flat_names(f"{key}/{name}", inner)
 
 
 def check_batched(
@@ -257,7 +326,8 @@ def collate_items(
             if not rows:
                 return
             if collate is None:
-                yield WorkerBatch(rows, _count_values(rows[0]))
+                first = next(iter(rows.values())) if isinstance(rows, dict) else rows[0]
+                yield WorkerBatch(rows, _count_values(first))
                 continue
             try:
                 with stage("collate"):
@@ -293,7 +363,7 @@ def take_batches(
 
 def make_items(
     batches: Iterable[Batch],
-    fields: Sequence[str],
+    asked: AskedFields,
     transforms: Transforms | None,
     fills: Mapping[str, float] = MappingProxyType({}),
     images: Collection[str] = (),
@@ -301,22 +371,25 @@ def make_items(
 ) -> Iterator[Any]:
     """Yields the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
 
-    The images of whole batches are a TensorBuffer's. The fields of `fills` are padded by its values; of `images`, see
+    An item is a tuple or a dictionary of the fields that are asked for. The images of whole batches are a
+    TensorBuffer's. The fields of `fills` are padded by its values; of `images`, see
     `images_beside`, values [H, W, C] become [C, H, W]. Those of `lists` stay lists.
     """
     for batch in batches:
         if transforms is None:
-            yield tuple(
+            yield asked.example(
                 _padded(batch, name, fills[name])
                 if name in fills
                 else list(batch.features[name])
                 if name in lists
                 else _field(batch, name, name in images)
-                for name in fields
+                for name in asked.fields
             )
         else:
             keys = batch.keys if isinstance(batch, DrawnBatch) else batch.index
-            yield from transforms([(name, _values(batch, name)) for name in fields], keys, batch.index, batch.id)
+            columns = [(name, _values(batch, name)) for name in asked.fields]
+            examples = transforms(columns, keys, batch.index, batch.id)
+            yield from examples if asked.names is None else map(asked.example, examples)
 
 
 def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor | bytes:

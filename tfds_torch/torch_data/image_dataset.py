@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import get_spawning_popen
@@ -36,9 +36,11 @@ from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent, keep_freed_memory
 from tfds_torch.torch_data.batches import (
+    AskedFields,
+    Fields,
     Transforms,
     check_batched,
-    check_field_names,
+    check_fields,
     check_pad,
     make_items,
 )
@@ -50,7 +52,7 @@ from tfds_torch.torch_data.wrapped_datasets import refuse_second_shards
 
 
 @explain_keywords
-class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
+class ImageDataset(torch.utils.data.IterableDataset[Any]):
     """Whole batches where the parser has a preprocess, else single examples, of a parser.
 
     Whole batches are uint8 [B, 3, H, W] in channels_last memory with int64 [B], for `create_loader(dataset, ...)` or
@@ -78,7 +80,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         target_transform: called with the label (0-based int, -100 for padding). Single examples only.
         fields: what an example consists of, in this order: `image`, `label`, `valid` (bool, False for padding),
             `index` (int), `id` (str, `<shard>__<record>`), or any feature of the dataset. In whole batches each is a
-            tensor, or a list where values have no common shape.
+            tensor, or a list where values have no common shape. A dictionary, name in the batch -> field, gives
+            dictionaries; so does "all", every feature of the dataset, nested ones by flat names ("objects/bbox").
         world: rank and number of replicas; None: those of torch.distributed when it is initialised, else those of the
             environment (`RANK`, `WORLD_SIZE`), else one replica. Workers are found out by themselves.
         batched: whether whole batches are yielded; None: where the parser has a preprocess, or windows. Without a
@@ -86,6 +89,8 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         pad: field -> fill value, of fields whose values differ in length, such as boxes and their labels: in whole
             batches each is a pair (values [B, longest, ...], lengths int64 [B]) instead of a list.
         seed_transforms: whether random numbers are seeded before functions of yours are called for an example.
+        as_dict: whether examples, and batches, are dictionaries of the fields' names; else they are tuples, where
+            `fields` does not ask for dictionaries.
 
     Raises:
         ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
@@ -98,12 +103,13 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         parser: Parser,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
-        fields: Sequence[str] = DEFAULT_FIELDS,
+        fields: Fields = DEFAULT_FIELDS,
         world: World | None = None,
         *,
         batched: bool | None = None,
         pad: Mapping[str, float] | None = None,
         seed_transforms: bool = True,
+        as_dict: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(world, World | None):
@@ -114,7 +120,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         self.transform = transform
         self.target_transform = target_transform
         self.seed_transforms = seed_transforms
-        self.fields = check_field_names(parser, fields)
+        self.fields, self._names = check_fields(parser, fields, as_dict)
         self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
         self.pad = check_pad(parser, self.fields, pad, self.is_batched)
         self._rank = RankFinder(world)
@@ -127,7 +133,12 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         parser, kind = self.parser, "whole batches" if self.is_batched else "single examples"
         size = f"{parser.num_examples:,} examples, batch_size={parser.batch_size}"
         name = f"{type(self).__name__}({parser.dataset_name}, split={parser.split!r}"
-        return f"{name}, {size}, fields={self.fields}, {kind})"
+        return f"{name}, {size}, fields={self.fields}, {kind}{', as dictionaries' if self.is_dict else ''})"
+
+    @property
+    def is_dict(self) -> bool:
+        """Whether examples, and batches, are dictionaries; else they are tuples."""
+        return self._names is not None
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
@@ -285,7 +296,7 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
         """Raises ConfigError: examples come in the order that the parser plans."""
         raise no_numbers(f"Example {index!r} was asked for")
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[Any]:
         refuse_second_shards(self, self.parser)
         if torch.utils.data.get_worker_info() is not None:
             # If the parent is dead before torch's own loop looks for the first time, that never notices.
@@ -360,9 +371,16 @@ class ImageDataset(torch.utils.data.IterableDataset[tuple[Any, ...]]):
             seed = self.parser.plan(World()).seed if seed is None else seed
             own_seed = seed if self.seed_transforms else None
             transforms = Transforms(self.transform, self.target_transform, own_seed, metrics)
-            return partial(make_items, fields=self.fields, transforms=transforms)
+            return partial(make_items, asked=AskedFields(self.fields, self._names), transforms=transforms)
         images, lists = images_beside(self.parser, self.fields), varying_fields(self.parser, self.fields)
-        return partial(make_items, fields=self.fields, transforms=None, fills=self.pad, images=images, lists=lists)
+        return partial(
+            make_items,
+            asked=AskedFields(self.fields, self._names),
+            transforms=None,
+            fills=self.pad,
+            images=images,
+            lists=lists,
+        )
 
     def _batches(
         self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None

@@ -20,7 +20,7 @@ from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.batches import Transforms, check_field_names, check_is_parser
+from tfds_torch.torch_data.batches import AskedFields, Fields, Transforms, check_fields, check_is_parser
 from tfds_torch.torch_data.plain_epochs import ExampleEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
@@ -44,7 +44,7 @@ class IndexedParser(Parser, Protocol):
 
 
 @explain_keywords
-class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
+class IndexedImageDataset(torch.utils.data.Dataset[Any]):
     """Any example by its index, for samplers of your own: `(PIL.Image, int)`, or preprocessed images as tensors.
 
     `DataLoader(dataset, batch_size=B, sampler=WeightedRandomSampler(...), num_workers=W)`, `Subset`, `random_split`,
@@ -72,7 +72,10 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         target_transform: called with the label (0-based int).
         fields: what an example consists of, in this order: `image`, `label`, `index` (int), `id` (str,
             `<shard>__<record>`), `valid` (always True), or any feature of the dataset. Images that go through the same
-            crop (the preprocess's `also`) are tensors, too.
+            crop (the preprocess's `also`) are tensors, too. A dictionary, name -> field, or "all", gives dictionaries,
+            as of ImageDataset.
+        as_dict: whether examples are dictionaries of the fields' names; else they are tuples, where `fields` does not
+            ask for dictionaries.
 
     Raises:
         ConfigError: a field that does not exist, no fields, a parser that has no random access, or whose preprocess
@@ -84,7 +87,9 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         parser: IndexedParser,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
-        fields: Sequence[str] = DEFAULT_FIELDS,
+        fields: Fields = DEFAULT_FIELDS,
+        *,
+        as_dict: bool = False,
     ) -> None:
         super().__init__()
         check_is_parser(parser)
@@ -95,7 +100,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         self.parser = parser
         self.transform = transform
         self.target_transform = target_transform
-        self.fields = check_field_names(parser, fields)
+        self.fields, self._names = check_fields(parser, fields, as_dict)
         if parser.preprocess is not None:
             check_single_examples(parser.dataset_name, parser.preprocess)
         has_random_numbers = any(one is not None for one in (parser.preprocess, transform, target_transform))
@@ -125,7 +130,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         """Examples of the split, or of the subset."""
         return self.parser.num_examples
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __getitem__(self, index: int) -> Any:
         """Returns an example by its index (of a subset: its place there), or by its id.
 
         Raises:
@@ -134,7 +139,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         """
         return self._fetch([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Returns a batch's examples, fetched together; torch's loaders call it."""
         epochs, seed = self._epochs, _loader_seed()
         if (
@@ -153,7 +158,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
             )
         return self._fetch(indices)
 
-    def _fetch(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
+    def _fetch(self, indices: Sequence[int]) -> list[Any]:
         if torch.utils.data.get_worker_info() is not None:
             end_with_parent()
             take_generators()
@@ -172,7 +177,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[tuple[Any, ...]]):
         index = np.array([example.index for example in examples], np.int64)
         keys = index + (told or 0) * _KEYS_OF_EPOCH
         transforms = Transforms(self.transform, self.target_transform, seed)
-        return list(transforms(columns, keys, index, [example.id for example in examples]))
+        made = transforms(columns, keys, index, [example.id for example in examples])
+        return list(made if self._names is None else map(AskedFields(self.fields, self._names).example, made))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of its index.

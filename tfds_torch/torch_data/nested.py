@@ -81,5 +81,6 @@ def replace_value(value: Any, old: object, new: Any) -> Any:
 def count_examples(batch: Any) -> int:
     """Returns B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
     of_tensors = (tensor.size(0) for tensor in tensors(batch) if tensor.ndim)  # Nested ones have no shape.
-    of_lists = (len(entry) for entry in batch if isinstance(entry, list)) if isinstance(batch, tuple | list) else ()
+    entries = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
+    of_lists = (len(entry) for entry in entries if isinstance(entry, list))
     return next(chain(of_tensors, of_lists), 1)
