@@ -156,3 +156,12 @@ def test_indexed_examples_batches_and_single_examples_are_dictionaries_too(digit
 def test_what_cannot_be_meant_is_refused(digits: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ready(digits, **options)
+
+
+def test_a_collation_of_timm_is_refused_as_it_takes_tuples(digits: Path) -> None:
+    def fast_collate(batch: Any) -> Any:
+        raise AssertionError
+
+    fast_collate.__module__ = "timm.data.loader"
+    with pytest.raises(ConfigError, match=r"fast_collate of timm takes tuples.* fields=\('image', 'label'\)"):
+        create_loader(singles(digits, fields=NAMES), collate_fn=fast_collate)

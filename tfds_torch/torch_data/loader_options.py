@@ -166,6 +166,12 @@ def _check_planned(dataset: ImageDataset, options: LoaderOptions) -> None:
             )
     if dataset.has_pil_images and options.collate_fn is None:
         raise no_collation("create_loader")
+    if dataset.is_dict and getattr(options.collate_fn, "__module__", "").partition(".")[0] == "timm":
+        raise ConfigError(
+            f"create_loader: {getattr(options.collate_fn, '__name__', 'collate_fn')} of timm takes tuples, and this "
+            f"dataset yields dictionaries. Ask it for fields=('image', 'label'), without as_dict, or leave out the "
+            f"collate_fn."
+        )
 
 
 def _check_kind(dataset: Any) -> None:
