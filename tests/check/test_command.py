@@ -4,6 +4,7 @@ What is proven, and how a report looks, is tested without the command: test_prov
 """
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import psutil
@@ -576,6 +578,18 @@ def test_a_reader_that_goes_away_is_no_traceback_and_the_report_is_written(
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
     assert report_file.load(path)["exit_code"] == 0
+
+
+def test_a_full_standard_output_is_one_message_and_the_report_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(command, "_check", full)
+    assert command.main(["--json", str(tmp_path / "r.json")]) == 1
+    assert "error: The report cannot be printed: No space left on device." in capsys.readouterr().err
+    assert report_file.load(tmp_path / "r.json")["exit_code"] == 1
 
 
 # Interruptions.

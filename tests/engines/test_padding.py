@@ -66,7 +66,7 @@ def test_a_batch_pads_its_features() -> None:
 @pytest.mark.parametrize(
     ("fills", "message"),
     [
-        ({"other": 0}, "names 'other', which is not among fields=('image', 'codes')."),
+        ({"other": 0}, "names 'other', which is not among fields=('image', 'codes'), by"),
         ({"image": 0}, "names 'image', whose values are of one size in a batch: leave it out."),
         ({"codes": "0"}, "must map fields to the number that fills them, such as {'objects/bbox': 0}."),
         (["codes"], "must map fields to the number that fills them"),

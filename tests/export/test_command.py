@@ -136,6 +136,17 @@ def test_a_recipe_names_the_dataset_and_what_it_says_of_training_is_left_out(
     assert ParserBeton("a.beton").num_examples == 7
 
 
+def test_a_recipe_of_a_dataset_of_ones_own_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rows_of_mine.py").write_text("def make():\n    return [{'x': float(n)} for n in range(9)]\n")
+    (tmp_path / "own.toml").write_text('source = "rows_of_mine:make"\n')
+    assert command.main(["--config", "own.toml", "--format", "beton", "a.beton"]) == 0, capsys.readouterr().err
+    assert ParserBeton("a.beton", image_key=None, target_key=None).num_examples == 9
+
+
 def test_what_does_not_verify_is_code_one(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def damage(*arguments: Any, **options: Any) -> Any:
         report = export_dataset(*arguments, **options)

@@ -55,7 +55,7 @@ def test_parts_in_any_order_write_what_one_export_writes(
     assert told[0][0].startswith(f"{out}, part 3/4: ")
     assert ", 2 shards, " in told[0][0]
     assert "  8 shards of other parts are still to be written" in told[0]
-    assert "  3 shards were complete already, and are as they were" in told[3]
+    assert "  3 shards were complete already, and as before" in told[3]
     assert "  all parts are complete" in told[4]
     assert all("Verified: everything is as it was written." in lines for lines in told)
     export(ParserTfds(exported_root, "photos"), tmp_path / "whole", format=file_format, num_shards=10)

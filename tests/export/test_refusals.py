@@ -114,7 +114,8 @@ REFUSED_OF_SHARDS: list[tuple[dict[str, Any], str]] = [
     ({"part": (1, 2, 3)}, "must be K/N"),
     ({"part": (1.0, 2)}, "must be K/N"),
     ({"part": "1"}, "must be K/N"),
-    ({"part": "1/6"}, "there are 5 shards, and a part needs one: use fewer parts"),
+    ({"part": f"{'1' * 5000}/3"}, "must be K/N"),
+    ({"part": "1/6"}, "the number of shards is 5, and a part needs one: use fewer parts"),
     ({"part": "1/2", "executor": ThreadPoolExecutor(1)}, "leave one of them out"),
     ({"rename": {"image": "x" * 100}}, "Nothing was written: a tar file has room for names of 100 characters"),
     ({"fields": {"image": None, "label": None}}, "no field to be written: all are left out"),
@@ -191,8 +192,8 @@ def test_a_file_that_is_there_is_replaced_only_if_asked_to(tmp_path: Path) -> No
 
 
 VALUES: list[tuple[list[Any], str]] = [
-    ([{"a": 1}] * 3 + [{"b": 1}], r"dataset\[3\]: The sample has no \['a'\], as the first one had: it is \['b'\]"),
-    ([(1, 2)] * 3 + [(1,)], r"dataset\[3\]: The sample is 1 values, and the first one had 2 values"),
+    ([{"a": 1}] * 3 + [{"b": 1}], r"dataset\[3\]: The sample has 'b', and the first one had 'a': give all"),
+    ([(1, 2)] * 3 + [(1,)], r"dataset\[3\]: The sample has 1 values, and the first one had 2 values"),
     ([{"a": 1}] * 3 + [{"a": "x"}], r"dataset\[3\]: Sample 3, field 'a': 'x' is not an integer"),
     ([{"a": np.zeros(2)}, {"a": np.zeros(3)}], r"dataset\[1\]: .*convert it first"),
     ([{"a": ["x"]}, {"a": [b"\xff"]}], "is not a text in UTF-8"),
@@ -208,6 +209,31 @@ def test_a_value_that_does_not_fit_is_named_and_nothing_is_written(
         export_dataset(source, tmp_path / "a.beton", format="beton", num_workers=2, chunk_size=1)
     assert "What was there before is untouched." in str(caught.value)
     assert os.listdir(tmp_path) == []
+
+
+class Ragged(list[Any]):
+    """Rows that are exported to shards."""
+
+
+@pytest.mark.parametrize("form", ["webdataset", "beton"])
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(1, 2)] * 3 + [(1, 2, "x")], r"dataset\[3\].*: The sample has 3 values, and the first one had 2 values"),
+        ([{"a": 1}] * 3 + [{"a": 1, "b": 2}], r"dataset\[3\].*: The sample has 'a', 'b', and the first one had 'a'"),
+        ([{"a": 1, "b": 2}] * 3 + [{"a": 1}], r"dataset\[3\].*: The sample has 'a', and the first one had 'a', 'b'"),
+    ],
+)
+def test_a_value_that_others_lack_is_not_lost(tmp_path: Path, form: str, rows: list[Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_dataset(Ragged(rows), tmp_path / "out", format=form)
+
+
+def test_an_executor_that_takes_no_tasks_is_named(tmp_path: Path) -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(ExportError, match=r"The executor takes no tasks \(RuntimeError: .*give one that is not shut"):
+        export_dataset(Numbered(), tmp_path / "out", format="webdataset", num_shards=2, executor=executor)
 
 
 def test_a_damaged_shard_is_an_error_with_its_file(exported_root: Path, tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_a_shard_is_a_function_of_the_plan_that_travels_and_the_first_attempts_f
     samples, order = samples_of(parser), SampleOrder(37)
     content: Any = RecordContent(parser.source, order, file_format)  # type: ignore[arg-type]
     if file_format == "webdataset":
-        content = TarContent(samples, order, choose_members((), {}, None, samples.encoded_fields(), None), "number")
+        content = TarContent(samples, order, choose_members((), {}, None, samples.encoded_fields(), None)[0], "number")
     (tmp_path / "other").mkdir()
     write = pickle.loads(pickle.dumps(WriteShards(plan, content, ShardFolder(tmp_path / "other", "train"), {})))
     assert [write(number, StageMetrics(0)) for number in (3, 1)] == [(shards[3], False), (shards[1], False)]

@@ -145,6 +145,7 @@ def test_indexed_examples_batches_and_single_examples_are_dictionaries_too(digit
     ("options", "said"),
     [
         ({"fields": "everything"}, "a dictionary of names in the batch and their fields"),
+        ({"fields": {"image", "label"}}, "must be a sequence of field names"),
         ({"fields": {}}, "must be a sequence of field names"),
         ({"fields": {"x": 3}}, "must be a sequence of field names"),
         ({"fields": {"pixel_values": "imge"}}, "imge"),

@@ -17,4 +17,10 @@ if __name__ == "__main__":
         sys.exit(130)
     if before is not None:
         signal.signal(signal.SIGINT, before)
-    sys.exit(run(flags, sys.argv[1:], is_interrupted=bool(pressed)))
+    try:
+        code = run(flags, sys.argv[1:], is_interrupted=bool(pressed))
+    except KeyboardInterrupt:  # One more, while the first one was reported.
+        code = 130
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Only the end of Python is left.
+    sys.exit(code)

@@ -72,6 +72,9 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
         code = BROKEN if report.is_broken or not is_usage else USAGE
         report.error = error
         _print_error(errors, error, "error:" if is_usage else "BROKEN:")
+    except OSError as error:  # Of standard output.
+        code = BROKEN
+        _print_error(errors, ConfigError(f"The report cannot be printed: {error.strerror}."))
     try:
         for flag, path in paths.items():
             try:

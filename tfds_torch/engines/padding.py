@@ -71,7 +71,9 @@ def check_fills(fills: Any, fields: Sequence[str], unpadded: Sequence[str]) -> d
         )
     for name in fills:
         if name not in fields:
-            raise ConfigError(f"pad={fills!r} names {name!r}, which is not among fields={tuple(fields)}.")
+            raise ConfigError(
+                f"pad={fills!r} names {name!r}, which is not among fields={tuple(fields)}, by the dataset's names."
+            )
         if name in unpadded:
             raise ConfigError(f"pad={fills!r} names {name!r}, whose values are of one size in a batch: leave it out.")
     return dict(fills)

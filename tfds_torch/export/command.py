@@ -155,7 +155,8 @@ def _config(flags: argparse.Namespace) -> Config:
             f"its members one by one: a mixture reads their .beton files and tars as it reads the originals."
         )
     name = flags.name or config.name
-    split = flags.split or config.split or (None if is_one_split(name) else "train")
+    is_whole = config.source is not None or is_one_split(name)
+    split = flags.split or config.split or (None if is_whole else "train")
     # Every example once, in order: a recipe's options for training have no use here.
     return structs.replace(config.for_evaluation(), name=name, split=split, read=ReadOptions())
 
@@ -215,7 +216,8 @@ def _print_report(console: Console, report: ExportReport, is_json: bool) -> None
         *(f"  {name}: {field}" for name, field in report.fields.items()),
     ]
     if report.num_kept:
-        lines.append(f"  {report.num_kept:,} shards were complete already, and are as they were")
+        shards = "1 shard was" if report.num_kept == 1 else f"{report.num_kept:,} shards were"
+        lines.append(f"  {shards} complete already, and as before")
     if report.part is not None:
         left = f"  {report.num_missing:,} shards of other parts are still to be written"
         lines.append(left if report.num_missing else "  all parts are complete")

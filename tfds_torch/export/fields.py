@@ -46,6 +46,9 @@ _PLAIN: dict[str, type[BetonInt | BetonFloat | BetonBytes | BetonJson]] = {
 SHORT_NAMES = (*MODES, *_PLAIN)
 SKIP = "skip"
 
+Form = int | frozenset[str] | None
+"""What samples have in common: the number of a tuple's values, or a dictionary's keys; None of a parser's examples."""
+
 FieldChoice = BetonField | str | None
 """How a field is stored: a field's value, a short name of one; None or "skip": not at all."""
 
@@ -56,17 +59,17 @@ class ChosenFields:
 
     Attributes:
         fields: name in the file -> how it is stored, or the name of the field that was asked for.
-        keys, num_values: as in FieldPlan.
+        keys, form: as in FieldPlan.
     """
 
     fields: dict[str, BetonField | str]
     keys: tuple[Any, ...]
-    num_values: int | None
+    form: Form
 
     def plan(self, asked: Mapping[str, FieldChoice]) -> "FieldPlan":
         """Return the plan with the fields that were asked for."""
         fields = {name: asked[one] if isinstance(one, str) else one for name, one in self.fields.items()}
-        return FieldPlan({name: _with_decoder(one) for name, one in fields.items()}, self.keys, self.num_values)
+        return FieldPlan({name: _with_decoder(one) for name, one in fields.items()}, self.keys, self.form)
 
 
 @dataclass(frozen=True)
@@ -76,28 +79,37 @@ class FieldPlan:
     Attributes:
         fields: of the file, by their names there.
         keys: of a sample that is a mapping; positions in one that is a sequence.
-        num_values: of a sample that is a sequence; None: it is a mapping.
+        form: of the first sample.
     """
 
     fields: dict[str, BetonField]
     keys: tuple[Any, ...]
-    num_values: int | None
+    form: Form
 
     def values(self, sample: Any) -> list[Any]:
         """Return a sample's values for the fields; a ConfigError: it differs from the first sample."""
-        if self.num_values is None:
-            lacking = [key for key in self.keys if not isinstance(sample, Mapping) or key not in sample]
-            if lacking:
-                found = list(sample) if isinstance(sample, Mapping) else type(sample).__name__
-                raise ConfigError(f"The sample has no {lacking}, as the first one had: it is {found}.")
-        elif (
-            isinstance(sample, Mapping | str | bytes)
-            or not hasattr(sample, "__len__")
-            or len(sample) != self.num_values
-        ):
-            found = f"{len(sample)} values" if isinstance(sample, tuple | list) else type(sample).__name__
-            raise ConfigError(f"The sample is {found}, and the first one had {self.num_values} values.")
+        check_alike(sample, self.form)
         return [convert(field, sample[key]) for key, field in zip(self.keys, self.fields.values(), strict=True)]
+
+
+def check_alike(sample: Any, form: Form) -> None:
+    """Raise a ConfigError where a sample has other values than the first one, whose form this is: none may get lost."""
+    if form is None:
+        return
+    if isinstance(form, int):
+        is_alike = isinstance(sample, tuple | list) and len(sample) == form
+        had = f"{form} values"
+    else:
+        is_alike = isinstance(sample, Mapping) and sample.keys() == form
+        had = _listed(form)
+    if not is_alike:
+        has = f"{len(sample)} values" if isinstance(sample, tuple | list) else type(sample).__name__
+        has = _listed(sample) if isinstance(sample, Mapping) else has
+        raise ConfigError(f"The sample has {has}, and the first one had {had}: give all of them the same.")
+
+
+def _listed(keys: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(quoted, keys)))
 
 
 def check_choices(fields: object, rename: object) -> tuple[dict[str, FieldChoice], dict[str, str]]:
@@ -138,7 +150,7 @@ def choose_fields(
     Raises:
         ConfigError: unknown fields, or fields that cannot be stored; all of these are named.
     """
-    values, keys, num_values = sample_fields(names, asked, known, sample)
+    values, keys, form = sample_fields(names, asked, known, sample)
     check_are_fields(keys, fields=asked, rename=rename)
     chosen, refused = dict[str, BetonField | str](), list[str]()
     for name in keys:
@@ -160,7 +172,7 @@ def choose_fields(
         why = "there is no sample that has any, and fields names none" if not keys else "all are left out"
         raise ConfigError(f"There is no field to be written: {why}.")
     kept = tuple(key for name, key in keys.items() if asked.get(name, SKIP) is not None)
-    return ChosenFields(chosen, kept, num_values)
+    return ChosenFields(chosen, kept, form)
 
 
 def _field_value(name: object, choice: object) -> FieldChoice:
@@ -223,14 +235,14 @@ _DECODER = ImageDecoder("RGB")
 
 def sample_fields(
     names: Sequence[str] | None, asked: Iterable[str], known: Mapping[str, object] | None, sample: Any
-) -> tuple[dict[str, Any], dict[Any, Any], int | None]:
-    """Return a first sample's values by field; the key of each field, image and label first; and a tuple's length.
+) -> tuple[dict[str, Any], dict[Any, Any], Form]:
+    """Return a first sample's values by field; the key of each field, image and label first; and the samples' form.
 
     Args:
         names: of the values of tuples, by position; None: as ParserMapStyle calls them.
         asked: fields that are asked for; the only ones that are known where there is no sample.
         known: the source's fields; None: the sample shows them.
-        sample: a mapping (its length is None), or a tuple; None: there is none.
+        sample: a mapping, or a tuple; None: there is none.
     """
     if known is not None or isinstance(sample, Mapping):
         if names is not None:
@@ -242,7 +254,11 @@ def sample_fields(
         values = {} if sample is None else dict(sample)
         every = list(values if known is None else known)
         first = [*(name for name in FIRST if name in every), *(name for name in every if name not in FIRST)]
-        return values, {name: name for name in first}, None
+        return (
+            values,
+            {name: name for name in first},
+            None if known is not None or sample is None else frozenset(values),
+        )
     if sample is None:
         every = list(names or asked)
         return {}, {name: place for place, name in enumerate(every)}, len(every)

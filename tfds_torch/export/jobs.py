@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +140,11 @@ class Workers:
             return self.executor.submit(do_task, *self._job, task)
         except TfdsTorchError:
             raise
+        except (BrokenExecutor, RuntimeError) as error:
+            raise ExportError(
+                f"{self._context} The executor takes no tasks ({type(error).__name__}: {error}): give one that is not "
+                f"shut down. {self._names.next_step}"
+            ) from error
         except Exception as error:  # Of the user's own classes, any type.
             why = f"{type(error).__name__}: {error}"
             raise ExportError(

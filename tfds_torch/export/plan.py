@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -23,6 +24,7 @@ MOST_SHARDS = 1_000_000
 DEFAULT_SHARD_BYTES = 256 * 2**20
 DEFAULT_SHARD_EXAMPLES = 10_000
 """Of a shard, where nothing is asked for: by the examples' mean size, or else by their number."""
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Part(NamedTuple):
         """Return the part that "3/16" or (3, 16) names; a ConfigError: it names none."""
         words = value.split("/") if isinstance(value, str) else value
         if isinstance(words, list | tuple) and len(words) == 2:
-            numbers = [int(one) if isinstance(one, str) and one.isascii() and one.isdigit() else one for one in words]
+            numbers = [int(one) if isinstance(one, str) and _NUMBER.fullmatch(one) else one for one in words]
             if all(type(one) is int for one in numbers) and 1 <= numbers[0] <= numbers[1]:
                 return cls(*numbers)
         raise ConfigError(

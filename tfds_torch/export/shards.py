@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.errors import ConfigError, ExportError, TfdsTorchError, WorkerError
+from tfds_torch.export.fields import Form
 from tfds_torch.export.folder import KEPT, ShardFolder, WriteRefusedError
 from tfds_torch.export.jobs import (
     ExampleNames,
@@ -152,8 +153,8 @@ class ShardedExport:
         plan = self._plan(request, order, content)
         if request.part is not None and request.part.of > plan.num_shards:
             raise ConfigError(
-                f"part={request.part} (--part): there are {plan.num_shards:,} shards, and a part needs one: use fewer "
-                f"parts, or more shards (num_shards, --shards)."
+                f"part={request.part} (--part): the number of shards is {plan.num_shards:,}, and a part needs one: use "
+                f"fewer parts, or more shards (num_shards, --shards)."
             )
         # Tars have no metadata of TFDS's.
         is_tar = isinstance(content, TarContent)
@@ -187,9 +188,9 @@ class ShardedExport:
         if request.format == "webdataset":
             key = "number" if request.key is None else request.key
             check_key(key, order)
-            members = self._members(request, order)
+            members, form = self._members(request, order)
             check_room(members, longest_key(key, order, self._samples))
-            return TarContent(self._samples, order, members, key)
+            return TarContent(self._samples, order, members, key, form)
         if request.key is not None:
             raise ConfigError(
                 f"key={quoted(request.key)} (--key) is for members of tar files: {request.format} has none."
@@ -208,7 +209,7 @@ class ShardedExport:
                 )
         return RecordContent(self._records(request.format), order, request.format)
 
-    def _members(self, request: ShardRequest, order: SampleOrder) -> tuple[Member, ...]:
+    def _members(self, request: ShardRequest, order: SampleOrder) -> tuple[tuple[Member, ...], Form]:
         known = self._samples.encoded_fields()
         if known is not None:
             return choose_members(request.skipped, request.rename, request.names, known, None)

@@ -15,7 +15,9 @@ from tfds_torch.engines.fields import EncodedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.fields import (
     CannotStoreError,
+    Form,
     can_be_png,
+    check_alike,
     check_are_fields,
     check_has_no_images,
     encode_png,
@@ -126,6 +128,7 @@ class TarContent:
     order: SampleOrder
     members: tuple[Member, ...]
     key: str
+    form: Form = None
 
     def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> tuple[int, int, int]:
         """Write the samples of these places; return the file's size, its crc32c, and the bytes of all members.
@@ -165,6 +168,7 @@ class TarContent:
 
     def _encode(self, sample: Any) -> list[tuple[str, bytes]]:
         """Return the members of a sample; a ConfigError: it would have none, and be none."""
+        check_alike(sample, self.form)
         found = [encoded for member in self.members if (encoded := member.encode(sample)) is not None]
         if not found:
             raise ConfigError(
@@ -242,8 +246,8 @@ def choose_members(
     names: Sequence[str] | None,
     known: Mapping[str, EncodedField | ConfigError] | None,
     sample: Any,
-) -> tuple[Member, ...]:
-    """Return the members of each sample: image and label first, then the others in the sample's order.
+) -> tuple[tuple[Member, ...], Form]:
+    """Return the members of each sample, image and label first, then the others in its order; and the samples' form.
 
     Args:
         skipped: fields that are left out.
@@ -255,7 +259,7 @@ def choose_members(
     Raises:
         ConfigError: unknown fields, or fields that cannot be stored; all of these are named.
     """
-    values, keys, _ = sample_fields(names, (), known, sample)
+    values, keys, form = sample_fields(names, (), known, sample)
     check_are_fields(keys, fields=skipped, rename=rename)
     chosen, members, refused = list[Member](), list[Member](), list[str]()
     for name, key in keys.items():
@@ -286,7 +290,7 @@ def choose_members(
         )
     if not members:
         raise ConfigError("There is no field to be written: all are left out.")
-    return tuple(members)
+    return tuple(members), form
 
 
 def _named(member: Member, every: Sequence[Member], there: Sequence[Member]) -> Member:

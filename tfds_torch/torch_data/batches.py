@@ -218,7 +218,8 @@ def check_fields(parser: Parser, fields: Fields, as_dict: bool) -> AskedFields:
         raise ConfigError(f"as_dict={quoted(as_dict)} must be True or False.")
     if isinstance(fields, str) and fields == ALL:
         fields = all_fields(parser)
-    names = tuple(fields) if isinstance(fields, Iterable) and not isinstance(fields, str) else ()
+    is_ordered = isinstance(fields, Iterable) and not isinstance(fields, str | set | frozenset)
+    names = tuple(fields) if is_ordered else ()
     asked = tuple(fields.values()) if isinstance(fields, Mapping) else names
     if not asked or not all(isinstance(name, str) for name in (*names, *asked)):
         raise ConfigError(

@@ -100,7 +100,8 @@ def collate_lists(examples: list[Any]) -> Any:
 
 def _have_steps(examples: list[Any]) -> bool:
     """Whether a value of the first example is the steps of an episode: a list of dictionaries."""
-    values = examples[0] if isinstance(examples[0], tuple) else ()
+    first = examples[0]
+    values = first.values() if isinstance(first, Mapping) else first if isinstance(first, tuple) else ()
     return any(isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values)
 
 
