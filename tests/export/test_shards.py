@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from tfds_fixtures import Datasets
 
-from export.exports import PATHS, contents
+from export.exports import PATHS, contents, export
 from export.made_sources import image_of
 from tfds_torch.errors import ConfigError
 from tfds_torch.export.api import export_dataset
@@ -425,3 +425,12 @@ def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
         array = np.load(io.BytesIO(one["array.npy"]))
         assert (array.dtype, array.shape) == (np.float16, (2, number))
         assert one["cls"] == str(number).encode()
+
+
+class Rows(list[Any]):
+    """Rows by number."""
+
+
+def test_the_report_of_rows_that_are_tuples_names_their_fields(tmp_path: Path) -> None:
+    report = export(Rows([(1, 2.0), (3, 4.0)]), tmp_path / "out", names=("label", "score"), num_shards=1)
+    assert report.fields == {"label": "cls", "score": "score.npy"}

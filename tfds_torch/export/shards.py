@@ -250,7 +250,7 @@ class ShardedExport:
         samples, sizes, any_parser = self._samples, request.sizes, self._any_parser
         split = "all" if any_parser is None else any_parser.split
         if isinstance(content, TarContent):
-            fields = {str(member.key): member.describe() for member in content.members}
+            fields = {member.of: member.describe() for member in content.members}
             own: dict[str, Any] = {"key": content.key}
             dataset = safe_name(samples.name.partition("/")[0].partition(":")[0])
             end = TAR_END_BYTES, TAR_BLOCK_BYTES

@@ -76,6 +76,7 @@ class Member:
             npy), cls, txt, json, npy, bin; value: an array as npy, all else as json.
         dtype: of arrays; None: their own.
         is_optional: whether a sample has no member where the value is None, or a class -100.
+        field: its name among the samples' fields; empty for `key`.
     """
 
     key: Any
@@ -83,6 +84,12 @@ class Member:
     kind: str
     dtype: Any = None
     is_optional: bool = False
+    field: str = ""
+
+    @property
+    def of(self) -> str:
+        """The field that it is made of, for messages and reports."""
+        return self.field or str(self.key)
 
     def encode(self, sample: Any) -> tuple[str, bytes] | None:
         """Return extension and content; None: the sample has no such member.
@@ -101,7 +108,7 @@ class Member:
                 value = np.asarray(value)
             extension, content = _ENCODERS[self.kind](value, self.dtype)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"Field {quoted(self.key)}: {error}") from None
+            raise ConfigError(f"Field {quoted(self.of)}: {error}") from None
         return self._named(extension), content
 
     def describe(self) -> str:
@@ -224,7 +231,7 @@ def check_room(members: Sequence[Member], key: str) -> None:
     """Raise a ConfigError that names all members for whose names, after this key, a tar file has no room."""
     room = max(0, LONGEST_NAME - len(f"{key}."))
     refused = [
-        f"{quoted(member.key)}: its member would be {quoted(name)}, {len(name):,} characters after the key"
+        f"{quoted(member.of)}: its member would be {quoted(name)}, {len(name):,} characters after the key"
         for member in members
         if len(name := f"{member.name}.{_LONGEST_EXTENSIONS.get(member.kind, member.kind)}".lstrip(".")) > room
     ]
@@ -273,14 +280,14 @@ def choose_members(
             else:
                 kind, dtype = _kind_of_spec(known[name], is_class)
             is_optional = isinstance(own := (known or {}).get(name), EncodedField) and own.is_optional
-            chosen.append(Member(key, new, kind, dtype, is_optional))
+            chosen.append(Member(key, new, kind, dtype, is_optional, field=name))
         except CannotStoreError as error:
             refused.append(f"{quoted(name)}: {error}")
     for member in chosen:
         try:
             members.append(_named(member, chosen, members))
         except CannotStoreError as error:
-            refused.append(f"{quoted(member.key)}: {error}")
+            refused.append(f"{quoted(member.of)}: {error}")
     if refused:
         raise ConfigError(
             f"Nothing was written: of the fields, {len(refused)} cannot be stored in a tar file.\n  "
