@@ -44,7 +44,8 @@ def test_an_interrupted_export_keeps_its_shards_and_goes_on(
     with start(exported_root, out, file_format) as process:
         output, errors = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, errors) == (0, "")
-    assert f"  {len(there)} shards were complete already, and as before" in output.splitlines()
+    shards = "1 shard was" if len(there) == 1 else f"{len(there)} shards were"
+    assert f"  {shards} complete already, and as before" in output.splitlines()
     after = {path.name: path.stat().st_ino for path in shards_in(out)}
     assert len(after) == NUM_SHARDS
     assert there.items() <= after.items()
