@@ -16,7 +16,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from tfds_torch.check.reference import datasets_of, holds_numbers
+from tfds_torch.check.reference import datasets_of
 from tfds_torch.check.report import Picture
 from tfds_torch.check.shares import MemberCounts, draw_independently, expected_counts
 from tfds_torch.errors import ConfigError
@@ -81,7 +81,7 @@ def has_images(parser: DatasetParser) -> bool:
     """Return whether the dataset has images to show."""
     if parser.dataset.image_key is None or not parser.dataset.has_field("image"):
         return False
-    return not any(map(holds_numbers, datasets_of(parser).values()))
+    return not any(one.has_image_numbers for one in datasets_of(parser).values())
 
 
 def check_has_images(parser: DatasetParser) -> None:

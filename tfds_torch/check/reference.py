@@ -19,7 +19,6 @@ from tfds_torch.check.expected import ExpectedIds
 from tfds_torch.check.ledger import CappedList
 from tfds_torch.check.report import NotJudged, Promise
 from tfds_torch.check.tfds_reader import Question, ReferenceExample, ask_tfds, digest, find_image_key, why_not_opened
-from tfds_torch.engines.fields import ImageField
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.parser import DatasetParser
@@ -68,16 +67,10 @@ def parts_of(parser: DatasetParser, indices: Sequence[int]) -> list[tuple[str, i
 
 def stored_image_key(dataset: Dataset) -> str | None:
     """Return the stored field that holds the images, encoded or as pixels; None without one, and of numbers."""
-    if dataset.image_key is None or not dataset.has_field("image") or holds_numbers(dataset):
+    if dataset.image_key is None or not dataset.has_field("image") or dataset.has_image_numbers:
         return None
     (key,) = dataset.encoded_field("image").decoder.keys
     return key
-
-
-def holds_numbers(dataset: Dataset) -> bool:
-    """Return whether the images of a dataset are numbers that are no pictures: 13 channels, 16 bits, floats."""
-    field = dataset.field("image") if dataset.has_field("image") else None
-    return isinstance(field, ImageField) and field.is_deep
 
 
 # The sample
@@ -243,7 +236,7 @@ def find_why_no_pixels(parser: DatasetParser, indices: Sequence[int]) -> str | N
         return "images come as bytes (decode=)"
     if isinstance(parser.preprocess, Views):
         return "the preprocess makes several views of an image"
-    if any(map(holds_numbers, datasets)):
+    if any(one.has_image_numbers for one in datasets):
         return "images are numbers, and no pictures"
     own = [one for one in datasets if one.provenance().is_own]
     changing = next((one for one in own if not _is_repeatable(one, indices)), None)
