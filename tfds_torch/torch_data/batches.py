@@ -241,20 +241,14 @@ def all_fields(parser: Parser) -> dict[str, str]:
     The feature that `image_key` names is the field `image`, and that of `target_key` `label`, so that preprocess and
     class map hold for them.
     """
-    dataset = dataset_of(parser)
-    keys = {} if dataset is None else {dataset.image_key: "image", dataset.target_key: "label"}
     names = [name for key, spec in parser.element_spec.fields.items() for name in _flat_names(key, spec)]
     names = [name for name in names if name not in METADATA_FIELDS]
-    own = {name: keys.get(name, name) for name in names}
-    return {name: field if _has_field(parser, field) else name for name, field in own.items()}
-
-
-def _has_field(parser: Parser, name: str) -> bool:
-    try:
-        parser.check_fields([name])
-    except ConfigError:
-        return False
-    return True
+    dataset = dataset_of(parser)
+    if dataset is None:
+        return {name: name for name in names}
+    own = {dataset.image_key: "image", dataset.target_key: "label"}
+    own = {key: field for key, field in own.items() if dataset.has_field(field)}
+    return {name: own.get(name, name) for name in names}
 
 
 def _flat_names(key: str, spec: Any) -> Iterator[str]:
