@@ -405,7 +405,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 BEFORE_THE_RENAME = (
-    "import os, tfds_torch.demo.preparation as p; p._flush_to_disk = lambda path: os.kill(os.getpid(), 9); "
+    "import os, tfds_torch.demo.preparation as p; p.flush_to_disk = lambda path: os.kill(os.getpid(), 9); "
 )
 
 

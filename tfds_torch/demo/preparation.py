@@ -20,6 +20,7 @@ from tfds_torch.demo.spec import DEMO_NAMES, DemoMetadata, DemoSpec
 from tfds_torch.errors import ConfigError, DatasetNotFoundError, ShardError
 from tfds_torch.runtime import subprocess_call
 from tfds_torch.runtime.arguments import did_you_mean
+from tfds_torch.runtime.atomic_file import flush_to_disk
 from tfds_torch.runtime.own_folder import cache_folder
 from tfds_torch.runtime.progress import shown_progress
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
@@ -239,24 +240,15 @@ def _build_in_place(spec: DemoSpec, data_dir: Path, progress: bool) -> None:
             _check_same(spec, target)
             return
         for path in [*built.iterdir(), built]:
-            _flush_to_disk(path)
+            flush_to_disk(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         default_config = workplace / spec.name / ".config"  # Its name, for reading without TFDS's code.
         if default_config.is_dir():
             shutil.copytree(default_config, data_dir / spec.name / ".config", dirs_exist_ok=True)
         built.rename(target)
-        _flush_to_disk(target.parent)
+        flush_to_disk(target.parent)
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
-
-
-def _flush_to_disk(path: Path) -> None:
-    """Let a renamed dataset have its bytes after a power cut, too."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def build(spec: DemoSpec, data_dir: str, existing: str, *, progress: bool) -> str:

@@ -96,7 +96,7 @@ class AtomicFile:
         if not syncs_folder:
             return
         try:
-            fsync_folder(self.path.parent)
+            flush_to_disk(self.path.parent)
         except OSError as error:  # It is in place and whole; only a power failure could still undo that.
             _logger.warning("%s is written, but its folder could not be synced to the disk: %s.", self.path, error)
 
@@ -145,9 +145,9 @@ def _prefix(path: Path) -> str:
     return f".{path.name[:MOST_LETTERS]}."
 
 
-def fsync_folder(folder: Path) -> None:
-    """Writes the names of a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush_to_disk(path: Path) -> None:
+    """Write a file, or the names of a folder, to the disk, so that a power cut does not take them back."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
