@@ -166,7 +166,7 @@ def expected_windows(ids: ExpectedIds, episodes: Episodes) -> ExpectedIds:
     offsets = [0, *(one for own in windows.offsets.values() for one in own)] if windows.whole else [0]
     before, after = -min(offsets), max(offsets)
     runs = []
-    for episode, steps in zip(ids, episodes.num_steps, strict=True):
+    for episode, steps in zip(ids, episodes.num_steps.tolist(), strict=True):
         own = [step for step in range(0, steps, windows.stride) if before <= step < steps - after]
         if own:
             runs.append(IdRun(episode, own[0], len(own), separator="/", stride=windows.stride))

@@ -22,12 +22,12 @@ class Episodes:
 
     Attributes:
         files: the records of the split, one for each episode.
-        num_steps: of each episode.
+        num_steps: int64 [episodes], the steps of each.
         windows: how they are cut.
     """
 
     files: Sequence[FileInstruction]
-    num_steps: Sequence[int]
+    num_steps: NDArray[np.int64]
     windows: Windows
 
 

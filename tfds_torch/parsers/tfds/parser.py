@@ -255,7 +255,7 @@ class TfdsWindows(TfdsDataset):
         return replace(
             super().provenance(),
             promised_by="the index of steps",
-            episodes=Episodes(episodes, self.source.reader.num_steps.tolist(), self.source.windows),
+            episodes=Episodes(episodes, self.source.reader.num_steps, self.source.windows),
             records=None,
             can_be_cached=False,
             why_no_second_reader="TFDS reads whole episodes, not windows of them",
