@@ -245,7 +245,7 @@ class _Proof:
         num_channels = CHANNELS[parser.dataset.image_mode] or 3
         is_crowded = how.is_torchrun and how.num_replicas > 1
         is_batched = self.delivery is not None and self.delivery.is_batched
-        usual = choose_workers(usable_cores(), how.num_replicas, available_bytes())
+        free_bytes = available_bytes()
         return AdviceInput(
             dataset=parser.dataset_name,
             split=parser.split,
@@ -258,13 +258,13 @@ class _Proof:
             is_remote=not self.is_index and not all(is_local(run.path) for run in parser.files),
             mean_example_bytes=parser.mean_example_bytes,
             mean_image_bytes=self.sizes.mean_pixels * num_channels if self.sizes else None,
-            available_bytes=available_bytes(),
+            available_bytes=free_bytes,
             free_disk_bytes=_free_disk_bytes(parser),
             num_cores=num_cores(),
             num_loader_workers=how.num_workers,
             # Ranks at the same time had less of the machine than one alone.
             throughput=self.readings[0] if is_batched and not is_crowded else None,
-            usual_workers=usual if is_batched else None,
+            usual_workers=choose_workers(usable_cores(), how.num_replicas, free_bytes) if is_batched else None,
             unindexed_url=self.unindexed_url,
         )
 
