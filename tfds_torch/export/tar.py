@@ -95,12 +95,9 @@ class Member:
         """Return extension and content; None: the sample has no such member.
 
         Raises:
-            ConfigError: the sample has no such field, or another kind of value.
+            ConfigError: the value is of another kind.
         """
-        try:
-            value = sample[self.key]
-        except (KeyError, IndexError, TypeError):
-            raise ConfigError(f"The sample has no {quoted(self.key)}, as the first one had.") from None
+        value = sample[self.key]
         if self.is_optional and (value is None or (self.kind == "cls" and value == PAD_LABEL)):
             return None
         try:
