@@ -15,13 +15,13 @@ from typing import Any
 
 from tfds_torch.check.expected import Expectation
 from tfds_torch.check.ledger import EpochEnd, Received
-from tfds_torch.check.rank_processes import iterate_ranks
 from tfds_torch.check.reader import Point, Reader, Resumed, choose_points, kept_batches
 from tfds_torch.parsers.parser import DatasetParser
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.metrics import EpochTimer, EpochTimes, LoaderStats
 from tfds_torch.runtime.process_tree import tree_pss_bytes
 from tfds_torch.storage.network import Network, NetworkStats, total_stats
+from tfds_torch.torch_data.rank_processes import iterate_ranks
 
 _STALL_TIMEOUT_S = 600.0
 NUM_AT_BEGIN = 12

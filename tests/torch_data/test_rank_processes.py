@@ -17,10 +17,10 @@ import pytest
 from runtime.ended import wait_until_ended
 from torch.distributed.elastic.multiprocessing import api
 
-from check import rank_functions
 from tfds_torch import errors
-from tfds_torch.check import rank_processes
-from tfds_torch.check.rank_processes import iterate_ranks
+from tfds_torch.torch_data import rank_processes
+from tfds_torch.torch_data.rank_processes import iterate_ranks
+from torch_data import rank_functions
 
 DEADLINE_S = 60.0
 
@@ -223,8 +223,8 @@ def test_closing_ends_the_ranks_and_leaves_no_process_or_semaphore(capfd: pytest
 
 INTERRUPTED = """
 import os, signal, sys
-from check import rank_functions
-from tfds_torch.check.rank_processes import iterate_ranks
+from torch_data import rank_functions
+from tfds_torch.torch_data.rank_processes import iterate_ranks
 
 held = {}
 try:

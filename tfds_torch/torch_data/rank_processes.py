@@ -41,7 +41,7 @@ _LOOK_S = 0.5  # How often a waiting parent looks for dead ranks, and a rank for
 _DYING_S = 1.0  # How long a process takes to end, at most, once its connections are closed.
 _GRACE_S = 10.0
 _LOOPBACK = "127.0.0.1"
-_BOOT = "import sys; from tfds_torch.check.rank_processes import run_rank; run_rank(sys.argv[1], int(sys.argv[2]))"
+_BOOT = "import sys; from tfds_torch.torch_data.rank_processes import run_rank; run_rank(sys.argv[1], int(sys.argv[2]))"
 
 
 def iterate_ranks(
