@@ -195,6 +195,7 @@ def test_parser_mixture_has_the_designed_parameters() -> None:
         "epoch_size": None,
         "stop": "first_exhausted",
         "read": tfds_torch.ReadOptions(),
+        "transform": None,
     }
     assert list(defaults(tfds_torch.ParserMixture.counts, POSITIONAL)) == ["n"]
     for name in ("members", "member_names", "member_sizes", "weights", "epoch_size", "fingerprint", "class_names"):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tfds_torch import demo, errors
     from tfds_torch.engines.batch import Batch
     from tfds_torch.engines.options import ReadOptions
-    from tfds_torch.engines.window_fields import WindowTransform
+    from tfds_torch.engines.transforms import Transform
     from tfds_torch.export.api import export_dataset
     from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
     from tfds_torch.images.views import Views
@@ -59,8 +59,8 @@ _ROOMS = {
     "Remainder": "plan.epoch",
     "RemoteOptions": "storage.remote.options",
     "TrainPreprocess": "images.preprocess",
+    "Transform": "engines.transforms",
     "Views": "images.views",
-    "WindowTransform": "engines.window_fields",
     "Windows": "plan.windows",
     "World": "plan.world",
     "create_loader": "torch_data.loader",
@@ -90,8 +90,8 @@ __all__ = [
     "Remainder",
     "RemoteOptions",
     "TrainPreprocess",
+    "Transform",
     "Views",
-    "WindowTransform",
     "Windows",
     "World",
     "__version__",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from parsers.robot_episodes import Robots
 
-from tfds_torch import EvalPreprocess, ParserBeton, ParserTfds, ParserWebDataset, Windows, WindowTransform
+from tfds_torch import EvalPreprocess, ParserBeton, ParserTfds, ParserWebDataset, Transform, Windows
 from tfds_torch.errors import ConfigError
 from tfds_torch.export import command
 from tfds_torch.export.api import export_dataset
@@ -50,8 +50,8 @@ def check_equal(there: Any, parser: ParserTfds, **names: str) -> None:
             np.testing.assert_array_equal(found.features[other], expected.features[name], err_msg=name)
 
 
-@pytest.mark.parametrize("transform", [None, WindowTransform(negate, ["action"])])
-def test_windows_are_samples_of_tars(tmp_path: Path, robots: Robots, transform: WindowTransform | None) -> None:
+@pytest.mark.parametrize("transform", [None, Transform(negate, ["action"])])
+def test_windows_are_samples_of_tars(tmp_path: Path, robots: Robots, transform: Transform | None) -> None:
     parser = open_windows(robots, transform=transform)
     export_dataset(parser, tmp_path / "tars", format="webdataset", num_shards=2, num_workers=2)
     there = ParserWebDataset(sorted((tmp_path / "tars").glob("*.tar")))

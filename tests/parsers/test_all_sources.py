@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import random
 import sys
 from functools import partial
 from pathlib import Path
@@ -107,6 +108,28 @@ def test_a_short_batch_and_one_that_is_resized_hold_what_is_stored(made: Made) -
         for batch in batches:
             assert_stored(made, batch)
         assert made.weighs or [len(batch) for batch in batches][:-1] == [batch_size] * (len(batches) - 1)
+
+
+def negate(example: dict[str, Any], rng: np.random.Generator, label: str) -> dict[str, Any]:
+    """Returns another image, a field of its own, and numbers that it draws in five ways."""
+    drawn = [random.random(), np.random.rand(), torch.rand(()).item(), rng.random()]
+    return {"image": 255 - example["image"], "twice": 2 * int(example[label]), "drawn": np.array(drawn)}
+
+
+def test_a_transform_gets_whole_examples_and_draws_the_examples_own_numbers(made: Made) -> None:
+    transform = partial(negate, label=made.label)
+    for preprocess in (None, WHOLE):
+        values = {"is_training": made.weighs, "batch_size": 7, "transform": transform, "preprocess": preprocess}
+        parser, drawn = made.make(**values), dict[int, list[float]]()
+        for batch in parser.batches(fields=["image", made.label, "twice", "drawn"]):
+            numbers = [made.number_at[place] for place in batch.index.tolist()]
+            np.testing.assert_array_equal(np.stack(batch.image), 255 - PIXELS[numbers])
+            assert batch.features["twice"].tolist() == [2 * number for number in numbers]
+            assert len({*batch.features["drawn"].ravel().tolist()}) == 4 * len(numbers)
+            drawn |= dict(zip(batch.index.tolist(), batch.features["drawn"].tolist(), strict=True))
+        example = parser[2]
+        assert made.weighs or example.features["drawn"].tolist() == drawn[example.index]
+        np.testing.assert_array_equal(example.image, 255 - PIXELS[made.number_at[example.index]])
 
 
 def test_crops_depend_on_seed_pass_and_example_alone(made: Made) -> None:

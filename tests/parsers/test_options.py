@@ -23,6 +23,7 @@ TAKEN: dict[str, list[Any]] = {
     "decode": [None],
     "image_mode": [None],
     "preprocess": [None],
+    "transform": [None],
 }
 
 

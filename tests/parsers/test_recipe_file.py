@@ -293,7 +293,7 @@ REFUSED = [
     ("[[mixture]]\nmember = 'a'", "[[mixture]] must name one dataset"),
     ("[[mixture]]\nsource = 'a:b'\nsplit = 'test'", "[[mixture]] must name one dataset"),
     (TRAIN, "[preprocess] needs a line size = ..."),
-    (f"{X}[[transform]]\nfunction = 'a:b'", "[[transform]] needs a line reads = ..."),
+    (f"{X}[[transform]]\nreads = ['a']", "[[transform]] needs a line function = ..."),
     (f"{TWO}[[schedule]]\nstart = 1", "[[schedule]] needs a line weights = ..."),
     # Types and bounds.
     ("name = 3", "name = 3 is not valid: expected `str`, got `int`."),

@@ -14,7 +14,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tfds_fixtures import write_shard
 
 from parsers.robot_episodes import Robots, shard_paths
-from tfds_torch import EvalPreprocess, ParserMixture, ReadOptions, TrainPreprocess, Views, WindowTransform
+from tfds_torch import EvalPreprocess, ParserMixture, ReadOptions, TrainPreprocess, Transform, Views
 from tfds_torch.errors import ConfigError, CorruptRecordError
 from tfds_torch.parsers.tfds.parser import ParserTfds
 from tfds_torch.plan.windows import Windows
@@ -24,7 +24,7 @@ Ask = Callable[[ParserTfds], object]
 Open = Callable[[Path], object]
 CROP = TrainPreprocess(8)
 CAMERAS = {"primary": "observation/image", "wrist": "observation/wrist_image"}
-TURNED: Any = WindowTransform(lambda window: {"action": -window["action"]}, ["action"])
+TURNED: Any = Transform(lambda window: {"action": -window["action"]}, ["action"])
 
 
 def droid(ask: Ask = len, **arguments: Any) -> Open:
@@ -167,24 +167,11 @@ REFUSED: list[tuple[Open, str]] = [
     ),
     (mix_lengths, "'action' is float32 [2, 7] in the member '2', and float32 [3, 7] in '3'"),
     # Transforms.
-    (lambda _: WindowTransform("f", ["a"]), "function='f' must be a function of a dictionary"),  # type: ignore[arg-type]
-    (lambda _: WindowTransform(len, "action"), "reads='action' must be a list of the names of fields"),  # type: ignore[arg-type]
-    (lambda _: WindowTransform(len, []), "reads=[] must be a list"),  # type: ignore[arg-type]
-    (lambda _: WindowTransform(len, ["a"], gives=[1]), "gives=[1] must be a list"),  # type: ignore[arg-type, list-item]
-    (droid(transform=len), "must be a WindowTransform, which says what a function reads"),
-    (droid(transform=WindowTransform(dict, ["actoin"])), "windows have no field 'actoin'"),
-    (droid(transform=[TURNED, WindowTransform(dict, ["action"])]), "'action' is given by two transforms"),
+    (droid(transform=Transform(dict, ["actoin"])), "windows have no field 'actoin'"),
+    (droid(transform=Transform(dict, ["action"], ["episode"])), "gives 'episode', which examples have anyway"),
     (
-        droid(transform=WindowTransform(dict, ["action"], ["episode"])),
-        "'episode' is not a name that a transform can give",
-    ),
-    (droid(transform=WindowTransform(dict, ["action"], ["index"])), "'index' is not a name that a transform can give"),
-    (droid(transform=WindowTransform(dict, ["action"], ["image"])), "'image' is not a name that a transform can give"),
-    (droid(transform=TURNED, windows=None), "is for windows: give windows=Windows('steps', ...), too. Images of whole"),
-    (
-        droid(columns("new", stored=True), transform=WindowTransform(dict, ["action", "step"], ["new"])),
-        "columns are what is stored with stored=True, and 'new' is given by transform=. Leave out stored=True, or ask "
-        "for action, step.",
+        droid(columns("new", stored=True), transform=Transform(dict, ["action", "step"], ["new"])),
+        "with stored=True columns are what is stored, and 'new' is given by a transform. Leave out stored=True, or",
     ),
     (
         droid(columns("action"), transform=TURNED, **offsets({"action": [1, 2]})),
@@ -194,7 +181,7 @@ REFUSED: list[tuple[Open, str]] = [
     (
         droid(
             columns("new"),
-            transform=WindowTransform(
+            transform=Transform(
                 lambda window: {"new": window["action"]}, ["action", "observation/cartesian_position"], ["new"]
             ),
             **offsets({"action": [0, 1], "observation/cartesian_position": [-1, 0]}),

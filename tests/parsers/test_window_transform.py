@@ -1,7 +1,6 @@
 """Functions of one's own over windows: they get what the dataset has, run in workers, and their faults are named."""
 
 import pickle
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,9 +10,8 @@ import pytest
 import torch
 
 from parsers.robot_episodes import Robots
-from tfds_torch import ImageDataset, TrainPreprocess, WindowTransform, create_loader
+from tfds_torch import ImageDataset, TrainPreprocess, Transform, create_loader
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.window_fields import TransformedField
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.mixture import ParserMixture
 from tfds_torch.parsers.tfds.parser import ParserTfds
@@ -29,7 +27,7 @@ def relative(window: dict[str, Any]) -> dict[str, Any]:
     return {"action": window["action"], "is_long": len(window["language_instruction"]) > 20, "text": "to the right"}
 
 
-RELATIVE = WindowTransform(
+RELATIVE = Transform(
     relative, reads=["action", "observation/state", "language_instruction"], gives=["action", "is_long", "text"]
 )
 
@@ -69,7 +67,7 @@ def test_what_is_stored_stays_as_it_is_beside_it(robots: Robots) -> None:
         window["action"][...] = 0
         return {"nothing": window["action"]}
 
-    parser = open_parser(robots, transform=WindowTransform(clear, ["action"], ["nothing"]))
+    parser = open_parser(robots, transform=Transform(clear, ["action"], ["nothing"]))
     plain = open_parser(robots)
     for batch, other in zip(
         parser.batches(fields=["nothing", "action"]), plain.batches(fields=["action"]), strict=True
@@ -88,7 +86,7 @@ def test_a_transform_belongs_to_the_name(robots: Robots) -> None:
         robots,
         windows=Windows(offsets={"target": [1, 2]}),
         fields=names,
-        transform=WindowTransform(relative_target, ["target", "state"], ["target"]),
+        transform=Transform(relative_target, ["target", "state"], ["target"]),
     )
     plain = open_parser(robots, windows=Windows(offsets={"observation/state": [0, 1, 2]}))
     stored = plain.batches(fields=["observation/state"])
@@ -102,16 +100,14 @@ def test_images_are_cut_before_they_go_through_it(robots: Robots) -> None:
     def darken(window: dict[str, Any]) -> dict[str, Any]:
         return {"dark": window["observation/image"][-1] // 2}
 
-    transform = WindowTransform(darken, ["observation/image"], ["dark"])
+    transform = Transform(darken, ["observation/image"], ["dark"])
     read = ReadOptions(jpeg_decoder="pillow")
     for preprocess, side in ((None, 16), ({"observation/image": TrainPreprocess(8)}, 8)):
         parser = open_parser(robots, transform=transform, preprocess=preprocess, is_training=True, read=read)
         for batch in parser.batches(fields=["dark", "observation/image"]):
-            assert batch.features["dark"].shape == (5, 3, side, side)
-            np.testing.assert_array_equal(batch.features["dark"], batch.features["observation/image"][:, -1] // 2)
-    decoder = parser.dataset.field("dark")
-    assert isinstance(decoder, TransformedField)
-    assert getattr(decoder.inputs["observation/image"], "jpeg_decoder", None) == "pillow"
+            images = np.moveaxis(batch.features["observation/image"], -3, -1)
+            assert batch.features["dark"].shape == (5, side, side, 3)
+            np.testing.assert_array_equal(batch.features["dark"], images[:, -1] // 2)
 
 
 def test_it_runs_where_a_loader_reads(robots: Robots) -> None:
@@ -132,8 +128,10 @@ def test_single_windows_and_pickled_parsers(robots: Robots) -> None:
         np.testing.assert_array_equal(one[7].features["action"], batch.features["action"][7])
 
 
-def test_shapes_are_those_of_the_first_window(robots: Robots) -> None:
-    specs = open_parser(robots, transform=RELATIVE).element_spec.fields
+def test_specs_are_those_that_are_declared(robots: Robots) -> None:
+    gives = {"action": ((4, 7), "float32"), "is_long": ((), bool), "text": None}
+    transform = Transform(relative, ["action", "observation/state", "language_instruction"], gives)
+    specs = open_parser(robots, transform=transform).element_spec.fields
     assert specs["action"] == FieldSpec((4, 7), np.dtype(np.float32))
     assert specs["is_long"] == FieldSpec((), np.dtype(np.bool_))
     assert specs["text"] is None
@@ -150,7 +148,7 @@ def test_members_of_a_mixture_agree_by_their_transforms(robots: Robots) -> None:
         list(ParserMixture(members, "sizes", is_training=True, batch_size=6).batches(fields=["action"]))
     stored = [one.columns(["action"])["action"] for one in members.values()]
     own_steps = np.concatenate([one.astype(np.float32) for one in stored])
-    members["droid_like"] = open_parser(robots, "droid_like", transform=WindowTransform(narrow, ["action"]), **values)
+    members["droid_like"] = open_parser(robots, "droid_like", transform=Transform(narrow, ["action"]), **values)
     for batch in ParserMixture(members, "sizes", is_training=True, batch_size=6).batches(fields=["action"]):
         actions = batch.features["action"]
         assert (actions.dtype, actions.shape) == (np.float32, (6, 4, 7))
@@ -173,7 +171,7 @@ def turn_gripper(window: dict[str, Any]) -> dict[str, Any]:
     return {"action": action}
 
 
-TURNED = WindowTransform(turn_gripper, ["action"])
+TURNED = Transform(turn_gripper, ["action"])
 OFFSETS = [[0, 1, 2, 3], [-2, -1, 0], [0]]
 
 
@@ -203,7 +201,7 @@ def scale(window: dict[str, Any], by: float) -> dict[str, Any]:
 
 def test_statistics_are_of_the_function_that_is_there_now(robots: Robots) -> None:
     for factor in (2, 3):
-        transform = WindowTransform(partial(scale, by=factor), ["action"])
+        transform = Transform(partial(scale, by=factor), ["action"])
         found = open_parser(robots, transform=transform).statistics(["action"])["action"]
         np.testing.assert_allclose(found.max, open_parser(robots).columns(["action"])["action"].max(axis=0) * factor)
 
@@ -223,7 +221,7 @@ def test_fields_of_other_shapes_types_and_names(robots: Robots) -> None:
         }
 
     gives = ["action", "delta", "gripper", "moves", "state", "text"]
-    parser = open_parser(robots, transform=WindowTransform(widen, ["action", "observation/state", "step"], gives))
+    parser = open_parser(robots, transform=Transform(widen, ["action", "observation/state", "step"], gives))
     stored = open_parser(robots).columns(["action", "observation/state", "step"])
     found = parser.columns(gives)
     action, state = stored["action"], stored["observation/state"]
@@ -237,6 +235,13 @@ def test_fields_of_other_shapes_types_and_names(robots: Robots) -> None:
     }
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, name)
+    apart = Transform(lambda window: {"past": window["observation/state"]}, ["observation/state"], ["past"])
+    windows = Windows(offsets={"action": range(4), "observation/state": [-1, 0]})
+    both = open_parser(robots, windows=windows, transform=[apart, Transform(turn_gripper, ["action"], ["action"])])
+    assert {name: one.shape for name, one in both.columns(["past", "action"]).items()} == {
+        "past": (55, 8),
+        "action": (55, 7),
+    }
     statistics = parser.statistics(["action", "gripper", "moves"])
     assert [statistics[name].mean.shape for name in statistics] == [(8,), (), ()]
     chosen = parser.subset(found["moves"])
@@ -252,7 +257,7 @@ def test_the_own_step_is_that_of_the_field_whose_name_it_has(robots: Robots) -> 
         return {"action": -window["past"]}
 
     windows = Windows(offsets={"action": [0, 1], "past": [-1, 0]})
-    transform = WindowTransform(turn_past, ["past"], ["action"])
+    transform = Transform(turn_past, ["past"], ["action"])
     parser = open_parser(robots, windows=windows, fields={"past": "action"}, transform=transform)
     np.testing.assert_array_equal(parser.columns(["action"])["action"], own_steps(parser, "action", 0))
 
@@ -276,24 +281,33 @@ def test_columns_and_statistics_of_mixtures_are_what_batches_hold(robots: Robots
     )
 
 
-def test_images_may_be_read_for_a_column_but_are_none(robots: Robots) -> None:
+def test_no_image_is_read_and_nothing_drawn_for_a_column(robots: Robots) -> None:
     def brightness(window: dict[str, Any]) -> dict[str, Any]:
-        return {"mean": window["observation/image"].mean(), "newest": window["observation/image"][-1]}
+        return {"mean": window["observation/image"].mean()}
 
-    parser = open_parser(robots, transform=WindowTransform(brightness, ["observation/image"], ["mean", "newest"]))
-    np.testing.assert_array_equal(parser.columns(["mean"])["mean"], own_steps(parser, "mean", None))
-    with pytest.raises(ConfigError, match="'newest' gives images, and columns are numbers and texts"):
-        parser.columns(["newest"])
+    def shake(window: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"action": window["action"] + rng.random()}
+
+    refused = [
+        (Transform(brightness, ["observation/image"], ["mean"]), "mean", "reads the image 'observation/image'"),
+        (Transform(shake, ["action"], ["action"]), "action", "draws random numbers, which belong to an epoch"),
+        (turn_gripper, "action", r"does not say what it reads: with Transform\(function, reads="),
+    ]
+    for transform, name, why in refused:
+        parser = open_parser(robots, transform=transform)
+        with pytest.raises(ConfigError, match=rf"{why}.* What is stored comes with stored=True\."):
+            parser.columns([name])
+        assert parser.columns(["action"], stored=True)["action"].shape == (55, 7)
+    assert parser.dataset.columns_at(["episode"], np.arange(3))["episode"].tolist() == [0, 0, 0]
 
 
 def test_values_that_are_no_column_are_refused(robots: Robots) -> None:
     def uneven(window: dict[str, Any]) -> dict[str, Any]:
-        return {"uneven": np.zeros(window["step"]), "mixed": "a" if window["step"] else 1.5}
+        return {"uneven": np.zeros(window["step"])}
 
-    parser = open_parser(robots, transform=WindowTransform(uneven, ["step"], ["uneven", "mixed"]))
-    for name in ("uneven", "mixed"):
-        with pytest.raises(ConfigError, match="does not give values of one size and dtype in every window"):
-            parser.columns([name])
+    parser = open_parser(robots, transform=Transform(uneven, ["step"], {"uneven": ((None,), "float64")}))
+    with pytest.raises(ConfigError, match="does not give values of one size and dtype in every window"):
+        parser.columns(["uneven"])
     ahead = open_parser(robots, windows=Windows(offsets={"action": [1, 2]}), transform=TURNED)
     with pytest.raises(ConfigError, match=r"gives values of the steps \[1, 2\]"):
         ahead.statistics(["action"])
@@ -305,11 +319,11 @@ def fail_late(window: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_function_that_fails_is_named_with_the_window(robots: Robots) -> None:
-    transform = WindowTransform(fail_late, ["action", "step"], ["action"])
+    transform = Transform(fail_late, ["action", "step"], ["action"])
     parser = open_parser(robots, transform=transform, read=ReadOptions(on_error="replace"))
     message = (
-        r"the transform that gives 'action' cannot be used. It failed at step 6 of episode \d. KeyError: 'stat'. It "
-        r"gets the fields action, step."
+        r"the transform fail_late cannot be used for the example '.*__\d/6'. It failed: KeyError: 'stat'. It got the "
+        r"fields action, step."
     )
     reads: list[Callable[[], object]] = [
         lambda: list(parser.batches(fields=["action"])),
@@ -319,11 +333,3 @@ def test_a_function_that_fails_is_named_with_the_window(robots: Robots) -> None:
         with pytest.raises(ConfigError, match=message) as raised:
             read()
         assert isinstance(raised.value.__cause__, KeyError)
-
-
-@pytest.mark.parametrize(("found", "shown"), [({}, "[]"), ({"a": 1}, "['a']"), (None, "'NoneType'")])
-def test_a_function_that_returns_something_else_is_named(robots: Robots, found: Any, shown: str) -> None:
-    parser = open_parser(robots, transform=WindowTransform(lambda _: found, ["action"]))
-    message = f"It must return a dictionary with 'action', which gives= names, and it returned {shown}"
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        list(parser.batches(fields=["action"]))

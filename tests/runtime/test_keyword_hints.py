@@ -30,7 +30,7 @@ from tfds_torch.runtime import keyword_hints
 OWN = {
     *("DevicePrefetcher", "DecodedCache", "EvalPreprocess", "Feeder", "ImageDataset", "IndexedImageDataset"),
     *("MultiLoader", "ParserBeton", "ParserMapStyle", "ParserMixture", "ParserTfds", "ParserWebDataset"),
-    *("ReadOptions", "RemoteOptions", "TrainPreprocess", "Views", "WindowTransform", "Windows", "World"),
+    *("ReadOptions", "RemoteOptions", "TrainPreprocess", "Transform", "Views", "Windows", "World"),
     *("create_loader", "export_dataset", "MaskedMean"),
 }
 

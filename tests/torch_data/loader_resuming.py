@@ -91,9 +91,7 @@ class Draw:
 
 def draw(_: Place, setup: Setup, seed: int | None, epochs: list[int]) -> list[Any]:
     """Returns what a transform draws in the workers in some epochs, read by one loader."""
-    dataset = setup.dataset()
-    dataset.transform, dataset.fields = Draw(), ("image",)
-    dataset.seed_transforms = False
+    dataset = ImageDataset(setup.dataset().parser, Draw(), fields=("image",), seed_transforms=False)
     found = []
     with create_loader(dataset, collate_fn=list, seed=seed, **setup.of_workers) as loader:
         for epoch in epochs:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mixed_numbers import mix_numbered
 
-from tfds_torch import ImageDataset, World
+from tfds_torch import ImageDataset, Transform, World
 from tfds_torch.errors import ConfigError
 from tfds_torch.torch_data.rank_check import _describe, find_differences
 from torch_data import scenarios
@@ -60,6 +60,14 @@ def test_mixtures_of_other_weights_or_epoch_sizes_are_told_apart(numbered_root: 
     assert find_differences(ranks) == ["epoch_size is 42 on ranks 0, 1, 40 on rank 2"]
     ranks[1] = _describe(mix_numbered(numbered_root, batch_size=4, weights="sizes"), partial(World, 1, 3))
     assert find_differences(ranks[:2])[0].startswith("fingerprint is '")
+
+
+def test_transforms_in_another_order_are_told_apart(data_root: Path) -> None:
+    parser = scenarios.training_parser(data_root)
+    orders = [Transform(dict), Transform(len, version="2")], [Transform(len, version="2"), Transform(dict)]
+    ranks = [_describe(parser.with_transform(one), partial(World, rank, 2)) for rank, one in enumerate(orders)]
+    (found,) = find_differences(ranks)
+    assert found.startswith("transforms is 'builtins:dict, builtins:len version=2' on rank 0")
 
 
 def test_several_processes_may_share_a_rank_of_the_data() -> None:

@@ -24,9 +24,11 @@ from tfds_torch.engines.chunks import (
     WrittenImages,
     join,
 )
+from tfds_torch.engines.fields import Samples
 from tfds_torch.engines.padding import Padded, pad_values
 from tfds_torch.engines.request import ReadRequest
 from tfds_torch.errors import ConfigError, CorruptRecordError, TfdsTorchError
+from tfds_torch.images.batch_buffer import ArrayBuffer, MakeBatchBuffer
 from tfds_torch.images.transform import BufferRows
 from tfds_torch.plan.epoch import PAD_LABEL
 from tfds_torch.plan.order import examples_of
@@ -290,21 +292,59 @@ def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: i
         stop: end of the examples' positions among those that the pipeline delivers.
         num_valid: the leading ones of these that are not padding.
     """
-    plan, label = request.plan, None
+    plan, content, label = request.plan, request.content, None
+    index, columns = examples_of(decoded.keys, plan.num_examples), decoded.columns
+    if content.chains is not None:
+        make_buffer = request.context.make_buffer or ArrayBuffer
+        if not content.chains.in_threads:
+            samples, memory = Samples(decoded.keys, plan.seed), make_buffer if content.are_one_array else None
+            columns = content.chains.apply(columns, samples, index, request.source, request.context, memory)
+        if content.are_one_array and "image" in columns:
+            columns = {**columns, "image": _as_one_array(columns["image"], make_buffer, request.source.ids(index))}
     columns = {
-        name: values.of_batch() if isinstance(values, WrittenImages) else values
-        for name, values in decoded.columns.items()
+        name: values.of_batch() if isinstance(values, WrittenImages) else values for name, values in columns.items()
     }
-    index = examples_of(decoded.keys, plan.num_examples)
     valid = np.arange(stop - len(index), stop) < num_valid
     if decoded.replaced is not None and not plan.is_training:  # What took its place is counted where it belongs.
         valid &= ~decoded.replaced
-    if request.content.has_label:
+    if content.has_label and are_labels(columns["label"]):
         label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
     elif "label" in columns and not valid.all():
         columns["label"] = mark_padding(columns["label"], valid)
     image, ids = columns.pop("image", None), request.source.ids(index)
     return DrawnBatch(image, label, valid, index, ids, columns, request.epoch, number, decoded.keys)
+
+
+def _as_one_array(images: Any, make_buffer: MakeBatchBuffer, ids: Sequence[str]) -> Any:
+    """Returns the images of a batch that functions of the user made: in a batch buffer, where they are uint8.
+
+    Raises:
+        ConfigError: they are of several sizes.
+    """
+    if isinstance(images, WrittenImages) or not len(images):
+        return images
+    forms = [(one.dtype, one.shape) for one in images]
+    other = next((place for place, form in enumerate(forms) if form != forms[0]), None)
+    if other is not None:
+        (dtype, shape), (dtype_of_first, first) = forms[other], forms[0]
+        raise ConfigError(
+            f"Whole batches need images of one size: the transform made {dtype_of_first} {list(first)} of {ids[0]}, "
+            f"and {dtype} {list(shape)} of {ids[other]}. Resize or crop them in the transform, give the parser a "
+            f"preprocess, or leave out batched=True."
+        )
+    if images[0].dtype != np.uint8:
+        return np.stack(images)
+    buffer = make_buffer((len(images), *images[0].shape))
+    for row, image in zip(buffer.pixels, images, strict=True):
+        row[...] = image
+    return buffer.images
+
+
+def are_labels(values: Any) -> bool:
+    """Whether the values of the field `label` are one integer each, also where a function of the user made them."""
+    if isinstance(values, np.ndarray):
+        return values.ndim == 1 and values.dtype.kind in "biu"
+    return all(isinstance(value, int | np.integer | np.bool_) for value in values)
 
 
 def mark_padding(labels: Any, valid: NDArray[np.bool_]) -> Any:

@@ -104,6 +104,13 @@ class WrittenImages:
             return buffer.images
         return buffer.channels_first(self.num_images if self.has_time else None)
 
+    def of_examples(self) -> list[NDArray[np.uint8]]:
+        """Returns the memory of each example: [H, W, C], or [T, H, W, C] where windows have time."""
+        pixels = [part.pixels for part in self.rows]
+        if self.has_time:
+            pixels = [one.reshape(-1, self.num_images, *one.shape[1:]) for one in pixels]
+        return [example for part in pixels for example in part]
+
     def arrays(self) -> list[NDArray[np.uint8]]:
         """Returns one array for each window, [C, H, W], or [T, C, H, W] where they have time."""
         pixels = [np.moveaxis(part.pixels, -1, 1) for part in self.rows]
@@ -284,12 +291,21 @@ class ChunkDecoder:
 
         Raises:
             CorruptRecordError: an image or another value cannot be decoded.
-            ConfigError: the preprocess failed, or images of whole batches are of several sizes.
+            ConfigError: the preprocess failed, images of whole batches are of several sizes, or a transform failed.
         """
-        began_at, at_work = time.monotonic(), self._at_work
+        at_work, chains = self._at_work, self._content.chains
+        with nullcontext() if at_work is None else at_work.decoding(self._index(chunk)):
+            decoded = self._decode_timed(chunk, rows)
+            if chains is None or not chains.in_threads:
+                return decoded
+            samples, context = Samples(chunk.keys, self._seed), ReadContext(metrics=self._metrics)
+            return chains.apply(decoded, samples, self._index(chunk), self._source, context)
+
+    def _decode_timed(self, chunk: EncodedChunk, rows: RowsByField) -> Decoded:
+        """Returns the decoded fields of a chunk, and tells the metrics how long that took; errors as of `decode`."""
+        began_at = time.monotonic()
         try:
-            with nullcontext() if at_work is None else at_work.decoding(self._index(chunk)):
-                return self._decode(chunk, rows)
+            return self._decode(chunk, rows)
         except OtherSizeError as error:
             (name,) = self._source.ids(self._index(chunk)[error.position : error.position + 1])
             raise ConfigError(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tfds_torch.engines.chunks import (
     WrittenImages,
     read_columns,
 )
-from tfds_torch.engines.fields import Content, Decoded
+from tfds_torch.engines.fields import Content, Decoded, Samples
 from tfds_torch.engines.replacing import Replacement
 from tfds_torch.engines.request import ReadContext, ReadRequest
 from tfds_torch.errors import CorruptRecordError, TfdsTorchError
@@ -249,18 +249,22 @@ def read_examples(
     decoder = ChunkDecoder(source, content, seed, context.metrics)
 
     def read(part: Int64Array) -> tuple[Int64Array, Decoded]:
-        index = examples_of(part, len(source))
         columns = read_columns(source, content, part, len(source), seed, context) if content.keys else {}
         chunk = EncodedChunk(0, part, columns)
         rows: RowsByField = {}
         if content.in_buffers:
             rows = _BatchRows(chunk, decoder, context.make_buffer).of(chunk)
-        decoded = decoder.decode(chunk, rows)
+        return part, decoder.decode(chunk, rows)
+
+    def finish(part: Int64Array, decoded: Decoded) -> tuple[Int64Array, Decoded]:
+        index, chains = examples_of(part, len(source)), content.chains
+        if chains is not None and not chains.in_threads:
+            decoded = chains.apply(decoded, Samples(part, seed), index, source, context)
         return index, {name: own.of_batch() if isinstance(own, WrittenImages) else own for name, own in decoded.items()}
 
     parts: Sequence[Int64Array] = [keys[at : at + chunk_size] for at in range(0, len(keys), chunk_size)]
     if num_threads == 1 or len(parts) == 1 or source.is_one_threaded:
-        yield from map(read, parts)
+        yield from starmap(finish, map(read, parts))
         return
     with ThreadPoolExecutor(num_threads, "tfds_torch-decode") as threads:
-        yield from threads.map(read, parts)
+        yield from starmap(finish, threads.map(read, parts))

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.images.beside import BesideDecoder, Kind
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.decoding import BadImageError, ImageDecodeError
@@ -340,6 +341,25 @@ class EncodedField(NamedTuple):
     is_optional: bool = False
 
 
+class ExampleChains(Protocol):
+    """The user's functions that decoded examples go through; see `Chains`."""
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether they run where chunks are decoded, instead of where batches are taken."""
+
+    def apply(
+        self,
+        columns: Decoded,
+        samples: Samples,
+        index: Int64Array,
+        source: Any,
+        context: Any,
+        make_buffer: MakeBatchBuffer | None = None,
+    ) -> Decoded:
+        """Return the columns of examples that have gone through them."""
+
+
 @dataclass(frozen=True)
 class Content:
     """The fields of the examples to decode.
@@ -352,6 +372,9 @@ class Content:
         boxes: the fields, or parts of them, that move with those images.
         are_whole: whether images of windows stay whole, whatever the preprocess of their camera.
         cameras: name -> the images of windows that go into batch buffers, too.
+        chains: the user's functions that examples go through, and so the fields that are asked for; None: there are
+            none, and all of these are.
+        are_one_array: whether `image` is one array in every batch, also where those functions make it.
     """
 
     fields: Mapping[str, FieldDecoder]
@@ -361,6 +384,8 @@ class Content:
     boxes: tuple[BoxRows, ...] = ()
     are_whole: bool = False
     cameras: Mapping[str, CameraField] = field(default_factory=dict)
+    chains: ExampleChains | None = None
+    are_one_array: bool = False
 
     @property
     def in_buffers(self) -> bool:

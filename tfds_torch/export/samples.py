@@ -195,7 +195,9 @@ class ParserSamples(SampleSource):
         return self.parser.ids(self._numbers[numbers])
 
     def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:  # noqa: D102
-        return {name: _field_or_why_not(self.parser, name) for name in self.parser.dataset.encoded_names()}
+        names = self.parser.dataset.encoded_names()
+        self.parser.dataset.chains_of_export(names)  # Nothing is written where a transform cannot run.
+        return {name: _field_or_why_not(self.parser, name) for name in names}
 
     def first(self, number: int, fields: Sequence[str] | None) -> Sample | None:  # noqa: D102
         return next(self._read(np.array([number]), fields or ()))

@@ -8,7 +8,7 @@ from typing import Any
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError
 from tfds_torch.loaders.worker import BatchMemory, CountedItems, WorkerBatch, WorkerSource
-from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, has_windows, name_of, stored_name
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, dataset_of, has_windows, name_of, stored_name
 from tfds_torch.plan.cursor import Start
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import num_local_ranks
@@ -138,6 +138,9 @@ def _usual_fields(parser: Parser) -> tuple[str, ...]:
 
 
 def _has_field(parser: Parser, name: str) -> bool:
+    dataset = dataset_of(parser)
+    if dataset is not None:
+        return dataset.has_field(name)
     try:
         parser.check_fields([name])
     except ConfigError:

@@ -48,7 +48,7 @@ def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
     preprocess, boxes = parser.preprocess, list[str]()
     dataset = dataset_of(parser)
     if dataset is not None and preprocess is not None and "image" in fields and not preprocess.keeps_positions:
-        boxes = dataset.unmoved_boxes(fields, preprocess)
+        boxes = dataset.unmoved_boxes([name for name in fields if dataset.is_stored(name)], preprocess)
     asked = [name for name in METADATA_FIELDS if name in fields and stored_name(name) not in fields]
     stored = parser.element_spec.fields if asked else {}
     hidden = [name for name in asked if stored_name(name) in stored]

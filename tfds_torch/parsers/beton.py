@@ -194,6 +194,7 @@ class ParserBeton(DatasetParser):
         read: how examples are read: only read mode `index` can.
         epoch_size: as in ParserTfds.
         decode: as in ParserTfds.
+        transform: as in ParserTfds.
         handlers: field -> its `BetonCustom`, for fields of a type of their own.
         remote: of a URL: how it is fetched, and where it is cached. None: RemoteOptions().
 
@@ -223,6 +224,7 @@ class ParserBeton(DatasetParser):
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
         decode: Mapping[str, bool] | None = None,
+        transform: Any = None,
         handlers: Mapping[str, BetonField] | None = None,
         remote: RemoteOptions | None = None,
     ) -> None:
@@ -236,7 +238,12 @@ class ParserBeton(DatasetParser):
             epoch_size=epoch_size,
         )
         decoding = DecodeOptions(
-            preprocess=preprocess, image_mode=image_mode, class_map=class_map, read=read, decode=decode
+            preprocess=preprocess,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            decode=decode,
+            transform=transform,
         )
         super().__init__(BetonDataset(path, decoding, image_key, target_key, handlers, remote), epoch)
 

@@ -10,7 +10,7 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tfds_torch.engines.batch import Example
+from tfds_torch.engines.batch import Example, are_labels
 from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import (
     BYTES_SPEC,
@@ -25,6 +25,8 @@ from tfds_torch.engines.fields import (
 )
 from tfds_torch.engines.options import BLOCKS_OF_SOURCE, ReadOptions
 from tfds_torch.engines.request import ReadContext, ReadRequest
+from tfds_torch.engines.transform_chain import Chains
+from tfds_torch.engines.transforms import Transform
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
@@ -41,12 +43,14 @@ from tfds_torch.parsers.protocol import (
     ElementSpec,
     field_name,
     find_varying,
+    flat_names,
     stored_key,
     stored_name,
 )
 from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.parsers.statistics import MemberStatistics, Statistics, read_statistics
-from tfds_torch.parsers.targets import read_all_targets
+from tfds_torch.parsers.targets import read_all_targets, read_targets
+from tfds_torch.parsers.transformed import TransformedFields
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.plan.subset import Subset, make_subset
 from tfds_torch.runtime.arguments import did_you_mean
@@ -104,6 +108,9 @@ class Dataset(ABC):
             jpeg.warn_of_problems()
         self._check_preprocess()
         self.class_map = self._make_class_map(decoding.class_map)
+        self._forms: dict[Any, Any] = {}  # What transforms give, as far as it is learnt.
+        if self.declares_sizes:
+            self.transformed.check()
 
     def __repr__(self) -> str:
         return (
@@ -190,6 +197,11 @@ class Dataset(ABC):
     def preprocess(self) -> Preprocess | None:
         """How images are cut and resized while they are decoded; None where they come as stored."""
         return self.decoding.preprocess
+
+    @property
+    def transforms(self) -> Sequence[Transform]:
+        """The user's functions that examples go through before they become a batch, in turn."""
+        return self.decoding.transforms
 
     @property
     def image_mode(self) -> str | None:
@@ -287,17 +299,33 @@ class Dataset(ABC):
         dataset._check_preprocess()
         return dataset
 
+    def with_transform(self, transform: Any) -> Self:
+        """Return this dataset with other transforms, as a parser takes them; None: without any."""
+        dataset = self._with(decoding=replace(self.decoding, transform=transform))
+        if dataset.declares_sizes:
+            dataset.transformed.check()
+        return dataset
+
     def _with(self, **values: Any) -> Self:
         """Return this dataset with other values of some attributes, unchecked."""
         dataset = copy.copy(self)
-        vars(dataset).update(values)
+        vars(dataset).update({"_forms": {}, **values})
         return dataset
 
     # Fields
 
     @property
     def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value as it is declared."""
+        """The fields that can be asked for, with shape and dtype of one value as it is declared.
+
+        Of what a transform gives, that is what its `gives` says: None where it says nothing but the name.
+        """
+        stored = self.stored_spec
+        return ElementSpec({**stored.fields, **self.transformed.specs}) if self.transforms else stored
+
+    @property
+    def stored_spec(self) -> ElementSpec:
+        """The fields that are stored, with shape and dtype of one value as it is declared."""
         specs = {field_name(name): spec for name, spec in self.specs.items()}
         return ElementSpec(
             {name: BYTES_SPEC if self.is_undecoded(name) else spec for name, spec in specs.items()} | METADATA_SPECS
@@ -321,6 +349,10 @@ class Dataset(ABC):
         Raises:
             ConfigError: it does not exist, or only tensorflow could decode it.
         """
+        given = self.transformed.specs
+        if name in given:  # A value of the form that is declared, by the transform or else by the dataset.
+            spec = given[name] or (self._encoded_field(name).spec if self.is_stored(name) else None)
+            return EncodedField(StoredField(name), "value", spec)
         found = self._encoded_field(name)
         if self.class_map is None or name != "label":
             return found
@@ -395,11 +427,9 @@ class Dataset(ABC):
 
     def images_beside(self, fields: Sequence[str]) -> frozenset[str]:
         """Return which of some fields are single images [H, W, C] that are not *the* image, such as masks."""
-        return frozenset(
-            name
-            for name in fields
-            if name not in ("image", *METADATA_FIELDS) and isinstance(self.field(name), ImagesBeside)
-        )
+        own = [name for name in fields if name not in ("image", *METADATA_FIELDS)]
+        own = [name for name in own if not self.transformed.may_give(name) or self.is_stored(name)]
+        return frozenset(name for name in own if isinstance(self.field(name), ImagesBeside))
 
     def varying_fields(self, fields: Sequence[str]) -> frozenset[str]:
         """Return the fields of which a value has a side that varies, as it is declared: lists in every batch.
@@ -407,15 +437,17 @@ class Dataset(ABC):
         Images are not among them: those of one size make one array, as `image` does. Nor are fields of datasets that
         declare nothing, of which an item would have to be read.
         """
+        given = {name: spec for name, spec in self.transformed.specs.items() if spec is not None and name in fields}
+        found = frozenset(name for name, spec in given.items() if name != "image" and None in spec.shape)
         if not self.declares_sizes:
-            return frozenset()
-        sized = {"image", *self.images_beside(fields)}
+            return found
+        sized = {"image", *self.images_beside(fields), *given}
         if self.preprocess is not None:
             sized.update(self.preprocess.also_kinds)
         declared = {name: name for name in fields if name not in sized}
         if "label" in declared and self._declared_target is not None:
             declared["label"] = self._declared_target
-        return find_varying(self.element_spec, declared)
+        return found | find_varying(self.stored_spec, declared)
 
     @property
     def _declared_target(self) -> str | None:
@@ -430,12 +462,8 @@ class Dataset(ABC):
         return isinstance(decoder, ImageField) and decoder.is_deep
 
     def has_field(self, name: str) -> bool:
-        """Whether a field exists: `image` and `label` by image_key and target_key."""
-        try:
-            self.check_fields([name])
-        except ConfigError:
-            return False
-        return True
+        """Whether a field exists: `image` and `label` by image_key and target_key, or what a transform names."""
+        return name in METADATA_FIELDS or name in self.transformed.specs or self.is_stored(name)
 
     def check_fields(self, fields: Sequence[str]) -> None:
         """Raise ConfigError where a field does not exist, or `image` or `label` names no suitable feature."""
@@ -444,7 +472,7 @@ class Dataset(ABC):
         for name in fields:
             if not isinstance(name, str):
                 raise ConfigError(f"fields={quoted(fields)}: {quoted(name)} is not a field name.")
-            if name not in METADATA_FIELDS:
+            if name not in METADATA_FIELDS and not self.transformed.may_give(name):
                 self.field(name)
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
@@ -455,11 +483,22 @@ class Dataset(ABC):
         """Return the fields that are known to be boxes of the whole image, and stay so without being asked to."""
         return []
 
+    def all_fields(self) -> dict[str, str]:
+        """Return name -> field, of all that the dataset, or its transforms, declare; nested ones by flat names.
+
+        The feature that `image_key` names is the field `image`, and that of `target_key` `label`, so that preprocess
+        and class map hold for them.
+        """
+        own = {self.image_key: "image", self.target_key: "label"}
+        own = {key: field for key, field in own.items() if self.has_field(field)}
+        return {name: own.get(name, name) for name in flat_names(self.element_spec)}
+
     def encoded_names(self) -> list[str]:
         """Return the fields of an example as it is stored: image and label first, then the dataset's other ones."""
-        names = [name for name in DEFAULT_FIELDS if self.has_field(name)]
+        names = [name for name in DEFAULT_FIELDS if self.is_stored(name)]
         behind = {self._encoded_field(name).decoder.keys for name in names}
-        return names + [name for name in self._all_fields if name not in names and self._keys_of(name) not in behind]
+        names += [name for name in self._all_fields if name not in names and self._keys_of(name) not in behind]
+        return names + [name for name in self.transformed.specs if name not in names]
 
     def _keys_of(self, name: str) -> tuple[str, ...] | None:
         try:
@@ -485,32 +524,66 @@ class Dataset(ABC):
             is_preprocessed: whether images are cut and resized.
             in_batches: whether whole batches are made, in which values whose size varies are lists.
         """
-        decoders = {name: self.field(name) for name in fields if name not in METADATA_FIELDS}
+        chains = self.transformed.chains(fields, in_batches=in_batches, is_preprocessed=is_preprocessed)
+        is_made = chains is not None and chains.gives("label")
+        has_label = "label" in fields and (self.has_one_label or is_made)
+        fields = fields if chains is None else chains.inner
+        decoders = {name: self.transformed.column_field(name) for name in fields if name not in METADATA_FIELDS}
         for name, decoder in decoders.items():
             if isinstance(decoder, ImageField | WindowImageField):
                 decoders[name] = replace(decoder, jpeg_decoder=self.read.jpeg_decoder)
             elif isinstance(decoder, ImagesBeside):
                 kinds = {} if self.preprocess is None else self.preprocess.also_kinds
                 decoders[name] = decoder.of_kind(kinds.get(name), self.read.jpeg_decoder)
-        for name in self.varying_fields(list(decoders)) if in_batches else ():
+        for name in self.varying_fields(list(filter(self.is_stored, decoders))) if in_batches else ():
             if not isinstance(decoders[name], ImageField | WindowImageField):
                 decoders[name] = ListField(decoders[name])
         cameras = {name: one for name, one in decoders.items() if has_cameras and isinstance(one, WindowImageField)}
         decoders = {name: one for name, one in decoders.items() if name not in cameras}
-        has_label = "label" in decoders and self.has_one_label
         image = decoders.get("image")
         preprocess = self.preprocess if is_preprocessed else None
+        is_one_array = in_buffers or preprocess is not None
+        in_buffers = in_buffers and (chains is None or not chains.touches("image"))
         if preprocess is not None:
             check_has_image(fields, preprocess)
+        content = Content(decoders, has_label, cameras=cameras, chains=chains, are_one_array=is_one_array)
         if isinstance(image, ImageField) and ((in_buffers and not image.is_deep) or preprocess is not None):
             del decoders["image"]
             boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
-            return Content(decoders, has_label, image, preprocess, boxes, cameras=cameras)
-        return Content(decoders, has_label, are_whole=not is_preprocessed, cameras=cameras)
+            return replace(content, image=image, preprocess=preprocess, boxes=boxes)
+        return replace(content, are_whole=not is_preprocessed)
 
     def request(self, request: ReadRequest) -> ReadRequest:
         """Return a request as examples of this kind are best read."""
         return request
+
+    # Transforms
+
+    reserved_names = frozenset(METADATA_FIELDS)
+    """The fields that no transform gives: they say which example it is."""
+
+    @property
+    def transformed(self) -> TransformedFields:
+        """What the transforms make of the fields."""
+        return TransformedFields(self, self._forms)
+
+    def is_stored(self, name: str) -> bool:
+        """Whether a field exists without the transforms: `image` and `label` by image_key and target_key."""
+        try:
+            self.field(name)
+        except ConfigError:
+            return False
+        return True
+
+    def image_axes(self, name: str) -> int:
+        """Return the number of axes of a stored field that is images, with those of time; 0: it is none."""
+        decoder = self.field(name)
+        is_image = isinstance(decoder, ImageField | ImagesBeside)
+        return 3 if is_image and not self.is_undecoded(name) else 0
+
+    def is_channels_first(self, name: str) -> bool:
+        """Whether the values of a stored field are images [..., C, H, W], as those of windows."""
+        return False
 
     # Checks of the arguments
 
@@ -613,10 +686,20 @@ class Dataset(ABC):
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
         """
+        return self.at(key)
+
+    def at(self, key: Any, seed: int = 0) -> Any:
+        """Return the example of an index or an id, or those of a slice, as `dataset[key]`.
+
+        Args:
+            key: see there.
+            seed: of the random numbers of transforms, which are those of the first pass.
+        """
         if isinstance(key, slice):
             places = range(*key.indices(self.num_examples))
-            return self._examples(places if self.selected is None else self.selected.numbers[list(places)].tolist())
-        return self._examples(self.numbers_at([key]))[0]
+            numbers = places if self.selected is None else self.selected.numbers[list(places)].tolist()
+            return self.whole_examples(numbers, seed)
+        return self.whole_examples(self.numbers_at([key]), seed)[0]
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
         """Return the numbers of examples by their places among those of the dataset; of a whole split they are equal.
@@ -634,25 +717,32 @@ class Dataset(ABC):
             for one in places
         ]
 
-    def _examples(self, indices_or_ids: Iterable[int | str]) -> list[Example]:
-        """Return examples with image and label, as far as they have them; windows and those without both with all."""
+    def whole_examples(self, indices_or_ids: Iterable[int | str], seed: int = 0) -> list[Example]:
+        """Return examples with image and label, as far as they have them; windows and those without both with all.
+
+        All have what transforms give. Where one of these does not say what it reads, all have all fields.
+        """
+        given = list(self.transformed.specs)
         if self.has_windows:
-            return self.examples_by_index(indices_or_ids, [field_name(key) for key in self._all_fields])
-        fields = [name for name in DEFAULT_FIELDS if self.has_field(name)]
+            fields = [*(field_name(key) for key in self._all_fields), *given]
+            return self.examples_by_index(indices_or_ids, list(dict.fromkeys(fields)), seed=seed)
+        if self.transformed.reads_any:
+            return self.examples_by_index(indices_or_ids, list(self.all_fields().values()), seed=seed)
+        fields = [name for name in DEFAULT_FIELDS if self.is_stored(name) or name in given]
         if fields:
-            if "image" not in fields and self.has_field(stored_name("image")):  # It is no image, and is not left out.
+            if "image" not in fields and self.is_stored(stored_name("image")):  # It is no image, and is not left out.
                 fields.append(stored_name("image"))
-            return self.examples_by_index(indices_or_ids, fields)
+            return self.examples_by_index(indices_or_ids, list(dict.fromkeys([*fields, *given])), seed=seed)
         own = {stored_name(key): key for key in DEFAULT_FIELDS if key in self._all_fields}
-        fields = [*own, *(field_name(key) for key in self._all_fields if key not in DEFAULT_FIELDS)]
-        examples = self.examples_by_index(indices_or_ids, fields)
+        fields = [*own, *(field_name(key) for key in self._all_fields if key not in DEFAULT_FIELDS), *given]
+        examples = self.examples_by_index(indices_or_ids, list(dict.fromkeys(fields)), seed=seed)
         return [
             replace(example, features={own.get(name, name): value for name, value in example.features.items()})
             for example in examples
         ]
 
     def examples_by_index(
-        self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS
+        self, indices_or_ids: Iterable[int | str], fields: Sequence[str] = DEFAULT_FIELDS, *, seed: int = 0
     ) -> list[Example]:
         """Return examples in the order asked for, images whole, fetched together and decoded in this process.
 
@@ -661,6 +751,7 @@ class Dataset(ABC):
                 TFDS ids, `<shard file>__<record>` (of an image folder: the path below its root), in any mix and order;
                 also several times the same.
             fields: the fields to decode: `image`, `label`, and any feature of the dataset.
+            seed: of the random numbers of transforms, which are those of the first pass.
 
         Raises:
             ConfigError: a field that does not exist, a key that is neither index nor id, or remote files.
@@ -669,7 +760,7 @@ class Dataset(ABC):
             CorruptRecordError: a record or an image is damaged.
         """
         index = self.find(indices_or_ids, fields)
-        return self.decode(index, self.content(fields, is_preprocessed=False, in_batches=False))
+        return self.decode(index, self.content(fields, is_preprocessed=False, in_batches=False), seed)
 
     def find(self, indices_or_ids: Iterable[int | str], fields: Sequence[str]) -> Int64Array:
         """Return the numbers in the split of examples to decode, int64 [n]; see `examples_by_index`."""
@@ -693,8 +784,33 @@ class Dataset(ABC):
             CorruptRecordError: an example is damaged.
         """
         self._check_can_fetch()
-        decoders = {name: self.encoded_field(name).decoder for name in fields}
-        return self.decode(index, Content(decoders, has_label="label" in fields and self._has_one_target))
+        has_label = "label" in fields and self._has_one_target
+        chains = self.chains_of_export(fields)
+        own = [name for name in fields if chains is None or name not in self.transformed.specs]
+        decoders = {name: self.encoded_field(name).decoder for name in own}
+        if chains is None:
+            return self.decode(index, Content(decoders, has_label))
+        (chain,) = chains.parts
+        columns = {name: f"decoded:{name}" for name in chain.inner}
+        decoders |= {column: self.field(name) for name, column in columns.items()}
+        return self.decode(
+            index, Content(decoders, has_label, chains=replace(chains, parts=(replace(chain, columns=columns),)))
+        )
+
+    def chains_of_export(self, fields: Sequence[str]) -> Chains | None:
+        """Return the functions that examples go through as they are exported; None where they need none.
+
+        Raises:
+            ConfigError: a function belongs to an epoch, or to a member of a mixture.
+        """
+        remedy = "Export what is stored: parser.as_stored()."
+        chains = self.transformed.without_epoch(fields, "an export", remedy)
+        if chains is not None and len(chains.parts) > 1:
+            raise ConfigError(
+                f"{self.dataset_name}: an export of a mixture cannot run the transforms of its members. Export the "
+                f"members one by one. {remedy}"
+            )
+        return chains
 
     def decode(
         self, keys: Int64Array, content: Content, seed: int = 0, context: ReadContext = ReadContext()
@@ -708,8 +824,9 @@ class Dataset(ABC):
         return [one for index, columns in found for one in self._examples_of(index, dict(columns), content.has_label)]
 
     def _examples_of(self, index: Int64Array, columns: dict[str, Any], has_label: bool) -> Iterator[Example]:
-        image = columns.pop("image", None)
-        labels = np.asarray(columns.pop("label"), np.int64).tolist() if has_label else [None] * len(index)
+        image, labels = columns.pop("image", None), [None] * len(index)
+        if has_label and are_labels(columns["label"]):
+            labels = np.asarray(columns.pop("label"), np.int64).tolist()
         for i, (label, number, name) in enumerate(zip(labels, index.tolist(), self.ids(index), strict=True)):
             features = {key: values[i] for key, values in columns.items()}
             yield Example(None if image is None else image[i], label, number, name, features)
@@ -723,20 +840,30 @@ class Dataset(ABC):
 
     # All examples
 
-    def targets(self) -> Any:
+    def targets(self, *, stored: bool = False) -> Any:
         """Return the targets of the examples, in the order of `indices`; no image is decoded.
 
         Those of a whole split are read once and kept in the user's cache folder, as long as the files are the same.
+        Those that a transform makes are made each time.
+
+        Args:
+            stored: whether they are what the dataset stores, also where a transform makes others.
 
         Returns:
             int64 [n] where each is one integer, else a list. Of an optional feature of TFDS, None is -100, and among
             floats NaN.
 
         Raises:
-            ConfigError: there is no field `label`, the files are read as streams, or a label is not in the class map.
+            ConfigError: there is no field `label`, the files are read as streams, a label is not in the class map, or a
+                transform that may give `label` reads an image, takes random numbers, or does not say what it reads.
             ShardError, CorruptRecordError: as reading raises them.
         """
-        self.check_fields(["label"])
+        remedy = "What is stored comes with targets(stored=True)."
+        chains = None if stored else self.transformed.without_epoch(["label"], "targets()", remedy)
+        if chains is not None:
+            decoders = {name: self.transformed.column_field(name) for name in chains.inner}
+            return read_targets(self, Content(decoders, has_label=False, chains=chains))
+        self.field("label")
         return read_all_targets(self, self._field("label"), self._stored_target)
 
     @property
@@ -751,14 +878,14 @@ class Dataset(ABC):
         step of every episode. A condition over columns is so a mask for `subset`. Only the bytes of these fields are
         read, each compared with its checksum, and no image is.
 
-        A field that a WindowTransform makes is what batches hold: its function is called for every window, with all
-        that it reads. Where the value has the steps of the field's offsets (those of the fields that it is made of,
+        A field that a Transform makes is what batches hold: its function is called for every window, with all that it
+        reads. Where the value has the steps of the field's offsets (those of the fields that it is made of,
         where the dataset has none of its name), a row is the one of the window's own step.
 
         Args:
             fields: numbers and texts of steps, or of episodes, whose value is repeated; `episode`, `step`, and
                 `<name>_pad`, bool [n, T]. Names as in `batches`.
-            stored: whether fields are those that the dataset stores, also where a WindowTransform makes others.
+            stored: whether fields are those that the dataset stores, also where a Transform makes others.
 
         Returns:
             Name -> array [n, ...] of the declared dtype, or of what a function returns. Texts, as the dataset declares
@@ -776,12 +903,20 @@ class Dataset(ABC):
         return (self.as_stored(names) if stored else self).columns_at(names, self.indices)
 
     def as_stored(self, fields: Sequence[str]) -> Self:
-        """Return this dataset without functions of the user's that make fields of windows.
+        """Return this dataset without transforms.
 
         Raises:
-            ConfigError: one of these fields is only made by such a function.
+            ConfigError: one of these fields is only made by a transform.
         """
-        return self
+        if not self.transforms:
+            return self
+        for name in fields:
+            if name not in METADATA_FIELDS and self.transformed.may_give(name) and not self.transformed.is_there(name):
+                raise ConfigError(
+                    f"{self.dataset_name}: with stored=True columns are what is stored, and {quoted(name)} is given by "
+                    f"a transform. Leave out stored=True, or ask for what the dataset has."
+                )
+        return self.with_transform(None)
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return fields of windows by their numbers, int64 [n], in the order asked."""
@@ -797,20 +932,20 @@ class Dataset(ABC):
     def column_keys(self, field: str) -> tuple[str, ...] | None:
         """Return the stored fields that a column is made of: its name is the user's, and says nothing.
 
-        None where a function of the user's makes it, of which nobody knows whether it is the same one next time.
+        None where a transform makes it, of which nobody knows whether it is the same one next time.
         """
-        return self._encoded_field(field).decoder.keys
+        return None if self.transformed.may_give(field) else self._encoded_field(field).decoder.keys
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics | MemberStatistics:
         """Return mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
 
         They describe what batches hold. They are computed in float64 once, and kept in the user's cache folder as long
-        as the files are the same; those of a field that a WindowTransform makes are computed each time. A subset has
+        as the files are the same; those of a field that a Transform makes are computed each time. A subset has
         statistics of its own, and a mixture those of each member: member -> statistics.
 
         Args:
             fields: numbers, as `columns` reads them.
-            stored: whether they are of what the dataset stores, also where a WindowTransform makes a field.
+            stored: whether they are of what the dataset stores, also where a Transform makes a field.
 
         Raises:
             ConfigError: there are no windows; a field does not exist, or is not numbers; or a value is not finite.

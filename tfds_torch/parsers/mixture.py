@@ -26,9 +26,10 @@ from tfds_torch.parsers.mixture_members import (
     with_common_blocks,
 )
 from tfds_torch.parsers.mixture_source import IMAGE, MEMBER, MixtureSource
+from tfds_torch.parsers.mixture_transforms import MixtureTransforms
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.parser import DatasetParser
-from tfds_torch.parsers.protocol import ElementSpec
+from tfds_torch.parsers.protocol import METADATA_FIELDS, ElementSpec
 from tfds_torch.parsers.provenance import Provenance
 from tfds_torch.parsers.statistics import MemberStatistics, read_statistics
 from tfds_torch.plan.epoch import Remainder
@@ -69,6 +70,7 @@ class MixedDataset(Dataset):
 
     source: MixtureSource
     is_by_number = True
+    reserved_names = frozenset((*METADATA_FIELDS, MEMBER))
 
     def __init__(
         self,
@@ -88,12 +90,12 @@ class MixedDataset(Dataset):
     @property
     def specs(self) -> Mapping[str, Any]:
         """Field -> shape and dtype of one value as the first member declares it."""
-        return self.element_spec.fields
+        return self.stored_spec.fields
 
     @property
-    def element_spec(self) -> ElementSpec:
-        """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
-        return self._fields.element_spec
+    def stored_spec(self) -> ElementSpec:
+        """The fields that all members store, with shape and dtype of one value as the first one declares it."""
+        return self._fields.stored_spec
 
     def provenance(self) -> Provenance:
         """Return the members, each of which knows where its examples lie; see `Dataset`."""
@@ -118,7 +120,7 @@ class MixedDataset(Dataset):
     @property
     def _declared_target(self) -> str | None:
         own = next(iter(self.members.values()))._declared_target
-        return None if "label" in self.element_spec.fields else own
+        return None if "label" in self.stored_spec.fields else own
 
     @property
     def class_names(self) -> list[str] | None:
@@ -135,7 +137,8 @@ class MixedDataset(Dataset):
         Raises:
             ConfigError: some members declare boxes that others do not.
         """
-        return common_boxes(self.members, [name for name in fields if name != MEMBER], preprocess)
+        common = [name for name in fields if name != MEMBER and self.is_stored(name)]
+        return common_boxes(self.members, common, preprocess)
 
     def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
         """Return the fields whose boxes stay those of the whole image in any member."""
@@ -170,12 +173,19 @@ class MixedDataset(Dataset):
         return MemberStatistics({name: read_statistics(one, fields) for name, one in members.items()})
 
     def as_stored(self, fields: Sequence[str]) -> Self:
-        """Return this dataset of members without functions of the user's; see `Dataset`."""
+        """Return this dataset of members without transforms; see `Dataset`."""
         own = [name for name in fields if name != MEMBER]
-        return self._with(members={name: one.as_stored(own) for name, one in self.members.items()})
+        stored = super().as_stored(fields)
+        return stored._with(members={name: one.as_stored(own) for name, one in self.members.items()})
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return fields of the members' windows by their numbers in the mixture; `member` is that of each."""
+        own = next((name for name in fields if self.transformed.may_give_itself(name)), None)
+        if own is not None:
+            raise ConfigError(
+                f"{self.dataset_name}: columns() are those of the members, and the mixture's own transform may give "
+                f"{quoted(own)}. Give each member the transform, or ask with stored=True."
+            )
         return read_member_columns(self.members, fields, index)
 
     def request(self, request: ReadRequest) -> ReadRequest:
@@ -191,6 +201,19 @@ class MixedDataset(Dataset):
             replacing=tuple(ranges),
             read_at_once=_OF_EACH_MEMBER * len(self.members),
         )
+
+    @property
+    def transformed(self) -> MixtureTransforms:
+        """What the members' transforms make of their fields, and the mixture's own of what these have in common."""
+        return MixtureTransforms(self, self._forms)
+
+    def is_channels_first(self, name: str) -> bool:
+        """Whether the values of a field are images [..., C, H, W], in all members."""
+        return name != MEMBER and all(one.is_channels_first(name) for one in self.members.values())
+
+    def image_axes(self, name: str) -> int:
+        """Return the number of axes of a field that is images; see `Dataset`."""
+        return 0 if name == MEMBER else next(iter(self.members.values())).image_axes(name)
 
     @property
     def _stored_target(self) -> None:
@@ -262,6 +285,8 @@ class ParserMixture(DatasetParser):
         stop: where an epoch ends without `epoch_size`: "first_exhausted", when the first member's pass ends, or
             "all_exhausted", when every member's first one has. Later epochs are as long.
         read: `num_threads`, `prefetch_batches` and `jpeg_decoder`.
+        transform: as in ParserTfds, of the examples of all members, behind those that a member has of its own: what
+            members' transforms give alike is a field of the mixture.
 
     Raises:
         ConfigError: an argument that cannot work, a member that says otherwise than the mixture, members without a
@@ -286,6 +311,7 @@ class ParserMixture(DatasetParser):
         epoch_size: int | None = None,
         stop: str = "first_exhausted",
         read: ReadOptions = ReadOptions(),
+        transform: Any = None,
     ) -> None:
         self._members = check_members(members)
         epoch = EpochOptions(
@@ -298,7 +324,8 @@ class ParserMixture(DatasetParser):
             epoch_size=epoch_size,
         )
         datasets = {name: parser.dataset for name, parser in self._members.items()}
-        decoding = DecodeOptions(preprocess=preprocess, image_mode=next(iter(datasets.values())).image_mode, read=read)
+        image_mode = next(iter(datasets.values())).image_mode
+        decoding = DecodeOptions(preprocess=preprocess, image_mode=image_mode, read=read, transform=transform)
         check_read_options(read)
         check_agreement(self._members, epoch, decoding)
         subset: Subset | None = None

@@ -35,8 +35,8 @@ from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.source import FieldSpec
 
 LABEL_NAME = "label"
-_ARGUMENTS_OF_RECORDS = "keys, image_mode, class_map and decode"
-_ARGUMENTS_OF_WINDOWS = "offsets, fields and preprocess, or a transform that makes their values alike"
+_ARGUMENTS_OF_RECORDS = "keys, image_mode, class_map and decode, or each a transform that makes its values alike"
+_ARGUMENTS_OF_WINDOWS = "offsets, fields and preprocess, or each a transform that makes its values alike"
 _OF_BATCHES = {*METADATA_SPECS, MEMBER}
 
 
@@ -78,7 +78,7 @@ LABEL = FieldDescription("value", ((), "int64"))
 
 
 class MixtureFields:
-    """The fields of a mixture. It can be pickled; what was found out once is kept.
+    """The fields that all members store. It can be pickled; what was found out once is kept.
 
     Args:
         members: name -> dataset.
@@ -118,12 +118,12 @@ class MixtureFields:
     @property
     def names(self) -> list[str]:
         """The fields that all members have as they store them, without those that a batch has anyway."""
-        return [name for name in self._first.element_spec.fields if name not in _OF_BATCHES and self.has(name)]
+        return [name for name in self._first.stored_spec.fields if name not in _OF_BATCHES and self.has(name)]
 
     @property
-    def element_spec(self) -> ElementSpec:
+    def stored_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as the first member declares it."""
-        stored = self._first.element_spec.fields
+        stored = self._first.stored_spec.fields
         specs: dict[str, Any] = {name: stored[name] for name in self.names}
         if self.has(IMAGE):
             specs[IMAGE] = BYTES_SPEC if self.is_undecoded(IMAGE) else FieldSpec((None, None, 3), np.uint8)
@@ -204,13 +204,13 @@ def describe_field(parser: Dataset, name: str) -> FieldDescription:
     if found.kind == "text":
         return FieldDescription("text", None)
     if isinstance(decoder, WindowImageField):
-        return FieldDescription("value", _plain(parser.element_spec.fields[name]))
+        return FieldDescription("value", _plain(parser.stored_spec.fields[name]))
     if found.kind == "image":
         num_channels = CHANNELS[decoder.mode] if isinstance(decoder, ImageField) else found.spec.shape[-1]
         if found.spec.dtype is object:
             return FieldDescription("image", "of the type and channels that each has")
         return FieldDescription("image", f"{np.dtype(found.spec.dtype)}, {num_channels} channels")
-    return FieldDescription("value", _plain(parser.element_spec.fields.get(name) if found.spec is None else found.spec))
+    return FieldDescription("value", _plain(parser.stored_spec.fields.get(name) if found.spec is None else found.spec))
 
 
 def _plain(spec: Any) -> Any:
@@ -229,7 +229,8 @@ def describe_common(members: Members, name: str) -> FieldDescription:
         ConfigError: a member has no such field, or another kind of it; the message names the member.
     """
     first: tuple[str, FieldDescription] | None = None
-    for member, parser in members.items():
+    gives = {member: parser.transformed.may_give(name) for member, parser in members.items()}
+    for member, parser in sorted(members.items(), key=lambda item: gives[item[0]]):  # What others give is not stored.
         try:
             found = describe_field(parser, name)
         except ConfigError as error:

@@ -39,6 +39,7 @@ MEMBER = "member"
 IMAGE = "image"
 
 _ENCODED = "encoded:"  # Before the name of a field that is handed over as it is stored.
+_OF_MEMBER = "of member:"  # Before a member's number and the name of a field that it alone need have.
 _MOST_NAMED = 3
 _NONE = np.empty(0, np.int64)
 
@@ -104,6 +105,15 @@ class EncodedParts:
         return merged
 
 
+def _decode_part(decoder: FieldDecoder, part: Part, samples: Samples | None) -> Any:
+    """Return the values of one member's examples; raise BadImageError with the position among all."""
+    try:
+        own = {} if samples is None else {SAMPLES: samples.at(part.places)}
+        return decoder.decode({**part.columns, **own})
+    except BadImageError as error:  # Its position is that in the part.
+        raise type(error)(int(part.places[error.position]), error.reason) from None
+
+
 @dataclass(frozen=True)
 class MixedField:
     """A field that each member decodes in its own way.
@@ -130,7 +140,7 @@ class MixedField:
         stored = columns[self.key]
         if isinstance(stored, EncodedParts):
             samples = columns.get(SAMPLES)
-            values = stored.merged(lambda part: self._decode(part, samples))
+            values = stored.merged(lambda part: _decode_part(self.members[part.member], part, samples))
         else:  # All members store it alike.
             decoder = self.members[0]
             values = decoder.decode({**columns, decoder.keys[0]: stored})
@@ -139,13 +149,6 @@ class MixedField:
             return values if is_array else list(values)
         shape, dtype = self.array
         return np.asarray(values, dtype).reshape(len(values), *shape)
-
-    def _decode(self, part: Part, samples: Samples | None) -> Any:
-        try:
-            own = {} if samples is None else {SAMPLES: samples.at(part.places)}
-            return self.members[part.member].decode({**part.columns, **own})
-        except BadImageError as error:  # Its position is that in the part.
-            raise type(error)(int(part.places[error.position]), error.reason) from None
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,48 @@ class _PicturesOf:
         return self.images.are_pictures(columns)
 
 
+@dataclass(frozen=True)
+class MemberField:
+    """A field that only one member's transforms read: other members' examples have None.
+
+    Attributes:
+        key: its name in `MixtureSource.read`, of `member_key`.
+        member: the member's number.
+        decoder: decodes its values.
+    """
+
+    key: str
+    member: int
+    decoder: FieldDecoder
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.key,)
+
+    def decode(self, columns: Columns) -> list[Any]:
+        """Return n values."""
+        stored, samples = columns[self.key], columns.get(SAMPLES)
+        found: list[Any] = [None] * len(stored)
+        for part in stored.parts:
+            if part.member == self.member:
+                values = _decode_part(self.decoder, part, samples)
+                for place, value in zip(part.places.tolist(), values, strict=True):
+                    found[place] = value
+        return found
+
+
+class _NoField:
+    """What other members have of a field that one member has."""
+
+    keys: tuple[str, ...] = ()
+
+    def decode(self, columns: Columns) -> list[Any]:
+        raise NotImplementedError  # It is asked for its keys alone.
+
+
+_NOTHING = _NoField()
+
+
 class _StoredFields(NamedTuple):
     """What the members make a field of: by member, their decoders; and whether all store it alike, in one field."""
 
@@ -191,6 +236,11 @@ class _StoredFields(NamedTuple):
         if isinstance(decoder, TensorImageField):
             return decoder.images(part.columns)
         return part.columns[decoder.keys[0]]
+
+
+def member_key(member: int, name: str) -> str:
+    """Return the key under which a field of one member is read, which the others need not have."""
+    return f"{_OF_MEMBER}{member}:{name}"
 
 
 def encoded_key(name: str) -> str:
@@ -349,6 +399,12 @@ class MixtureSource(ReadByNumber):
     def _find_stored_fields(self, name: str) -> "_StoredFields":
         is_encoded, own = name.startswith(_ENCODED), name.removeprefix(_ENCODED)
         members = self.members.values()
+        if name.startswith(_OF_MEMBER):
+            number, own = name.removeprefix(_OF_MEMBER).split(":", 1)
+            return _StoredFields(
+                [one.field(own) if place == int(number) else _NOTHING for place, one in enumerate(members)],
+                is_alike=False,
+            )
         decoders = [one.encoded_field(own).decoder if is_encoded else one.field(own) for one in members]
         first = decoders[0]
         is_alike = len(first.keys) == 1 and all(decoder == first for decoder in decoders)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from tfds_torch.engines.options import ReadOptions
+from tfds_torch.engines.transforms import Transform, read_transforms
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
@@ -93,8 +94,14 @@ EPOCH_BOUNDS: Mapping[str, Check] = {
 }
 """Argument of an epoch -> how it is checked."""
 
+
+def _transform(name: str, value: Any) -> tuple[Transform, ...]:
+    return read_transforms(value)
+
+
 DECODE_BOUNDS: Mapping[str, Check] = {
     "read": _read,
+    "transform": _transform,
     "decode": _decode,
     "image_mode": _image_mode,
     "preprocess": _preprocess,
@@ -147,10 +154,16 @@ class DecodeOptions:
     class_map: Mapping[Any, int] | str | os.PathLike[str] | None = None
     read: ReadOptions = ReadOptions()
     decode: Mapping[str, bool] | None = field(default_factory=dict)
+    transform: Any = None
 
     def __post_init__(self) -> None:
         _check(self, DECODE_BOUNDS)
         check_channels(self.preprocess, self.image_mode)
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The user's functions that examples go through, in turn."""
+        return self.transform  # type: ignore[no-any-return] # It was made so.
 
     @property
     def undecoded(self) -> frozenset[str]:

@@ -273,6 +273,7 @@ class ParserMapStyle(DatasetParser):
         read: how examples are read: only read mode `index` can.
         epoch_size: as in ParserTfds.
         decode: as in ParserTfds.
+        transform: as in ParserTfds.
 
     Raises:
         ConfigError: an argument that cannot work, or a dataset without a length or without items by number.
@@ -302,6 +303,7 @@ class ParserMapStyle(DatasetParser):
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
         decode: Mapping[str, bool] | None = None,
+        transform: Any = None,
     ) -> None:
         epoch = EpochOptions(
             shuffle=shuffle,
@@ -313,7 +315,12 @@ class ParserMapStyle(DatasetParser):
             epoch_size=epoch_size,
         )
         decoding = DecodeOptions(
-            preprocess=preprocess, image_mode=image_mode, class_map=class_map, read=read, decode=decode
+            preprocess=preprocess,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            decode=decode,
+            transform=transform,
         )
         super().__init__(OwnDataset(dataset, decoding, image_key, target_key, names, class_names, version), epoch)
 

@@ -20,6 +20,7 @@ from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import EpochOptions, check_has_batch_size, check_single_examples
 from tfds_torch.parsers.protocol import DEFAULT_FIELDS, ElementSpec
 from tfds_torch.parsers.provenance import Provenance
+from tfds_torch.parsers.transformed import OnlyInEpochsError
 from tfds_torch.plan.deal import Assignment
 from tfds_torch.plan.drawn import Drawn, make_draw_weights
 from tfds_torch.plan.epoch import PAD_LABEL, EpochPlan, Remainder
@@ -276,6 +277,20 @@ class DatasetParser:
         """
         return self._with(dataset=self.dataset.with_preprocess(preprocess))
 
+    def with_transform(self, transform: Any) -> Self:
+        """Return this parser with other transforms of whole examples, as it takes them; see `Transform`.
+
+        Members of a mixture keep theirs: `as_stored` leaves out all.
+
+        Raises:
+            ConfigError: what is no transform, or reads a field that is not there.
+        """
+        return self._with(dataset=self.dataset.with_transform(transform))
+
+    def as_stored(self) -> Self:
+        """Return this parser without transforms, also without those of the members of a mixture."""
+        return self._with(dataset=self.dataset.as_stored(()))
+
     def subset(self, indices: Any) -> Self:
         """Return this parser with some of its examples only: a pass has each of them once.
 
@@ -298,7 +313,8 @@ class DatasetParser:
     def balanced(self, by: str = "label", temperature: float | None = None, *, epoch_size: int | None = None) -> Self:
         """Return this parser with its classes mixed: every example comes once in each pass of its class.
 
-        Any global batch has within 2 of the share of each class; see docs/mixtures.md. It resumes exactly.
+        Any global batch has within 2 of the share of each class; see docs/mixtures.md. It resumes exactly. Classes are
+        the labels that transforms make, or, where these need the image or random numbers, those that are stored.
 
         Args:
             by: the field that holds the class: `label`, integers.
@@ -315,7 +331,10 @@ class DatasetParser:
             refuse_groups(f"balanced: {self.dataset_name}", self.read.block_groups)
         if not isinstance(by, str) or by != "label":
             raise ConfigError(f"balanced: by={quoted(by)} must be 'label', the field of the classes.")
-        targets = self.targets()
+        try:
+            targets = self.targets()
+        except OnlyInEpochsError:  # A transform that needs the image: the classes are those of the files.
+            targets = self.targets(stored=True)
         if not isinstance(targets, np.ndarray) or targets.ndim != 1 or targets.dtype.kind not in "iu":
             raise ConfigError(
                 f"{self.dataset_name}: balanced() needs one integer as the label of an example. Mix subsets by hand: "
@@ -391,7 +410,7 @@ class DatasetParser:
     def __getitem__(self, key: int | str) -> Example: ...
     def __getitem__(self, key: Any) -> Any:
         """Return the example of an index or an id, or a list of those of a slice; see `Dataset`."""
-        return self.dataset[key]
+        return self.dataset.at(key, self.seed)
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
         """Return the numbers of examples by their places among those of the parser; see `Dataset`."""
@@ -530,9 +549,9 @@ class DatasetParser:
         """Return a name for every example of the split, in the order of `index`; see `Dataset`."""
         return self.dataset.filenames(basename, absolute)
 
-    def targets(self) -> Any:
+    def targets(self, *, stored: bool = False) -> Any:
         """Return the targets of this parser's examples, in the order of `indices`; see `Dataset`."""
-        return self.dataset.targets()
+        return self.dataset.targets(stored=stored)
 
     def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
         """Return fields of windows of episodes as arrays over all of them, in the order of `indices`; see `Dataset`."""

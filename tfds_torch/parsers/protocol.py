@@ -187,6 +187,18 @@ def has_windows(parser: Parser) -> bool:
     return dataset is not None and dataset.has_windows
 
 
+def transforms_of(parser: Parser) -> list[str]:
+    """Return the names of the user's functions that examples go through before they become a batch, in turn."""
+    dataset = dataset_of(parser)
+    return [] if dataset is None else dataset.transformed.identities
+
+
+def draws_numbers(parser: Parser) -> bool:
+    """Whether a transform of a parser takes the example's generator."""
+    dataset = dataset_of(parser)
+    return dataset is not None and dataset.transformed.takes_rng
+
+
 def varying_fields(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
     """Return the fields of which a value has a side that varies, as it is declared: lists in every batch."""
     dataset = dataset_of(parser)
@@ -202,14 +214,29 @@ def find_varying(spec: ElementSpec, fields: Mapping[str, str]) -> frozenset[str]
         spec: declares fields, some as dictionaries.
         fields: name -> the declared field, or a part of one (`objects/bbox`).
     """
-    found = set()
-    for name, key in fields.items():
-        declared: Any = spec.fields
-        for part in (key,) if key in spec.fields else key.split("/"):
-            declared = declared.get(part) if isinstance(declared, Mapping) else None
-        if name not in METADATA_SPECS and isinstance(declared, FieldSpec) and None in declared.shape:
-            found.add(name)
-    return frozenset(found)
+    declared = {name: find_spec(spec, key) for name, key in fields.items() if name not in METADATA_SPECS}
+    return frozenset(name for name, one in declared.items() if one is not None and None in one.shape)
+
+
+def flat_names(spec: ElementSpec) -> list[str]:
+    """Return the names of all declared fields but metadata; of those within others, flat ones (`objects/bbox`)."""
+    return [name for key, own in spec.fields.items() for name in _flat_names(key, own) if name not in METADATA_FIELDS]
+
+
+def _flat_names(key: str, spec: Any) -> Iterator[str]:
+    if not isinstance(spec, Mapping):
+        yield key
+        return
+    for name, inner in spec.items():
+        yield from _flat_names(f"{key}/{name}", inner)
+
+
+def find_spec(spec: ElementSpec, key: str) -> FieldSpec | None:
+    """Return how a field, or a part of one (`objects/bbox`), is declared; None: it is not."""
+    declared: Any = spec.fields
+    for part in (key,) if key in spec.fields else key.split("/"):
+        declared = declared.get(part) if isinstance(declared, Mapping) else None
+    return declared if isinstance(declared, FieldSpec) else None
 
 
 def name_of(parser: Parser) -> str:
@@ -252,4 +279,5 @@ def state_at(parser: Parser, rank: World, now: Start, num_workers: int | None) -
         num_workers=num_readers,
         epoch=now.epoch,
         batches=now.start_batch,
+        transforms=transforms_of(parser),
     )

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.window_fields import WindowTransform
+from tfds_torch.engines.transforms import Transform
 from tfds_torch.errors import ConfigError, DatasetNotFoundError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.beton import ParserBeton
@@ -83,21 +83,24 @@ def open_own_dataset(source: str, **arguments: Any) -> ParserMapStyle:
 
 
 _OF_EPOCHS = ("shuffle", "is_training", "batch_size", "repeats", "seed", "remainder", "epoch_size")
-_OF_WINDOWS = ("windows", "fields", "cameras", "transform")
+_OF_WINDOWS = ("windows", "fields", "cameras")
 
 _Number = Annotated[int, Meta(ge=1, le=2**62)]
 
 
 class TransformConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """A function, `module:function`, that makes fields of a window out of others; the rest as of WindowTransform."""
+    """A function over whole examples, `module:function`, which is imported; the rest is as of Transform."""
 
     function: str
-    reads: tuple[str, ...]
+    reads: tuple[str, ...] | None = None
     gives: tuple[str, ...] | None = None
+    threads: bool = False
+    version: str | None = None
 
-    def make(self) -> WindowTransform:
+    def make(self) -> Transform:
         """Return the transform; raise ConfigError where its function cannot be imported."""
-        return WindowTransform(import_function("transform: function", self.function), self.reads, self.gives)
+        function = import_function("transform: function", self.function)
+        return Transform(function, self.reads, self.gives, self.threads, self.version)
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +123,7 @@ class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         source: a dataset of the user's own in the place of a name, `module:function`: the function is imported, called
             without arguments, and returns what ParserMapStyle reads.
         fields: of windows: names of the user's own -> the features that they stand for, as in ParserTfds.
-        transform: of windows: functions that make fields out of others, a table `[[transform]]` for each.
+        transform: functions over whole examples, in turn, a table `[[transform]]` for each.
         missing: of tars: what is done with samples that lack a member, as in ParserWebDataset; None: `error`.
     """
 
@@ -248,6 +251,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return self.mix(lambda one, recipe: recipe.make_parser(one.root or root, **here))
         options = (*fields(EpochOptions), *fields(DecodeOptions))
         given = {name: getattr(self, name) for name in ("image_key", "target_key", *(one.name for one in options))}
+        given["transform"] = None if self.transform is None else [one.make() for one in self.transform]
         if self.missing is not None and (self.source is not None or not is_tars(self.name)):
             raise ConfigError(
                 f"missing={quoted(self.missing)} is of samples in tars that lack a member, and "
@@ -266,8 +270,6 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.cameras is not None:
             of_image = {} if self.preprocess is None else {"image": self.preprocess}
             given["preprocess"] = {**self.cameras, **of_image}
-        if self.transform is not None:
-            given["transform"] = [one.make() for one in self.transform]
         given |= {"windows": self.windows, "fields": self.fields, "remote": remote}
         split = "train" if self.split is None else self.split
         return ParserTfds(root, self.name, split, download=download, cache=cache, **given)

@@ -34,7 +34,7 @@ def read_all_targets(dataset: "Dataset", labels: FieldDecoder, kept_by: object) 
     if found is not None:
         found = found[index]
     else:
-        found = _read(dataset, labels)
+        found = read_targets(dataset, Content({"label": labels}, has_label=False))
         is_plain = isinstance(found, np.ndarray) and found.dtype == np.int64 and found.ndim == 1
         if file is not None and is_plain and dataset.selected is None:
             _store(file, found)
@@ -52,9 +52,9 @@ def cache_file(*identity: Any) -> Path:
     return kept_path("targets", (2, *identity), ".npy")
 
 
-def _read(dataset: "Dataset", labels: FieldDecoder) -> NDArray[Any] | list[Any]:
-    """Return the labels that are stored: an array where each is one number, else a list."""
-    content, source = Content({"label": labels}, has_label=False), dataset.source
+def read_targets(dataset: "Dataset", content: Content) -> NDArray[Any] | list[Any]:
+    """Return the field `label` of a content of all examples: an array where each is one number, else a list."""
+    source = dataset.source
     num_threads = dataset.read.threads_of_worker(1)
     found = read_examples(source, content, dataset.indices, num_threads, examples_at_once(source))
     parts = [decoded["label"] for _, decoded in found]

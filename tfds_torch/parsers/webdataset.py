@@ -341,6 +341,7 @@ class ParserWebDataset(DatasetParser):
         read: how examples are read: by number, so that the stream modes are refused.
         epoch_size: as in ParserTfds.
         decode: as in ParserTfds.
+        transform: as in ParserTfds.
         decoders: extension, with or without a leading dot, -> a function that makes a value of a member's bytes,
             instead of the usual decoding: {".msgpack": msgpack.unpackb}. The longest one that an extension ends with is
             taken. An error in the function becomes a CorruptRecordError with the example's key.
@@ -377,6 +378,7 @@ class ParserWebDataset(DatasetParser):
         read: ReadOptions = ReadOptions(),
         epoch_size: int | None = None,
         decode: Mapping[str, bool] | None = None,
+        transform: Any = None,
         decoders: Mapping[str, Decoder] | None = None,
         remote: RemoteOptions | None = None,
         missing: Missing = "error",
@@ -392,7 +394,12 @@ class ParserWebDataset(DatasetParser):
             epoch_size=epoch_size,
         )
         decoding = DecodeOptions(
-            preprocess=preprocess, image_mode=image_mode, class_map=class_map, read=read, decode=decode
+            preprocess=preprocess,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            decode=decode,
+            transform=transform,
         )
         super().__init__(TarDataset(urls, decoding, fields, class_names, decoders, remote, missing), epoch)
 

@@ -4,7 +4,8 @@ What torchdata's StatefulDataLoader saves of workers becomes a LoaderState here;
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tfds_torch.runtime.printable import quoted
 STATE_VERSION = 3
 READ_MODES = ("index", "files", "examples")
 
+_TRANSFORMS = "transforms"  # Among what agrees: others are warned of, and go on.
 _LONGEST_VALUE = 400  # Characters of JSON: of longer values a state has digests.
 _OF_FINGERPRINT = ("dataset", "split", "kind", "subset", "weights", "members")
 
@@ -82,6 +84,7 @@ class LoaderState:
         num_workers: int | None,
         epoch: int,
         batches: int,
+        transforms: Sequence[str] = (),
     ) -> "LoaderState":
         """Return the state of a loader; 0 workers count as 1, the rank that reads by itself.
 
@@ -94,6 +97,7 @@ class LoaderState:
             num_workers: of the loader; None: unknown.
             epoch: which one, >= 0.
             batches: that each rank has delivered of the plan.
+            transforms: names of the user's functions that examples go through, in turn.
         """
         check_choice("read_mode", read_mode, READ_MODES)
         agrees: dict[str, Any] = {
@@ -105,6 +109,8 @@ class LoaderState:
             "is_training": plan.is_training,
             "remainder": plan.remainder.value,
         }
+        if transforms:
+            agrees[_TRANSFORMS] = _shorten(list(transforms))
         if read_mode != "index":
             agrees |= {"num_replicas": plan.world.num_replicas, "batch_size": plan.batch_size}
         epoch, first = check_integer("epoch", epoch, 0), plan.first_example
@@ -192,6 +198,15 @@ class LoaderState:
         found = [*_differences(read, here), *_differences_of_world(read, here, allow_batch_change, num_replicas)]
         if found:
             raise StateMismatchError(f"The state does not fit this dataset. {' '.join(found)}")
+        old, new = (one.agrees.get(_TRANSFORMS, []) for one in (read, here))
+        if old != new:
+            warnings.warn(
+                f"The state was saved with the transforms {quoted(old)}, and here they are {quoted(new)}: the rest of "
+                f"the epoch goes through other functions than its beginning. Give the parser the same ones, in the "
+                f"same order.",
+                UserWarning,
+                stacklevel=3,
+            )
         if read.global_batch != here.global_batch:  # The rest of the epoch is dealt anew.
             is_over = read.batches >= read.num_batches
             examples = read.num_own_slots if is_over else read.examples
@@ -358,7 +373,7 @@ def _differences(stored: LoaderState, here: LoaderState) -> Iterator[str]:
     old, new = ({**one.agrees, **one.agrees["order"]} for one in (stored, here))
     exact = {Remainder.KEEP.value, Remainder.PAD.value}
     for name in new:
-        if name == "order" or name not in old or old[name] == new[name]:
+        if name in ("order", _TRANSFORMS) or name not in old or old[name] == new[name]:
             continue
         if name == "remainder" and {old[name], new[name]} == exact:
             continue
@@ -366,8 +381,9 @@ def _differences(stored: LoaderState, here: LoaderState) -> Iterator[str]:
             continue
         of_stream = f"Read mode {here.read_mode!r} goes on in the same world only; 'index' in others too."
         yield _difference(name, old[name], new[name], _REMEDIES.get(name, of_stream))
-    if old.keys() != new.keys() and old["kind"] == new["kind"]:
-        yield f"Its order has {_join(sorted(old.keys() ^ new.keys()))} in one of them only."
+    lacking = (old.keys() ^ new.keys()) - {_TRANSFORMS}
+    if lacking and old["kind"] == new["kind"]:
+        yield f"Its order has {_join(sorted(lacking))} in one of them only."
 
 
 def _difference(name: str, stored: object, here: object, remedy: str) -> str:

@@ -38,7 +38,7 @@ class WorkerStats:
         examples: how many these hold.
         read_s: reading encoded examples, seconds, all threads together.
         decode_s: decoding them, likewise.
-        transform_s: time in the transform and target_transform of an ImageDataset.
+        transform_s: time in the transforms of its parser, and in transform and target_transform of an ImageDataset.
         fetch_s: time in its dataset, waiting for its threads included.
         collate_s: putting batches together, and into shared memory.
         hand_over_s: batches of it on their way, while the training process waited for them.

@@ -22,7 +22,7 @@ from tfds_torch.errors import ConfigError, WorkerError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.loaders.worker import WorkerBatch
 from tfds_torch.parsers.options import check_has_image
-from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, dataset_of, has_windows
+from tfds_torch.parsers.protocol import METADATA_FIELDS, Parser, dataset_of, flat_names, has_windows
 from tfds_torch.plan.order import Int64Array, draw_function_seeds
 from tfds_torch.runtime.examples_at_work import Notes
 from tfds_torch.runtime.metrics import StageMetrics
@@ -34,6 +34,7 @@ from tfds_torch.runtime.user_random import (
     TRANSFORM,
     are_taken,
     borrowed_generators,
+    calling,
     seed_generators,
 )
 from tfds_torch.torch_data.nested import count_examples
@@ -125,7 +126,8 @@ class Transforms:
                 seed_generators(seeds[place])
             began_at = time.monotonic()
             try:
-                result = function(value)
+                with calling():
+                    result = function(value)
             except Exception as error:
                 error.add_note(f"The {name} raised it for the example {quoted(ids[place])}.")
                 raise
@@ -197,10 +199,19 @@ class AskedFields(NamedTuple):
     Attributes:
         fields: in the order in which an example has them.
         names: their names in the dictionary that an example is; None where an example is a tuple.
+        are_all: whether what transforms add without saying so is asked for, too.
     """
 
     fields: tuple[str, ...]
     names: tuple[str, ...] | None = None
+    are_all: bool = False
+
+    def with_added(self, features: Iterable[str]) -> "AskedFields":
+        """Return these fields with those of a batch's features that transforms added, where all are asked for."""
+        added = tuple(name for name in features if name not in self.fields) if self.are_all else ()
+        if not added or self.names is None:
+            return self
+        return AskedFields((*self.fields, *added), (*self.names, *added), are_all=True)
 
     def example(self, values: Iterable[Any]) -> Any:
         """Return an example, or a batch, of the values of its fields: a tuple, or a dictionary."""
@@ -216,7 +227,8 @@ def check_fields(parser: Parser, fields: Fields, as_dict: bool) -> AskedFields:
     check_is_parser(parser)
     if not isinstance(as_dict, bool):
         raise ConfigError(f"as_dict={quoted(as_dict)} must be True or False.")
-    if isinstance(fields, str) and fields == ALL:
+    are_all = isinstance(fields, str) and fields == ALL
+    if are_all:
         fields = all_fields(parser)
     is_ordered = isinstance(fields, Iterable) and not isinstance(fields, str | set | frozenset)
     names = tuple(fields) if is_ordered else ()
@@ -232,31 +244,13 @@ def check_fields(parser: Parser, fields: Fields, as_dict: bool) -> AskedFields:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"fields={fields!r}, as_dict=True: a dictionary has {twice!r} once only. Name it once.")
-    return AskedFields(asked, names)
+    return AskedFields(asked, names, are_all)
 
 
 def all_fields(parser: Parser) -> dict[str, str]:
-    """Return name in the batch -> field, of all fields that a dataset declares, nested ones by flat names.
-
-    The feature that `image_key` names is the field `image`, and that of `target_key` `label`, so that preprocess and
-    class map hold for them.
-    """
-    names = [name for key, spec in parser.element_spec.fields.items() for name in _flat_names(key, spec)]
-    names = [name for name in names if name not in METADATA_FIELDS]
+    """Return name in the batch -> field, of all that a parser has; see `Dataset.all_fields`."""
     dataset = dataset_of(parser)
-    if dataset is None:
-        return {name: name for name in names}
-    own = {dataset.image_key: "image", dataset.target_key: "label"}
-    own = {key: field for key, field in own.items() if dataset.has_field(field)}
-    return {name: own.get(name, name) for name in names}
-
-
-def _flat_names(key: str, spec: Any) -> Iterator[str]:
-    if not isinstance(spec, Mapping):
-        yield key
-        return
-    for name, inner in spec.items():
-        yield from _flat_names(f"{key}/{name}", inner)
+    return {name: name for name in flat_names(parser.element_spec)} if dataset is None else dataset.all_fields()
 
 
 def check_batched(
@@ -280,9 +274,10 @@ def check_batched(
     for name, function in (("transform", transform), ("target_transform", target_transform)):
         if function is not None:
             remedy = (
-                "Give the parser transform=WindowTransform(function, reads=[...]), or this dataset batched=False."
+                "Give the parser transform=function, which gets whole windows, or this dataset batched=False."
                 if has_windows(parser)
-                else "Augment in the preprocess (`augment`), or on the device; or leave out the preprocess."
+                else "Give the parser transform=function, which gets whole examples after the preprocess; augment on "
+                "the device; or leave out the preprocess."
             )
             raise ConfigError(f"{name} is called with single examples, and this dataset yields whole batches. {remedy}")
     if parser.batch_size is None:
@@ -371,6 +366,7 @@ def make_items(
     `images_beside`, values [H, W, C] become [C, H, W]. Those of `lists` stay lists.
     """
     for batch in batches:
+        asked = asked.with_added(batch.features)
         if transforms is None:
             yield asked.example(
                 _padded(batch, name, fills[name])

@@ -36,7 +36,6 @@ from tfds_torch.runtime.shared_slots import SharedSlots
 from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent, keep_freed_memory
 from tfds_torch.torch_data.batches import (
-    AskedFields,
     Fields,
     Transforms,
     check_batched,
@@ -67,6 +66,8 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
 
     Local files are read without tensorflow. Under fork, spawn and forkserver workers, persistent or not, every rank and
     worker reads examples of its own. An iterator belongs to the thread that takes its first example.
+
+    A function that sees whole examples, boxes and masks with their image, is the parser's `transform`; see `Transform`.
 
     Random numbers of a `transform` or `target_transform` belong to (seed, pass, example), as those of a preprocess:
     `random`, `np.random` and torch's default generator are seeded before each call, so that an example looks alike in
@@ -120,7 +121,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.seed_transforms = seed_transforms
-        self.fields, self._names = check_fields(parser, fields, as_dict)
+        self._asked = check_fields(parser, fields, as_dict)
         self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
         self.pad = check_pad(parser, self.fields, pad, self.is_batched)
         self._rank = RankFinder(world)
@@ -136,9 +137,14 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return f"{name}, {size}, fields={self.fields}, {kind}{', as dictionaries' if self.is_dict else ''})"
 
     @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that an example consists of, in this order."""
+        return self._asked.fields
+
+    @property
     def is_dict(self) -> bool:
         """Whether examples, and batches, are dictionaries; else they are tuples."""
-        return self._names is not None
+        return self._asked.names is not None
 
     def set_epoch(self, epoch: int) -> None:
         """Fixes the epoch of the iterations to come, in this process and in workers that already run.
@@ -371,11 +377,11 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
             seed = self.parser.plan(World()).seed if seed is None else seed
             own_seed = seed if self.seed_transforms else None
             transforms = Transforms(self.transform, self.target_transform, own_seed, metrics)
-            return partial(make_items, asked=AskedFields(self.fields, self._names), transforms=transforms)
+            return partial(make_items, asked=self._asked, transforms=transforms)
         images, lists = images_beside(self.parser, self.fields), varying_fields(self.parser, self.fields)
         return partial(
             make_items,
-            asked=AskedFields(self.fields, self._names),
+            asked=self._asked,
             transforms=None,
             fills=self.pad,
             images=images,

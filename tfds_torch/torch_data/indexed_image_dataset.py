@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,13 +15,13 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import EvalPreprocess
 from tfds_torch.parsers.advice import advise_fields, facts_of
 from tfds_torch.parsers.options import check_single_examples
-from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser
+from tfds_torch.parsers.protocol import DEFAULT_FIELDS, Parser, draws_numbers, transforms_of
 from tfds_torch.runtime.arguments import check_integer
 from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.pickling import check_functions
 from tfds_torch.runtime.user_random import take_generators
 from tfds_torch.runtime.worker_start import end_with_parent
-from tfds_torch.torch_data.batches import AskedFields, Fields, Transforms, check_fields, check_is_parser
+from tfds_torch.torch_data.batches import Fields, Transforms, check_fields, check_is_parser
 from tfds_torch.torch_data.plain_epochs import ExampleEpochs
 from tfds_torch.torch_data.tensor_buffer import make_own_buffer
 
@@ -100,13 +101,21 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         self.parser = parser
         self.transform = transform
         self.target_transform = target_transform
-        self.fields, self._names = check_fields(parser, fields, as_dict)
+        self._asked = check_fields(parser, fields, as_dict)
         if parser.preprocess is not None:
             check_single_examples(parser.dataset_name, parser.preprocess)
-        has_random_numbers = any(one is not None for one in (parser.preprocess, transform, target_transform))
+        self._has_transforms, self._draws = bool(transforms_of(parser)), draws_numbers(parser)
+        has_random_numbers = self._has_transforms or any(
+            one is not None for one in (parser.preprocess, transform, target_transform)
+        )
         self._epochs = ExampleEpochs() if has_random_numbers else None
         for text in advise_fields(facts_of(parser, self.fields)):
             warnings.warn(text, UserWarning, stacklevel=3)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that an example consists of, in this order."""
+        return self._asked.fields
 
     def begin_epoch(self) -> None:
         """Begins the next epoch, until one is set; a Loader calls it when an iteration begins."""
@@ -144,14 +153,13 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         epochs, seed = self._epochs, _loader_seed()
         if (
             epochs is not None
-            and self.parser.preprocess is not None
-            and not isinstance(self.parser.preprocess, EvalPreprocess)
+            and (self._draws or not isinstance(self.parser.preprocess, EvalPreprocess | None))
             and epochs.now(seed) is None
             and epochs.must_warn(seed)
         ):
             warnings.warn(
                 f"{self.parser.dataset_name}: nothing has told this IndexedImageDataset the epoch, so that every "
-                f"epoch has the crops of epoch 0. Call its set_epoch(epoch) before every iteration of torch's "
+                f"epoch has the random numbers of epoch 0. Call its set_epoch(epoch) before every iteration of torch's "
                 f"DataLoader, or use create_loader, which does so.",
                 UserWarning,
                 stacklevel=2,
@@ -164,13 +172,16 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
             take_generators()
         images: Collection[str] = ()
         numbers = self.parser.numbers_at(indices)
-        if self._epochs is None or self.parser.preprocess is None:
+        if self._epochs is None or (self.parser.preprocess is None and not self._has_transforms):
             examples = self.parser.examples_by_index(numbers, self.fields)
         else:
-            images = ("image", *self.parser.preprocess.also_kinds)
-            epoch = self._epochs.now(_loader_seed()) or 0
-            examples = self.parser.examples_by_index(numbers, self.fields, epoch=epoch, context=_IN_TENSORS)
-        columns = [(name, [_value(example, name, images) for example in examples]) for name in self.fields]
+            if self.parser.preprocess is not None:
+                images = ("image", *self.parser.preprocess.also_kinds)
+            epoch = self._epochs.now(_loader_seed())
+            context = replace(_IN_TENSORS, seeds_items=epoch is not None)  # Else they would repeat in every epoch.
+            examples = self.parser.examples_by_index(numbers, self.fields, epoch=epoch or 0, context=context)
+        asked = self._asked.with_added(examples[0].features) if examples else self._asked
+        columns = [(name, [_value(example, name, images) for example in examples]) for name in asked.fields]
         told = None if self._epochs is None else self._epochs.now(_loader_seed())
         # Without an epoch, random numbers that belong to an example would be the same in all of them.
         seed = None if told is None else self.parser.seed
@@ -178,7 +189,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         keys = index + (told or 0) * _KEYS_OF_EPOCH
         transforms = Transforms(self.transform, self.target_transform, seed)
         made = transforms(columns, keys, index, [example.id for example in examples])
-        return list(made if self._names is None else map(AskedFields(self.fields, self._names).example, made))
+        return list(made if asked.names is None else map(asked.example, made))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
         """Returns a name for every example of the split, in the order of its index.
@@ -208,8 +219,12 @@ def _value(example: Example, field: str, images: Collection[str]) -> Any:
     """Returns a field of an example; the preprocessed images as tensors uint8 [C, H, W]."""
     if field == "valid":
         return True
-    if field in ("index", "id", "image"):
+    if field in ("index", "id"):
         return getattr(example, field)
+    if field == "image":
+        image = example.image  # An array where a transform made it one of another size.
+        is_array = field in images and isinstance(image, np.ndarray)
+        return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1) if is_array else image
     if field in images:
         return torch.from_numpy(np.ascontiguousarray(example.features[field])).permute(2, 0, 1)
     return example.label if field == "label" and field not in example.features else example.features[field]

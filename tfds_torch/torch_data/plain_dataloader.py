@@ -199,7 +199,8 @@ def no_collation(loader: str) -> ConfigError:
     """Returns the error for a loader that would have to make batches of PIL images."""
     return ConfigError(
         f"{loader} cannot make batches of PIL images with torch's default collation: give the dataset a transform that "
-        f"ends in tensors (such as torchvision's ToTensor()), the loader a collate_fn, or the parser a preprocess."
+        f"ends in tensors (such as torchvision's ToTensor()), the loader a collate_fn, the parser a preprocess, or "
+        f"batched=True where all images are of one size."
     )
 
 

@@ -9,7 +9,7 @@ import torch.distributed
 
 from tfds_torch.errors import ConfigError, StallError
 from tfds_torch.images.decoders import jpeg
-from tfds_torch.parsers.protocol import Parser, dataset_of
+from tfds_torch.parsers.protocol import Parser, dataset_of, transforms_of
 from tfds_torch.plan.world import World
 from tfds_torch.runtime.arguments import check_seconds
 from tfds_torch.runtime.identity import digest_of
@@ -80,6 +80,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
         "preprocess": _describe_preprocess(parser.preprocess),
         "cameras": ", ".join(f"{name}: {_describe_preprocess(one)}" for name, one in cameras.items()),
         "jpeg_decoder": jpeg.describe(parser.read.jpeg_decoder),
+        "transforms": ", ".join(transforms_of(parser)),
     }
     try:
         world = find_world()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, TensorImageField
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.window_fields import TransformedField, WindowTransform
+from tfds_torch.engines.window_fields import WindowField, WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BoxRows
 from tfds_torch.images.preprocess import Preprocess
@@ -20,6 +20,7 @@ from tfds_torch.parsers.cache import CACHED_MODES, DecodedCache, open_cached
 from tfds_torch.parsers.dataset import Dataset
 from tfds_torch.parsers.options import DecodeOptions, EpochOptions
 from tfds_torch.parsers.parser import DatasetParser
+from tfds_torch.parsers.protocol import METADATA_FIELDS, find_spec
 from tfds_torch.parsers.provenance import Episodes, Provenance
 from tfds_torch.parsers.remote_store import open_dataset_store
 from tfds_torch.parsers.statistics import Statistics, read_statistics
@@ -28,8 +29,8 @@ from tfds_torch.parsers.tfds.feature_tree import list_leaves
 from tfds_torch.parsers.tfds.fields import DatasetFields, OptionalLabelField, is_image
 from tfds_torch.parsers.tfds.folder import folder_of
 from tfds_torch.parsers.tfds.targets import check_can_be_mapped, class_names, parse_target_key
-from tfds_torch.parsers.tfds.window_columns import read_columns
-from tfds_torch.parsers.tfds.window_fields import WindowFields
+from tfds_torch.parsers.tfds.window_columns import make_column, read_columns
+from tfds_torch.parsers.tfds.window_fields import OWN_FIELDS, WindowFields
 from tfds_torch.parsers.tfds.windows import WindowArguments, check_read_mode, divide_preprocess
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.plan.windows import Windows
@@ -169,8 +170,6 @@ class TfdsDataset(Dataset):
 
     def _field(self, name: str) -> FieldDecoder:
         field = self._fields.field(name, self.image_mode)
-        if isinstance(field, TransformedField):
-            return field.with_jpeg_decoder(self.read.jpeg_decoder)
         return ImageField(PIXELS, field.mode) if self.cache is not None and isinstance(field, ImageField) else field
 
     def _encoded_field(self, name: str) -> EncodedField:
@@ -243,6 +242,7 @@ class TfdsWindows(TfdsDataset):
 
     source: WindowSource
     _fields: WindowFields
+    reserved_names = frozenset((*METADATA_FIELDS, *OWN_FIELDS))
 
     @property
     def has_windows(self) -> bool:
@@ -273,19 +273,35 @@ class TfdsWindows(TfdsDataset):
 
     def columns_at(self, fields: Sequence[str], index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return fields of windows by their numbers, int64 [n], in the order asked; see `columns`."""
-        return read_columns(self._fields, self.source, fields, index, self.read)
-
-    def as_stored(self, fields: Sequence[str]) -> Self:
-        """Return these windows without their WindowTransforms; see `Dataset`."""
-        return self._with(_fields=self._fields.stored(fields))
+        chains = self.transformed.without_epoch(fields, "columns()", "What is stored comes with stored=True.")
+        given = [name for name in fields if chains is not None and chains.gives(name)]
+        stored = [name for name in fields if name not in given]
+        columns = read_columns(self._fields, self.source, stored, index, self.read)
+        if given:
+            for name in given:  # One by one: their steps are those of what each is made of.
+                content = self.content([name], in_batches=False)
+                columns[name] = make_column(self._fields, self.source, content, name, index, self.read)
+        return {name: columns[name] for name in fields}
 
     def column_keys(self, field: str) -> tuple[str, ...] | None:
-        """Return the stored fields that a column is made of; None where a WindowTransform makes it."""
-        return self._fields.column_keys(field)
+        """Return the stored fields that a column is made of; None where a transform makes it."""
+        return None if self.transformed.may_give(field) else self._fields.column_keys(field)
 
     def number_of_none(self, field: str) -> float | None:
         """Return the number that stands for None in a column of an optional feature; see `Dataset`."""
-        return self._fields.number_of_none(field)
+        return None if self.transformed.may_give(field) else self._fields.number_of_none(field)
+
+    def image_axes(self, name: str) -> int:
+        """Return the number of axes of a field that is images, with those of time; see `Dataset`."""
+        if not self.is_channels_first(name):
+            return super().image_axes(name)
+        spec = find_spec(self.stored_spec, name)
+        return 3 if spec is None else len(spec.shape)
+
+    def is_channels_first(self, name: str) -> bool:
+        """Whether the values of a field are images [..., C, H, W]."""
+        decoder = self.field(name)
+        return isinstance(decoder, WindowImageField) or (isinstance(decoder, WindowField) and decoder.is_image)
 
 
 @explain_keywords
@@ -339,9 +355,8 @@ class ParserTfds(DatasetParser):
             files, read mode `index`.
         fields: of windows: new names -> the features that they stand for, so that datasets agree:
             `{"image_primary": "observation/image"}`. Other features keep their names.
-        transform: of windows: functions that make fields out of others in the workers, for example actions of another
-            space. See `WindowTransform`. `columns` and `statistics` have the fields that they make; with stored=True,
-            those that are stored.
+        transform: functions over whole examples, in turn: a function of a dictionary, a `Transform`, an object with
+            `map` or `random_map` as Grain's, or a list of these; see `Transform` and docs/transforms.md.
         cache: where decoded images are kept: built at once if it does not exist, by one process for all ranks, and
             read instead of the original files from then on. Needs local files, read mode `index`, and image_mode `RGB`
             or `L`. None if images are decoded in every epoch.
@@ -381,7 +396,7 @@ class ParserTfds(DatasetParser):
         decoders: "Mapping[str, Any] | SkipDecoding | None" = None,
         windows: Windows | None = None,
         fields: Mapping[str, str] | None = None,
-        transform: WindowTransform | Sequence[WindowTransform] | None = None,
+        transform: Any = None,
         remote: RemoteOptions | None = None,
     ) -> None:
         of_image, cameras = divide_preprocess(preprocess, has_windows=windows is not None)
@@ -395,7 +410,12 @@ class ParserTfds(DatasetParser):
             epoch_size=epoch_size,
         )
         decoding = DecodeOptions(
-            preprocess=of_image, image_mode=image_mode, class_map=class_map, read=read, decode=decode
+            preprocess=of_image,
+            image_mode=image_mode,
+            class_map=class_map,
+            read=read,
+            decode=decode,
+            transform=transform,
         )
         store = open_dataset_store(root, name, remote, read)  # Its fetcher starts during the imports.
         # They import TFDS, which workers do without: they get the parser pickled.
@@ -406,7 +426,7 @@ class ParserTfds(DatasetParser):
         split = split_expression(split, found.splits, found.name)
         source = found.source(split, verify_checksums=read.verify_checksums)
         named: DatasetFields | WindowFields
-        of_windows = WindowArguments(windows, fields, transform, of_image, cameras)
+        of_windows = WindowArguments(windows, fields, of_image, cameras)
         if of_windows.are_given:
             others: dict[str, Any] = {"image_key": image_key, "target_key": target_key, "class_map": class_map}
             others |= {"cache": cache, "decoders": decoders}

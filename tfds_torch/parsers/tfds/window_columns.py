@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from tfds_torch.engines.direct import read_examples
 from tfds_torch.engines.fields import Content, FieldDecoder
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.window_fields import TransformedField
 from tfds_torch.errors import ConfigError, ShardError
 from tfds_torch.parsers.examples import examples_at_once
 from tfds_torch.parsers.tfds.feature_tree import Leaf
@@ -43,27 +42,13 @@ def read_columns(
 
     Returns:
         Name -> values in the order asked: numbers [n, ...] of the declared dtype, or objects [n]: str of texts, else
-        bytes. What a function of the user's makes is what batches hold.
+        bytes.
 
     Raises:
-        ConfigError: a field does not exist, is an image, or has no fixed size; a function failed, or makes values that
-            differ in size, or none of the own step.
+        ConfigError: a field does not exist, is an image, or has no fixed size.
         ShardError, CorruptRecordError: as reading raises them.
     """
     num_threads = read.threads_of_worker(1)
-    given = {name: fields.given[name].with_jpeg_decoder(read.jpeg_decoder) for name in names if name in fields.given}
-    columns = _read_stored(fields, source, [name for name in names if name not in given], index, num_threads)
-    columns |= _read_given(fields, source, given, index, num_threads)
-    return {name: columns[name] for name in names}
-
-
-# What is stored.
-
-
-def _read_stored(
-    fields: WindowFields, source: WindowSource, names: Sequence[str], index: Int64Array, num_threads: int
-) -> dict[str, NDArray[Any]]:
-    """Return the columns of stored fields."""
     order = None if (np.diff(index) >= 0).all() else np.argsort(index, kind="stable")
     episode, step = source.reader.table.locate(index if order is None else index[order])
     num_steps = source.reader.num_steps
@@ -83,9 +68,11 @@ def _read_stored(
         columns |= _read_steps(source, of_steps, first[episode] + step, num_threads)
     if of_episodes:
         distinct, back = np.unique(episode, return_inverse=True)
-        read = _read_steps(source, of_episodes, first[distinct], num_threads)
-        columns |= {name: values[back] for name, values in read.items()}
-    return columns if order is None else {name: _reordered(values, order) for name, values in columns.items()}
+        of_distinct = _read_steps(source, of_episodes, first[distinct], num_threads)
+        columns |= {name: values[back] for name, values in of_distinct.items()}
+    if order is not None:
+        columns = {name: _reordered(values, order) for name, values in columns.items()}
+    return {name: columns[name] for name in names}
 
 
 class _Column(NamedTuple):
@@ -160,50 +147,61 @@ def _reordered(values: NDArray[Any], order: Int64Array) -> NDArray[Any]:
     return found
 
 
-# What functions of the user's make.
+# What transforms make.
 
 _UNLIKE = "does not give values of one size and dtype in every window"
 
 
-def _read_given(
-    fields: WindowFields,
-    source: WindowSource,
-    given: Mapping[str, TransformedField],
-    index: Int64Array,
-    num_threads: int,
-) -> dict[str, NDArray[Any]]:
-    """Return columns that functions make: what a batch holds of each window's own step."""
-    if not given or not len(source):
-        return {name: np.empty(0) for name in given}
+def make_column(
+    fields: WindowFields, source: WindowSource, content: Content, name: str, index: Int64Array, read: ReadOptions
+) -> NDArray[Any]:
+    """Return a column that transforms make: what a batch holds of each window's own step, [n, ...].
+
+    Args:
+        fields: the fields of the windows, as they are stored.
+        source: the windows.
+        content: with the transforms for the field.
+        name: the field.
+        index: int64 [n], the windows, in the order asked.
+        read: how many threads read and decode.
+
+    Raises:
+        ConfigError: a function failed, or makes values that differ in size, or none of the own step.
+        ShardError, CorruptRecordError: as reading raises them.
+    """
+    if not len(source):
+        return np.empty(0)
     asked = index if len(index) else np.zeros(1, np.int64)  # The first window shows shape and dtype.
-    content, size = Content(given, has_label=False), examples_at_once(source)
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in given}
-    for _, decoded in read_examples(source, content, asked, num_threads, size):
-        for name, own in parts.items():
-            own.append(_own_steps(given[name], fields, decoded[name]))
-            if (own[-1].dtype, own[-1].shape[1:]) != (own[0].dtype, own[0].shape[1:]):
-                raise _not_a_column(given[name], _UNLIKE)
-    return {name: np.concatenate(own)[: len(index)] for name, own in parts.items()}
+    parts: list[NDArray[Any]] = []
+    for _, decoded in read_examples(source, content, asked, read.threads_of_worker(1), examples_at_once(source)):
+        parts.append(_own_steps(name, fields, content, decoded[name]))
+        if (parts[-1].dtype, parts[-1].shape[1:]) != (parts[0].dtype, parts[0].shape[1:]):
+            raise _not_a_column(fields, name, _UNLIKE)
+    return np.concatenate(parts)[: len(index)]
 
 
-def _own_steps(field: TransformedField, fields: WindowFields, values: Any) -> NDArray[Any]:
+def _own_steps(name: str, fields: WindowFields, content: Content, values: Any) -> NDArray[Any]:
     """Return what n windows have of a field at their own step, [n, ...]."""
     if not isinstance(values, np.ndarray):
         if not all(isinstance(one, str) for one in values) and not all(isinstance(one, bytes) for one in values):
-            raise _not_a_column(field, _UNLIKE)
+            raise _not_a_column(fields, name, _UNLIKE)
         texts = np.empty(len(values), object)
         texts[:] = values
         return texts
-    step = _own_step(field, fields, values.shape[1:])
+    step = _own_step(name, fields, content, values.shape[1:])
     own: NDArray[Any] = values if step is None else values[:, step]
     if own.dtype == np.uint8 and own.ndim > 3:
-        raise _not_a_column(field, "gives images, and columns are numbers and texts. Images come in batches()")
+        why = "gives images, and columns are numbers and texts. Images come in batches()"
+        raise _not_a_column(fields, name, why)
     return own
 
 
-def _own_step(field: TransformedField, fields: WindowFields, shape: tuple[int, ...]) -> int | None:
-    """Return the place of a window's own step in a value; None where it is one value, without an axis of time."""
-    rows = map(fields.row, [field.name] if fields.has(field.name) else field.inputs)
+def _own_step(name: str, fields: WindowFields, content: Content, shape: tuple[int, ...]) -> int | None:
+    """Return the place of a window's own step in a value; None where it is one value, without an axis of time.
+
+    The steps are those of the field of its name, where the dataset has one; else those of what is read for it.
+    """
+    rows = map(fields.row, [name] if fields.has(name) else content.fields)
     times = {row.offsets for row in rows if isinstance(row, FeatureRow) and row.offsets is not None}
     fitting = [offsets for offsets in times if shape and len(offsets) == shape[0]]
     if not fitting:
@@ -212,15 +210,16 @@ def _own_step(field: TransformedField, fields: WindowFields, shape: tuple[int, .
     if len(places) > 1 or None in places:
         steps = " or ".join(str(list(offsets)) for offsets in fitting)
         raise _not_a_column(
-            field,
+            fields,
+            name,
             f"gives values of the steps {steps}, counted from the window's own, and a column is of the own one. Give "
             f"it the name of a field whose offsets have 0, or read batches()",
         )
     return places.pop()
 
 
-def _not_a_column(field: TransformedField, why: str) -> ConfigError:
+def _not_a_column(fields: WindowFields, name: str, why: str) -> ConfigError:
     return ConfigError(
-        f"{field.dataset}: columns: the transform that gives {quoted(field.name)} {why}. What is stored of a field "
-        f"comes with stored=True."
+        f"{fields.dataset}: columns: the transform that gives {quoted(name)} {why}. What is stored of a field comes "
+        f"with stored=True."
     )

@@ -1,15 +1,13 @@
 """The fields of windows of episodes: a table with a row for each name, made once when a parser is opened."""
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tfds_torch.engines.direct import read_examples
-from tfds_torch.engines.fields import Content, EncodedField, FieldDecoder, ImageField, StoredField
-from tfds_torch.engines.window_fields import OtherColumns, TransformedField, WindowField, WindowImageField
+from tfds_torch.engines.fields import EncodedField, FieldDecoder, ImageField, StoredField
+from tfds_torch.engines.window_fields import OtherColumns, WindowField, WindowImageField
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess, height_and_width
@@ -28,10 +26,9 @@ from tfds_torch.parsers.tfds.features import structured_field
 from tfds_torch.parsers.tfds.fields import is_camera_tensor, is_image, is_stored_as_it_is, stored_field
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.arguments import did_you_mean
-from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.window_reader import EPISODE, STEP, padding_key
-from tfds_torch.storage.source import FieldSpec, Source
+from tfds_torch.storage.source import FieldSpec
 
 PADDING = "_pad"
 """Behind the name of a field with offsets: which of its steps are outside of the episode."""
@@ -143,9 +140,6 @@ class WindowFields:
         cameras: name -> what is done to its images while they are decoded.
 
     Attributes:
-        given: name -> a field that a WindowTransform makes, also in the place of a stored one.
-        source: the windows, of which the first one shows the shapes of `given`.
-
     Raises:
         ConfigError: a name, an offset, a text or a camera that does not fit the features.
     """
@@ -165,8 +159,6 @@ class WindowFields:
     ) -> None:
         self.dataset, self.features, self.sequence, self.windows = dataset, features, sequence, windows
         self.cameras = dict(cameras)
-        self.given: Mapping[str, TransformedField] = {}
-        self.source: Source | None = None
         self._prefix = f"{'/'.join(sequence.path)}/"
         self._one_step = _without_sequence(features, sequence.path)
         self._keys = list(list_keys(features))
@@ -335,7 +327,7 @@ class WindowFields:
     def all_fields(self) -> list[str]:
         """The fields that windows have: by the names of the user's own, else by their features, sorted."""
         padding = [f"{name}{PADDING}" for name in self._names if self._feature_row(name).offsets is not None]
-        return sorted({*self._names, *padding, *OWN_FIELDS, *self.given})
+        return sorted({*self._names, *padding, *OWN_FIELDS})
 
     @property
     def cameras_there(self) -> list[str]:
@@ -352,9 +344,7 @@ class WindowFields:
     @property
     def specs(self) -> dict[str, Any]:
         """Field -> FieldSpec of one window's value; None where what a function makes has no fixed size."""
-        return {
-            name: self._given_specs[name] if name in self.given else self.row(name).spec for name in self.all_fields
-        }
+        return {name: self.row(name).spec for name in self.all_fields}
 
     def find(self, name: str) -> FoundFeature:
         """Return the feature behind a field; raise ConfigError where there is none."""
@@ -366,8 +356,6 @@ class WindowFields:
 
     def field(self, name: str, image_mode: str | None) -> FieldDecoder:
         """Return how a field is decoded."""
-        if name in self.given:
-            return self.given[name]
         return self._image(image_mode) if name == "image" else self._decoder(self.row(name))
 
     def encoded_field(self, name: str, *, own_step: bool = False) -> EncodedField:
@@ -377,8 +365,6 @@ class WindowFields:
             name: the field.
             own_step: whether it is the value of the window's own step, whatever the offsets.
         """
-        if name in self.given:
-            return EncodedField(self.given[name], "value", self._given_specs[name])
         row = self.row(name)
         if not isinstance(row, FeatureRow):
             return EncodedField(StoredField(row.column), "value", row.spec)
@@ -391,38 +377,14 @@ class WindowFields:
         decoder = self._image(None) if name == "image" else self._decoder(row)
         return EncodedField(decoder, "text" if is_one_text else "value", row.spec)
 
-    def column_keys(self, name: str) -> tuple[str, ...] | None:
-        """Return the stored fields that a column is made of; None where a function makes it, which may change."""
-        return None if name in self.given else self.encoded_field(name, own_step=True).decoder.keys
+    def column_keys(self, name: str) -> tuple[str, ...]:
+        """Return the stored fields that a column is made of."""
+        return self.encoded_field(name, own_step=True).decoder.keys
 
     def number_of_none(self, name: str) -> float | None:
         """Return the number that stands for None in a column; None where the field is not optional, or unknown."""
-        row = None if name in self.given else self.row(name)
+        row = self.row(name)
         return row.found.feature.none if isinstance(row, FeatureRow) and isinstance(row.found.feature, Leaf) else None
-
-    def stored(self, names: Iterable[str]) -> "WindowFields":
-        """Return the fields without transforms; raise ConfigError where only a transform makes one of these."""
-        fields = copy.copy(self)
-        fields.given = {}
-        for name in names:
-            if name in self.given and name not in fields.all_fields:
-                raise ConfigError(
-                    f"{self.dataset}: columns are what is stored with stored=True, and {quoted(name)} is given by "
-                    f"transform=. Leave out stored=True, or ask for {', '.join(self.given[name].inputs)}."
-                )
-        return fields
-
-    @cached_property
-    def _given_specs(self) -> dict[str, FieldSpec | None]:
-        """Shape and dtype of what functions make of the first window; None where values differ in size."""
-        if self.source is None or not len(self.source):
-            return dict.fromkeys(self.given)
-        content = Content(self.given, has_label=False)
-        ((_, decoded),) = read_examples(self.source, content, np.zeros(1, np.int64), 1, 1)
-        return {
-            name: FieldSpec(values.shape[1:], values.dtype) if isinstance(values, np.ndarray) else None
-            for name, values in decoded.items()
-        }
 
     # How rows are decoded.
 

@@ -1,6 +1,6 @@
 """Check the arguments of ParserTfds that are about windows, and open the windows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from tfds_torch.engines.options import ReadOptions
-from tfds_torch.engines.window_fields import TransformedField, WindowTransform
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.options import check_preprocess
-from tfds_torch.parsers.protocol import METADATA_FIELDS
 from tfds_torch.parsers.tfds.feature_tree import (
     Dictionary,
     Feature,
@@ -24,7 +22,7 @@ from tfds_torch.parsers.tfds.feature_tree import (
     find_feature,
     list_keys,
 )
-from tfds_torch.parsers.tfds.window_fields import OWN_FIELDS, WindowFields
+from tfds_torch.parsers.tfds.window_fields import WindowFields
 from tfds_torch.plan.windows import Windows
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.episodes.layout import EpisodeLayout, Numbers
@@ -48,21 +46,20 @@ class WindowArguments:
     """The arguments of ParserTfds that are about windows, as they were given.
 
     Attributes:
-        windows, fields, transform: as ParserTfds takes them.
+        windows, fields: as ParserTfds takes them.
         preprocess: the preprocess of the field `image`.
         cameras: camera -> its preprocess, for all cameras but `image`.
     """
 
     windows: Any
     fields: Any
-    transform: Any
     preprocess: Any
     cameras: Mapping[Any, Any]
 
     @property
     def are_given(self) -> bool:
         """Whether any of them is given: examples are windows then, or `windows` is missing beside the others."""
-        return any(one is not None for one in (self.windows, self.fields, self.transform))
+        return self.windows is not None or self.fields is not None
 
     def open(
         self, source: Source, features: Feature, read: ReadOptions, others: Mapping[str, Any]
@@ -95,16 +92,10 @@ class WindowArguments:
         if not isinstance(source, RecordSource):
             raise ConfigError(f"{dataset} has no episodes: its examples are single images. Leave out windows=.")
         windows = WindowSource(source, self.windows, _window_features(fields))
-        fields.given, fields.source = self._given_fields(fields), windows
         return fields, windows
 
     def _check(self, dataset: str, others: Mapping[str, Any]) -> None:
         if self.windows is None:
-            if self.fields is None:
-                raise ConfigError(
-                    f"{dataset}: transform={quoted(self.transform)} is for windows: give windows=Windows('steps', "
-                    f"...), too. Images of whole records go through the transform of ImageDataset, or a preprocess."
-                )
             raise ConfigError(
                 f"{dataset}: fields={quoted(self.fields)} names the fields of windows: give windows=Windows('steps', "
                 f"...), too. Fields of whole records are asked for by their own names."
@@ -143,25 +134,6 @@ class WindowArguments:
                 f"{dataset}: the preprocess names {', '.join(map(quoted, self.preprocess.moved_fields))}, but "
                 f"only the images of windows are cut: leave out also and boxes."
             )
-
-    def _given_fields(self, fields: WindowFields) -> dict[str, TransformedField]:
-        """Return the fields that transforms make; raise ConfigError where one cannot be made."""
-        if self.transform is None:
-            return {}
-        found: dict[str, TransformedField] = {}
-        for one in self.transform if isinstance(self.transform, Sequence) else [self.transform]:
-            if not isinstance(one, WindowTransform):
-                raise ConfigError(
-                    f"{fields.dataset}: transform={quoted(one)} must be a WindowTransform, which says what a function "
-                    f"reads, for example WindowTransform(function, reads=['action'])."
-                )
-            inputs = {name: fields.field(name, None) for name in one.reads}
-            for name in one.gives or ():
-                if name in found or name in OWN_FIELDS or name in METADATA_FIELDS or name == "image":
-                    why = "is given by two transforms" if name in found else "is not a name that a transform can give"
-                    raise ConfigError(f"{fields.dataset}: transform: the field {quoted(name)} {why}.")
-                found[name] = TransformedField(name, one, inputs, fields.dataset)
-        return found
 
 
 def check_read_mode(dataset: str, read: ReadOptions) -> None:

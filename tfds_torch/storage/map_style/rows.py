@@ -12,7 +12,7 @@ from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.plan.order import Int64Array
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import array_of_tensor, is_tensor, native
-from tfds_torch.runtime.user_random import seed_generators
+from tfds_torch.runtime.user_random import calling, seed_generators
 from tfds_torch.storage.image_formats import EXTENSIONS
 from tfds_torch.storage.source import ItemCalls
 
@@ -278,7 +278,8 @@ def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> lis
         try:
             if seeds is not None:
                 seed_generators(seeds[0])
-            return _fetch(dataset, fetch, numbers)
+            with calling():
+                return _fetch(dataset, fetch, numbers)
         except (TfdsTorchError, MemoryError):
             raise
         except Exception:  # One by one, they show which of them it was.
@@ -291,7 +292,8 @@ def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> lis
                 seed_generators(seeds[place])
             if cells is not None:
                 cells[0] = values[place]
-            found.append(_fetch(dataset, fetch, [number])[0] if callable(fetch) else dataset[number])
+            with calling():
+                found.append(_fetch(dataset, fetch, [number])[0] if callable(fetch) else dataset[number])
     except (TfdsTorchError, MemoryError):
         raise
     except Exception as error:
