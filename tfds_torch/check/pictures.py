@@ -94,8 +94,8 @@ def check_has_images(parser: DatasetParser) -> None:
 
 
 def read_pictures(parser: DatasetParser) -> list[Sample]:
-    """Return the first images of epoch 0, 40 at most."""
-    return list(islice(_pictures(parser), _NUM_COLUMNS * _NUM_ROWS))
+    """Return the first images of epoch 0 as they are stored, 40 at most."""
+    return list(islice(_pictures(parser.as_stored()), _NUM_COLUMNS * _NUM_ROWS))
 
 
 def _pictures(parser: DatasetParser) -> Iterator[Sample]:

@@ -17,6 +17,7 @@ from tfds_torch.check.reader import choose_points, kept_batches
 from tfds_torch.check.reading import HowRead, RankReading, Step, read_other_world, read_rank, read_ranks
 from tfds_torch.check.reference import choose_compared, find_why_no_pixels, judge_tfds, read_sample
 from tfds_torch.check.report import NotJudged, Promise, Report, Section
+from tfds_torch.check.transforms import judge_transforms
 from tfds_torch.images.decoding import CHANNELS
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.cache import DecodedCache
@@ -195,6 +196,9 @@ class _Proof:
             other = read_other_world(self.reading_parser, expected, self.how_read, states)
             judged += judge_index(ledger, self.readings, other)
             judged.append(judge_tfds(self.parser, expected.ids, sample))
+        repeated = judge_transforms(self.parser, self.compared)
+        if repeated is not None:
+            judged.append(repeated)
         if self.why_no_pixels is not None:
             judged.append(NotJudged(PIXELS_PROMISE, self.why_no_pixels))
         else:

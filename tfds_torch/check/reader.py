@@ -277,12 +277,15 @@ class Receive:
 def content_of(parser: DatasetParser) -> list[str]:
     """Return the fields of an example that are read.
 
-    They are image and label, and of windows those with offsets; where there is none of them, and the dataset is the
-    user's own or has windows, all fields.
+    They are image and label, what transforms name, and of windows the fields with offsets; where there is none of them,
+    and the dataset is the user's own or has windows, or where a transform does not say what it reads, all fields.
     """
     found = next(iter(parser.provenance().members.values()), parser.dataset).provenance()
     offsets = () if found.episodes is None else found.episodes.windows.offsets
-    names = [name for name in dict.fromkeys([*DEFAULT_FIELDS, *offsets]) if parser.dataset.has_field(name)]
+    if parser.dataset.transformed.reads_any:
+        return list(parser.dataset.all_fields().values())
+    given = parser.dataset.transformed.specs
+    names = [name for name in dict.fromkeys([*DEFAULT_FIELDS, *offsets, *given]) if parser.dataset.has_field(name)]
     if names or not (parser.provenance().is_own or found.episodes is not None):
         return names
     return [name for name in parser.element_spec.fields if name not in METADATA_FIELDS]

@@ -232,6 +232,8 @@ def find_why_no_pixels(parser: DatasetParser, indices: Sequence[int]) -> str | N
             f"the dataset has no single image. The frames of {', '.join(frames)} are those of Pillow, which clears "
             f"and undoes frames as browsers do, and TFDS does not: docs/preprocess.md"
         )
+    if parser.dataset.transformed.may_give("image"):
+        return "a transform may change them in any way"
     if parser.dataset.is_undecoded("image"):
         return "images come as bytes (decode=)"
     if isinstance(parser.preprocess, Views):

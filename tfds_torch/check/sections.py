@@ -161,6 +161,8 @@ def _describe_classes(names: Sequence[str] | None) -> str:
 
 def _feature(spec: Any) -> dict[str, Any]:
     """Return {dtype, shape} with null for a size that varies, or one of these for every nested key."""
+    if spec is None:  # What a transform gives, and does not declare.
+        return {"dtype": None, "shape": None}
     if not isinstance(spec, FieldSpec):
         return {key: _feature(inner) for key, inner in spec.items()}
     is_text = spec.dtype in (object, str, bytes)
@@ -169,6 +171,8 @@ def _feature(spec: Any) -> dict[str, Any]:
 
 def _describe(spec: Any) -> str:
     """Return dtype and shape of a feature, as `uint8[8, 8, 1]`."""
+    if spec is None:
+        return "made by a transform"
     if not isinstance(spec, FieldSpec):
         return "{" + ", ".join(f"{key} {_describe(inner)}" for key, inner in spec.items()) + "}"
     shape = ", ".join("?" if size is None else str(size) for size in spec.shape)
