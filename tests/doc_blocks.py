@@ -123,6 +123,7 @@ class Reader:
             "HOME": str(home),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "COLUMNS": "120",
+            "NO_ALBUMENTATIONS_UPDATE": "1",  # Its import asks a server for a newer version, else.
         }
 
     def run_python(self, text: str, folder: Path) -> "subprocess.CompletedProcess[str]":

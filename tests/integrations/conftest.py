@@ -14,6 +14,8 @@ from zygote import torch_zygote
 
 from integrations import forked_ranks
 
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # Its import asks a server for a newer version, else.
+
 __all__ = ["_failed_workers_end_soon", "data_root", "in_reader", "no_ranks"]
 
 

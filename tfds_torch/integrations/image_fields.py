@@ -1,0 +1,150 @@
+"""What moves with an example's image, for transforms of other libraries: boxes, what has a row for each, and masks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfds_torch.engines.transforms import Transform
+from tfds_torch.errors import ConfigError
+from tfds_torch.runtime.printable import quoted
+
+BOXES = "objects/bbox"
+
+Boxes = str | Mapping[str, Sequence[str]] | None
+"""The field of the boxes; or this field -> the fields that have a row for each box; None: boxes stay as they are."""
+
+_LEAST_SIDE = 1e-6  # By the image's: what a cut leaves of a box that it touches is rounding.
+
+
+@dataclass(frozen=True)
+class Moving:
+    """An image and what moves with it.
+
+    Attributes:
+        image: [H, W, C]; of a window [T, H, W, C].
+        masks: field -> [H, W, C], likewise.
+        boxes: float64 [n, 4], xmin, ymin, xmax and ymax, relative to the image; None: they stay.
+        rows: int64 [n], the row that each box has in the example.
+    """
+
+    image: NDArray[Any]
+    masks: Mapping[str, NDArray[Any]]
+    boxes: NDArray[np.float64] | None
+    rows: NDArray[np.int64]
+
+
+class ImageFields(ABC):
+    """The function of a Transform that calls a transform of another library. Picklable where that one is.
+
+    Where the names of all fields are known, it reads them whatever is asked for. Else it moves what is asked for.
+
+    Args:
+        boxes: as of `Boxes`. That there is no field of the default's name is no error.
+        masks: the fields that are masks.
+        image: the field of the image.
+    """
+
+    def __init__(self, boxes: Boxes, masks: Sequence[str], image: str = "image") -> None:
+        if isinstance(masks, str) or not all(isinstance(name, str) for name in masks):
+            raise ConfigError(f"transform: masks={quoted(masks)} must be a list of names of fields, such as ['mask'].")
+        if not isinstance(boxes, str | None) and not (isinstance(boxes, Mapping) and len(boxes) == 1):
+            raise ConfigError(
+                f"transform: boxes={quoted(boxes)} must be the name of a field, {{that name: the fields that have a "
+                f"row for each box}}, or None."
+            )
+        self.image = image
+        self.masks = tuple(masks)
+        self.boxes = next(iter(boxes)) if isinstance(boxes, Mapping) else boxes
+        self.rows = tuple(boxes[self.boxes or ""]) if isinstance(boxes, Mapping) else None
+
+    def as_transform(self, version: str | None) -> Transform:
+        """Return the Transform that calls this function."""
+        names: tuple[str, ...] | None = None
+        if self.boxes is None or self.rows is not None:
+            names = (self.image, *self.masks, *([] if self.boxes is None else [self.boxes]), *(self.rows or ()))
+        return Transform(self, reads=names, gives=names, version=version)
+
+    @abstractmethod
+    def apply(self, moving: Moving, rng: np.random.Generator) -> Moving:
+        """Return what the library's transform makes of an image and of what moves with it."""
+
+    def __call__(self, example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        """Return the fields of an example that have moved; raise ConfigError where one would stay behind."""
+        self._check(example)
+        if self.image not in example:
+            return {}
+        stored = None if self.boxes is None else example.get(self.boxes)  # [n, 4], or [4] of a single one.
+        given = np.empty((0, 4)) if stored is None else np.reshape(stored, (-1, 4))[:, [1, 0, 3, 2]].astype(np.float64)
+        boxes, rows = _without_empty(given)
+        masks = {name: np.ascontiguousarray(example[name]) for name in self.masks if name in example}
+        image = np.ascontiguousarray(example[self.image])
+        moved = self.apply(Moving(image, masks, None if self.boxes is None else boxes, rows), rng)
+        found = {self.image: moved.image, **moved.masks}
+        found = {name: value.reshape((*value.shape, 1)[: example[name].ndim]) for name, value in found.items()}
+        if stored is not None and moved.boxes is not None:
+            boxes, left = _without_empty(moved.boxes)
+            found |= self._rows_of(example, boxes[:, [1, 0, 3, 2]].astype(np.float32), moved.rows[left])
+        return found
+
+    def _check(self, example: Mapping[str, Any]) -> None:
+        """Raise ConfigError where some of what moves together is asked for without the rest."""
+        # Another image beside a mask that is missing: the mask's name is wrong.
+        others = [name for name, value in example.items() if _num_axes(value) >= 3 and name not in self.masks]
+        missing = [name for name in self.masks if name not in example] if others != [self.image] else []
+        if self.boxes is not None and self.boxes not in example and self._names_of_rows(example):
+            missing.append(self.boxes)
+        if self.image not in example and any(name in example for name in (self.boxes, *self.masks)):
+            missing.append(self.image)
+        if missing:
+            raise ConfigError(
+                f"transform: {quoted(missing)} must be asked for, as what moves with an image moves together. It gets "
+                f"the fields {quoted(list(example))}. Name them in fields= of the dataset; or name no such field in "
+                f"boxes=, masks=."
+            )
+
+    def _names_of_rows(self, example: Mapping[str, Any]) -> list[str]:
+        if self.rows is not None:
+            return [name for name in self.rows if name in example]
+        sequence = (self.boxes or "").rpartition("/")[0]  # All of it has its name.
+        return [name for name in example if f"{name}/".startswith(f"{sequence}/") and name != self.boxes]
+
+    def _rows_of(
+        self, example: Mapping[str, Any], boxes: NDArray[np.float32], rows: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Return boxes and the other fields that have a row for each, with the rows that are left."""
+        name_of_boxes, stored = str(self.boxes), example[str(self.boxes)]
+        if stored.ndim == 1:  # The only box of an example cannot be left out.
+            others = {name: example[name] for name in self.rows or ()}
+            return {name_of_boxes: boxes[0] if len(boxes) else np.zeros(4, np.float32), **others}
+        found: dict[str, Any] = {name_of_boxes: boxes}
+        for name in self._names_of_rows(example):
+            values = example[name]
+            if not _num_axes(values) or len(values) != len(stored):
+                self._refuse(name, f"has no row for each of {len(stored)} boxes")
+            found[name] = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        label = example.get("label")
+        if self.rows is None and label is not None and _num_axes(label) and len(label) == len(stored):
+            # With target_key="objects/label" it has.
+            self._refuse("label", f"may have a row for each of {len(stored)} boxes")
+        return found
+
+    def _refuse(self, name: str, what: str) -> None:
+        raise ConfigError(
+            f"transform: the field {quoted(name)} {what}. Name the fields that have one, with it or without: "
+            f"boxes={{{self.boxes!r}: ['label', ...]}}."
+        )
+
+
+def _num_axes(value: Any) -> int:
+    return value.ndim if isinstance(value, np.ndarray) else int(isinstance(value, list))
+
+
+def _without_empty(boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return boxes [n, 4] cut at the image's edges, without those of which nothing is left, and where they were."""
+    boxes = np.clip(boxes, 0, 1) + 0.0  # No -0.
+    kept = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] > _LEAST_SIDE).all(axis=1))
+    return boxes[kept], kept
