@@ -34,7 +34,8 @@ from tfds_torch.check import arguments as check_arguments
 from tfds_torch.export import __main__ as export_arguments
 
 NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_CPP", "UserWarning")
-NOISY = ("grain-0", "preprocess-5", "contributing-4", "contributing-5")  # Grain, augments, checks: with tensorflow.
+# Grain, augments, transforms, checks: with tensorflow.
+NOISY = ("grain-0", "preprocess-5", "transforms-4", "transforms-5", "contributing-4", "contributing-5")
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.
 
 
@@ -189,6 +190,7 @@ def fields_of(kind: Any) -> list[str]:
 DOCUMENTED = {
     "datasets": lambda: parameters_of(tfds_torch.ParserTfds),
     "robot-episodes": lambda: fields_of(tfds_torch.Windows),
+    "transforms": lambda: parameters_of(tfds_torch.Transform),
     "read-options": lambda: fields_of(tfds_torch.ReadOptions),
     "remote-files": lambda: fields_of(tfds_torch.RemoteOptions),
     "preprocess": lambda: [*fields_of(tfds_torch.TrainPreprocess), *fields_of(tfds_torch.EvalPreprocess)],
