@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from benchmarks.suites import cached, episodes, epochs, export, mixture, order, remote, start
+from benchmarks.suites import cached, episodes, epochs, export, mixture, order, remote, start, transforms
 from benchmarks.turns import Suite
 
 SUITES: Mapping[str, Suite] = {
@@ -16,5 +16,6 @@ SUITES: Mapping[str, Suite] = {
         episodes.SUITE,
         mixture.SUITE,
         export.SUITE,
+        transforms.SUITE,
     )
 }

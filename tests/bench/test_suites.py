@@ -29,6 +29,7 @@ SLOW = {
     "episodes": "",
     "mixture": "",
     "export": "",
+    "transform": "",
 }
 ABSENT = ("ffcv", "dali", "streaming", "litdata")
 """Peers that are not installed for the tests, where a report may give a reason."""
