@@ -108,3 +108,11 @@ def without(*names):
 def test_what_would_stay_behind_is_refused(boxes, masks, example, words) -> None:
     with pytest.raises(ConfigError, match=words):
         left_part(boxes, masks)(example, np.random.default_rng())
+
+
+def test_boxes_in_pixels_and_names_that_are_not_there_are_refused() -> None:
+    in_pixels = make_example() | {"objects/bbox": np.full((4, 4), 17, np.float32)}
+    with pytest.raises(ConfigError, match=r"are \[\[17.0, .* from 0 to 1, relative to the image. Divide pixels"):
+        call(LeftPart("objects/bbox", ()), in_pixels)
+    with pytest.raises(ConfigError, match=r"'object/bbox'.* must be asked for"):
+        call(LeftPart("object/bbox", ()), make_example())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.transforms import Transform
 from tfds_torch.errors import ConfigError
-from tfds_torch.integrations.image_fields import BOXES, Boxes, ImageFields, Moving
+from tfds_torch.integrations.image_fields import BOXES, Boxes, ImageFields, Moving, check_masks
 from tfds_torch.runtime.printable import quoted
 
 _FIELD = "field "
@@ -57,6 +57,7 @@ class AlbumentationsTransform(ImageFields):
             raise ConfigError(
                 f"transform: {quoted(compose)} must be a Compose of albumentations, or a transform of it."
             )
+        check_masks(masks)
         kinds = {**getattr(compose, "additional_targets", {}), **dict.fromkeys(masks, "mask")}
         super().__init__(boxes, tuple(kinds), image)
         processors = getattr(compose, "processors", {})

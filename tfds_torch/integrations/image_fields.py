@@ -17,6 +17,7 @@ BOXES = "objects/bbox"
 Boxes = str | Mapping[str, Sequence[str]] | None
 """The field of the boxes; or this field -> the fields that have a row for each box; None: boxes stay as they are."""
 
+_MOST = 2.0  # Of a relative coordinate: a box may reach beyond the image by a part of it, but not by pixels.
 _LEAST_SIDE = 1e-6  # By the image's: what a cut leaves of a box that it touches is rounding.
 
 
@@ -37,6 +38,12 @@ class Moving:
     rows: NDArray[np.int64]
 
 
+def check_masks(masks: Sequence[str]) -> None:
+    """Raise ConfigError for what are no names of masks."""
+    if isinstance(masks, str) or not all(isinstance(name, str) for name in masks):
+        raise ConfigError(f"transform: masks={quoted(masks)} must be a list of names of fields, such as ['mask'].")
+
+
 class ImageFields(ABC):
     """The function of a Transform that calls a transform of another library. Picklable where that one is.
 
@@ -49,8 +56,7 @@ class ImageFields(ABC):
     """
 
     def __init__(self, boxes: Boxes, masks: Sequence[str], image: str = "image") -> None:
-        if isinstance(masks, str) or not all(isinstance(name, str) for name in masks):
-            raise ConfigError(f"transform: masks={quoted(masks)} must be a list of names of fields, such as ['mask'].")
+        check_masks(masks)
         if not isinstance(boxes, str | None) and not (isinstance(boxes, Mapping) and len(boxes) == 1):
             raise ConfigError(
                 f"transform: boxes={quoted(boxes)} must be the name of a field, {{that name: the fields that have a "
@@ -79,6 +85,7 @@ class ImageFields(ABC):
             return {}
         stored = None if self.boxes is None else example.get(self.boxes)  # [n, 4], or [4] of a single one.
         given = np.empty((0, 4)) if stored is None else np.reshape(stored, (-1, 4))[:, [1, 0, 3, 2]].astype(np.float64)
+        _check_are_relative(str(self.boxes), given)
         boxes, rows = _without_empty(given)
         masks = {name: np.ascontiguousarray(example[name]) for name in self.masks if name in example}
         image = np.ascontiguousarray(example[self.image])
@@ -95,7 +102,8 @@ class ImageFields(ABC):
         # Another image beside a mask that is missing: the mask's name is wrong.
         others = [name for name, value in example.items() if _num_axes(value) >= 3 and name not in self.masks]
         missing = [name for name in self.masks if name not in example] if others != [self.image] else []
-        if self.boxes is not None and self.boxes not in example and self._names_of_rows(example):
+        is_named = self.boxes not in (None, BOXES)  # The default's name need not be there.
+        if self.boxes is not None and self.boxes not in example and (is_named or self._names_of_rows(example)):
             missing.append(self.boxes)
         if self.image not in example and any(name in example for name in (self.boxes, *self.masks)):
             missing.append(self.image)
@@ -136,6 +144,16 @@ class ImageFields(ABC):
         raise ConfigError(
             f"transform: the field {quoted(name)} {what}. Name the fields that have one, with it or without: "
             f"boxes={{{self.boxes!r}: ['label', ...]}}."
+        )
+
+
+def _check_are_relative(name: str, boxes: NDArray[np.float64]) -> None:
+    """Raise ConfigError for boxes in pixels, which would all be dropped as out of sight."""
+    if (np.abs(boxes) > _MOST).any():
+        raise ConfigError(
+            f"transform: the boxes {quoted(name)} are {boxes[:, [1, 0, 3, 2]].tolist()}, and those of TFDS are (ymin, "
+            f"xmin, ymax, xmax) from 0 to 1, relative to the image. Divide pixels by height and width in a transform "
+            f"before this one: transform=[function, transform(...)]."
         )
 
 
