@@ -25,6 +25,7 @@ PREPROCESSES: dict[str, Preprocess] = {
     "one side": EvalPreprocess(size=64),
     "squash": EvalPreprocess(size=50, crop_mode="squash"),
     "border": EvalPreprocess(size=64, crop_mode="border", crop_pct=1.0),
+    "windows": TrainPreprocess(size=(40, 56), resize=64, crop_padding=8, vflip=0.5),
     "own squares": SquareCrop(size=72),
     "own shifts": ShiftedEval(size=40),
 }
@@ -72,7 +73,11 @@ def steps_of(preprocess: Preprocess, *, shrinkable: bool) -> list[Steps]:
     for number in range(len(KEYS)):
         steps: Steps = []
         if crops.resized is not None:
-            steps += [("resize", (crops.resized[number].tolist(),)), ("center_crop", (list(size),))]
+            steps.append(("resize", (crops.resized[number].tolist(),)))
+            if crops.starts is None:
+                steps.append(("center_crop", (list(size),)))
+            else:
+                steps.append(("crop", (*crops.starts[number].tolist(), *size)))
         else:
             assert crops.boxes is not None
             shrunk = parameters.shrinks[number] > 1  # Whole pixels of the shrunk image are cut out.
@@ -80,6 +85,8 @@ def steps_of(preprocess: Preprocess, *, shrinkable: bool) -> list[Steps]:
             steps += [("crop", tuple(box)), ("resize", (list(size),))]
         if crops.flips is not None and crops.flips[number]:
             steps.append(("horizontal_flip", ()))
+        if crops.vflips is not None and crops.vflips[number]:
+            steps.append(("vertical_flip", ()))
         every.append(steps)
     return every
 

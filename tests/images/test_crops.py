@@ -111,6 +111,14 @@ def test_a_center_lies_where_torchvision_cuts_it_and_its_window_holds_what_the_f
     assert not placed.flips.any()
 
 
+@pytest.mark.parametrize("start", [(-4, 0), (0, -6), (20, 0), (0, 30)])
+def test_a_place_outside_of_the_resized_image_is_refused(start: tuple[int, int]) -> None:
+    crops = Crops(resized=rows((20, 30), (20, 30)), starts=rows((0, 0), start))
+    with pytest.raises(PreprocessError, match=r"at \(top, left\) = .* has no pixel of an image") as refused:
+        crops.parameters(rows((90, 90), (90, 90)), (4, 6), np.zeros(2, np.bool_))
+    assert refused.value.position == 1
+
+
 # Sizes
 
 
@@ -160,6 +168,7 @@ EITHER = "Crops takes either boxes, or resized for the centres of whole images"
         ({"boxes": BOX, "flips": np.array([1])}, "Crops: flips must be a numpy array bool [1], not int64 [1]"),
         ({"boxes": BOX, "flips": np.array([True, False])}, "Crops: flips must be a numpy array bool [1], not bool [2]"),
         ({"boxes": BOX, "bicubic": True}, "Crops: bicubic must be a numpy array bool [1], not True"),
+        ({"boxes": BOX, "starts": rows((0, 0))}, "Crops: starts are places in resized images, and there is no resized"),
     ],
 )
 def test_arrays_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:

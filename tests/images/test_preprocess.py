@@ -60,6 +60,15 @@ REFUSED_BY_BOTH: list[tuple[dict[str, Any], str]] = [
         for boxes in (("a", "a"), {"a": ("a",)}, {"b": ("a",), "c": ("a",)})
     ),
     ({"shrink": 0}, "shrink=0 must be True or False."),
+    *(({"resize": value}, f"resize={found} must be an integer >= 1.") for value, found in ((0, 0), ((8, 0.5), 0.5))),
+    *(
+        (
+            {"resize": resize},
+            f"resize={resize!r} must be the pixels of the shorter side; (height, width); ('cover', height, width) or "
+            f"('inside', height, width), which keep the ratio; or 'keep': nothing is resized.",
+        )
+        for resize in (256.0, "256", (256,), ("covers", 8, 8), ("cover", 8, 8, 8))
+    ),
     ({"min_visible": 1.5}, "min_visible=1.5 must be a share of a box's area, 0 to 1."),
     ({"min_visible": float("nan")}, "min_visible=nan must be a share of a box's area, 0 to 1."),
     *(
@@ -80,9 +89,11 @@ REFUSED_BY_ONE: list[tuple[type, dict[str, Any], str]] = [
         for value in values
     ),
     *(
-        (TrainPreprocess, {"hflip": value}, f"hflip={value!r} must be a probability, 0 to 1.")
+        (TrainPreprocess, {name: value}, f"{name}={value!r} must be a probability, 0 to 1.")
+        for name in ("hflip", "vflip")
         for value in (-0.1, 1.1, None, "0.5", True, math.nan, math.inf)
     ),
+    (TrainPreprocess, {"place": "centre"}, "place='centre' must be 'random' or 'center'. Did you mean 'center'?"),
     *(
         (TrainPreprocess, {"crop_padding": value}, f"crop_padding={value} must be an integer >= 0.")
         for value in (-1, 1.5, True)
@@ -176,6 +187,8 @@ def test_they_are_plain_values(value: Any) -> None:
 
 def test_positions_are_kept_where_the_whole_image_is_squashed() -> None:
     assert EvalPreprocess(8, crop_mode="squash", crop_pct=1).keeps_positions
+    assert EvalPreprocess(8, resize=[8, 8]).keeps_positions
+    assert not EvalPreprocess(8, crop_mode="squash", crop_pct=1, resize=8).keeps_positions
     others = [TrainPreprocess(8), EvalPreprocess(8, crop_pct=1), EvalPreprocess(8, crop_mode="squash", crop_pct=0.9)]
     assert not any(one.keeps_positions for one in others)
 
@@ -245,6 +258,42 @@ def test_larger_images_are_cut_and_smaller_ones_padded_on_both_sides() -> None:
     assert set(small.offsets[:, 1]) == {-4}
 
 
+# Windows of resized images
+
+
+@pytest.mark.parametrize(
+    ("resize", "resized"),
+    [
+        (64, (64, 96)),
+        ((80, 50), (80, 50)),
+        (("cover", 60, 60), (60, 90)),
+        (("inside", 60, 60), (40, 60)),
+        ("keep", (200, 300)),
+    ],
+)
+def test_a_window_lies_anywhere_in_the_resized_and_padded_image_or_in_its_centre(resize: Any, resized: Any) -> None:
+    preprocess = TrainPreprocess(size=40, resize=resize, crop_padding=3)
+    placed = place(preprocess, (200, 300), MANY * 4)
+    starts = placed.offsets + (placed.windows[:, :2] if resize == "keep" else 0)
+    for axis in (0, 1):
+        assert set(starts[:, axis]) == set(range(-3, resized[axis] + 3 - 40 + 1))
+    centres = [replace(preprocess, place="center"), EvalPreprocess(40, resize=resize)]
+    of_train, of_eval = (place(one, (200, 300)) for one in centres)
+    np.testing.assert_array_equal(of_train.windows, of_eval.windows)
+    assert [row[:3] for row in of_train.rows()] == [row[:3] for row in of_eval.rows()]
+
+
+def test_what_is_drawn_for_an_example_does_not_depend_on_what_else_is() -> None:
+    ones = [TrainPreprocess(8, **more) for more in ({}, {"vflip": 0.5}, {"crop_padding": 0}, {"resize": 9})]
+    flips = [place(one, (20, 30), MANY).flips for one in ones]
+    for other in flips[1:]:
+        np.testing.assert_array_equal(flips[0], other)
+    both = place(ones[1], (20, 30), MANY)
+    assert abs(both.vflips.mean() - 0.5) < 4 * 0.5 / math.sqrt(MANY)
+    assert abs((both.vflips == both.flips).mean() - 0.5) < 4 * 0.5 / math.sqrt(MANY)
+    assert not place(ones[0], (20, 30), MANY).vflips.any()
+
+
 # timm's configs
 
 
@@ -310,6 +359,7 @@ def digest(crop: CropParameters) -> str:
         (TrainPreprocess((96, 80), scale=(0.5, 1.0), interpolation="random"), "c9a95d8d46960317"),
         (TrainPreprocess(32, crop_padding=4), "4e9f51fa7be00fd9"),
         (TrainPreprocess((400, 300), crop_padding=40), "c9e560f3c127aa11"),
+        (TrainPreprocess(64, resize=80, vflip=0.5, interpolation="random"), "f9bd97472803380b"),
         (EvalPreprocess(64), "0d42ca7056e00f74"),
         (EvalPreprocess((64, 96), crop_mode="border", interpolation="bicubic"), "9a79129c0c9b54c0"),
         (EvalPreprocess((64, 96), crop_mode="squash", crop_pct=1.0), "94da32c307a82d63"),

@@ -85,6 +85,8 @@ def test_rows_may_be_written_in_any_order_by_any_thread() -> None:
         ((9, 8), TrainPreprocess((8, 9), crop_padding=3, fill=7)),
         ((9, 8), TrainPreprocess((8, 9), crop_padding=0)),
         ((9, 8), TrainPreprocess((3, 4), crop_padding=0)),
+        ((9, 8), TrainPreprocess((8, 9), crop_padding=2, vflip=0.5)),
+        ((9, 8), TrainPreprocess((8, 9), crop_padding=0, vflip=0.5)),
         ((5, 4), TrainPreprocess((8, 9), crop_padding=2)),  # Smaller than the result.
         ((9, 8), EvalPreprocess((4, 5), crop_pct=1.0, crop_mode="squash")),
         ((9, 8), EvalPreprocess((8, 9), crop_pct=1.0)),
@@ -104,6 +106,39 @@ def test_small_images_that_are_only_cut_are_cut_at_once_as_each_by_itself(
         written.append(np.concatenate([first.pixels, second.pixels]))
     np.testing.assert_array_equal(*written)  # type: ignore[arg-type]
     assert len({one.tobytes() for one in written[0]}) == 40
+
+
+@pytest.mark.parametrize("bicubic", [False, True])
+@pytest.mark.parametrize("flips", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("start", [(3, 5), (-2, 4), (6, -3)])
+def test_a_window_of_a_resized_image_is_pillows(
+    start: tuple[int, int], flips: tuple[bool, bool], bicubic: bool
+) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (50, 70, 3), np.uint8)
+
+    class Window(EvalPreprocess):
+        def crop(self, sizes: np.ndarray, random: Any) -> Crops:
+            one = {"flips": np.array([flips[0]]), "vflips": np.array([flips[1]]), "bicubic": np.array([bicubic])}
+            return Crops(resized=np.array([(20, 30)]), starts=np.array([start]), **one)
+
+    buffer = ArrayBuffer((1, 16, 16, 3))
+    masks = {"mask": [np.arange(3500).reshape(50, 70, 1)]}
+    others = write(
+        ImageTransform("RGB", Window(16, fill=(1, 2, 3))), [save(Image.fromarray(picture), "PNG")], buffer, masks=masks
+    )
+    kind = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    padded = np.full((40, 50, 3), (1, 2, 3), np.uint8)
+    padded[10:30, 10:40] = Image.fromarray(picture).resize((30, 20), kind)
+    wanted = padded[10 + start[0] :, 10 + start[1] :][:16, :16]
+    wanted = wanted[:, ::-1] if flips[0] else wanted
+    apart = np.abs(buffer.pixels[0].astype(int) - (wanted[::-1] if flips[1] else wanted))
+    assert apart.max() <= 1  # Pillow has the box of a part of the image in single precision.
+    assert apart.mean() < 0.02
+    padded = np.zeros((40, 50), np.int64)
+    padded[10:30, 10:40] = Image.fromarray(masks["mask"][0][..., 0].astype(np.int32)).resize((30, 20), 0)
+    wanted = padded[10 + start[0] :, 10 + start[1] :][:16, :16]
+    wanted = wanted[:, ::-1] if flips[0] else wanted
+    np.testing.assert_array_equal(others["mask"][0][..., 0], wanted[::-1] if flips[1] else wanted)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", None])

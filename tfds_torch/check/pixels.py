@@ -146,7 +146,8 @@ def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: 
     out[:] = fill
     first = [max(-start, 0) for start in offset]
     out[first[0] : first[0] + part.shape[0], first[1] : first[1] + part.shape[1]] = part
-    return out[:, ::-1] if flip else out
+    out = out[:, ::-1] if flip else out
+    return out[::-1] if crop.vflips[0] else out
 
 
 def _distance(came: Pixels, wanted: Pixels, must_be_equal: bool) -> Distance:

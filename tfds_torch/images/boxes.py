@@ -102,7 +102,7 @@ def move_boxes(
     """
     scales, shifts = _placement(parameters, sizes, size)
     for group in groups:
-        _move_group(columns, group, scales, shifts, parameters.flips, min_visible)
+        _move_group(columns, group, scales, shifts, (parameters.vflips, parameters.flips), min_visible)
 
 
 def _placement(
@@ -119,7 +119,7 @@ def _move_group(
     group: BoxRows,
     scales: Float64Array,
     shifts: Float64Array,
-    flips: BoolArray,
+    flips: tuple[BoolArray, BoolArray],
     min_visible: float,
 ) -> None:
     every: list[tuple[FieldPart, NDArray[np.float32], BoolArray]] = []
@@ -223,16 +223,20 @@ def _as_boxes(part: FieldPart, value: Any, position: int) -> NDArray[Any]:
 
 
 def _move(
-    boxes: _Boxes, scales: Float64Array, shifts: Float64Array, flips: BoolArray
+    boxes: _Boxes, scales: Float64Array, shifts: Float64Array, flips: tuple[BoolArray, BoolArray]
 ) -> tuple[NDArray[np.float32], Float64Array]:
-    """Returns the moved boxes, float32 [number of boxes, 4], and how much of each is in the result, 0 to 1."""
+    """Returns the moved boxes, float32 [number of boxes, 4], and how much of each is in the result, 0 to 1.
+
+    `flips` are two of bool [n]: which images are mirrored downwards, and which to the right.
+    """
     counts = boxes.counts
     # [number of boxes, 2 ends, 2 axes]
     places = boxes.values.reshape(-1, 2, 2) * np.repeat(scales, counts, axis=0)[:, None]
     places += np.repeat(shifts, counts, axis=0)[:, None]
-    are_flipped = np.repeat(flips, counts)
-    if are_flipped.any():
-        places[are_flipped, :, 1] = 1 - places[are_flipped, ::-1, 1]
+    for axis, mirrored in enumerate(flips):
+        are_flipped = np.repeat(mirrored, counts)
+        if are_flipped.any():
+            places[are_flipped, :, axis] = 1 - places[are_flipped, ::-1, axis]
     clipped = np.clip(places, 0, 1)
     lengths, visible = places[:, 1] - places[:, 0], clipped[:, 1] - clipped[:, 0]
     # A box without width or height is visible where it lies in the result.

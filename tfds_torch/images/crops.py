@@ -19,6 +19,12 @@ Float64Array = NDArray[np.float64]
 Boxes = NDArray[np.int64]
 """int64 [n, 4]: top, left, height, width, in pixels of the image."""
 
+KEEP, COVER, INSIDE = "keep", "cover", "inside"
+
+Resize = int | tuple[int, int] | tuple[str, int, int] | str
+"""What whole images are resized to: the pixels of the shorter side; (height, width); ("cover", height, width) or
+("inside", height, width): as the ratio has it, so that they cover that size or lie inside of it; "keep": not at all."""
+
 NUM_ATTEMPTS = 10
 NUM_DRAWS = 4 * NUM_ATTEMPTS
 """Random numbers that a box takes."""
@@ -82,22 +88,30 @@ class Crops:
             the result, padded where it is smaller.
         flips: bool [n], whether the result is mirrored, left to right; None: none is.
         bicubic: bool [n], the filter, which otherwise is bilinear; None: none is.
+        starts: int [n, 2], beside `resized`: top and left of the result in the resized image, negative where it is
+            padded; None: those of the centre.
+        vflips: bool [n], whether the result is mirrored, top to bottom; None: none is.
 
     Raises:
-        ValueError: there are neither boxes nor resized, or both; an array is of another shape or type.
+        ValueError: there are neither boxes nor resized, or both; starts without resized; an array is of another shape
+            or type.
     """
 
     boxes: Boxes | None = None
     resized: Int64Array | None = None
     flips: BoolArray | None = None
     bicubic: BoolArray | None = None
+    starts: Int64Array | None = None
+    vflips: BoolArray | None = None
 
     def __post_init__(self) -> None:
         if (self.boxes is None) is (self.resized is None):
             raise ValueError("Crops takes either boxes, or resized for the centres of whole images")
+        if self.starts is not None and self.resized is None:
+            raise ValueError("Crops: starts are places in resized images, and there is no resized")
         count = len(self)
-        shapes: dict[str, tuple[int, ...]] = {"boxes": (count, 4), "resized": (count, 2)}
-        for name in ("boxes", "resized", "flips", "bicubic"):
+        shapes: dict[str, tuple[int, ...]] = {"boxes": (count, 4), "resized": (count, 2), "starts": (count, 2)}
+        for name in ("boxes", "resized", "flips", "bicubic", "starts", "vflips"):
             value, shape = getattr(self, name), shapes.get(name, (count,))
             if value is None:
                 continue
@@ -124,20 +138,21 @@ class Crops:
         shrunk one.
 
         Raises:
-            PreprocessError: a box has no pixel of its image, or reaches outside of it and is to be resized.
+            PreprocessError: a box has no pixel of its image, or reaches outside of it and is to be resized; or the
+                result has no pixel of the resized image.
         """
         none = np.zeros(len(self), np.bool_)
-        flips = none if self.flips is None else self.flips
-        bicubic = none if self.bicubic is None else self.bicubic
+        flips, bicubic, vflips = (none if one is None else one for one in (self.flips, self.bicubic, self.vflips))
         target = np.array(size, np.int64)
         if self.resized is not None:
-            geometry = _cut_centers(self.resized, sizes, target, shrinkable)
+            starts = central_starts(self.resized, target) if self.starts is None else self.starts
+            geometry = _cut_resized(self.resized, starts, sizes, target, shrinkable)
             columns_first = resizes_columns_first(sizes, self.resized) if bicubic.any() else none
         else:
             assert self.boxes is not None  # noqa: S101 (or there is resized)
             geometry = _cut_boxes(self.boxes, sizes, target, shrinkable)
             columns_first = resizes_columns_first(self.boxes[:, 2:], target) if bicubic.any() else none
-        return CropParameters(*geometry, flips, bicubic, columns_first)
+        return CropParameters(*geometry, flips, bicubic, columns_first, vflips)
 
 
 _Geometry = tuple[Boxes, Int64Array, Int64Array, Float64Array, Int64Array]
@@ -178,22 +193,38 @@ def _check_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array) -> None:
         )
 
 
-def _cut_centers(resized: Int64Array, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:
-    """Returns how whole images are resized, and their centres cut out or padded.
+def central_starts(sizes: Int64Array, target: Int64Array) -> Int64Array:
+    """Returns top and left of the centres of images, int64 [n, 2]; negative where these are smaller than the target.
 
-    Pixels below and to the right of the centre are not decoded, but for those that the filter reaches.
-
-    Source: torchvision 0.28, `functional.center_crop`.
+    Source: torchvision 0.28, `functional.center_crop`; timm 1.0.31, `center_crop_or_pad`.
     """
     # Python's and numpy's rounding are the same: half to even.
-    offsets = np.where(resized >= target, np.round((resized - target) / 2).astype(np.int64), -((target - resized) // 2))
+    return np.where(sizes >= target, np.round((sizes - target) / 2).astype(np.int64), -((target - sizes) // 2))
+
+
+def _cut_resized(
+    resized: Int64Array, starts: Int64Array, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray
+) -> _Geometry:
+    """Returns how whole images are resized, and the results cut out of them or padded.
+
+    Pixels below and to the right of the result are not decoded, but for those that the filter reaches.
+    """
+    is_outside = ((starts + target < 1) | (starts >= resized)).any(axis=1)
+    if is_outside.any():
+        position = int(is_outside.argmax())
+        (top, left), (height, width) = starts[position].tolist(), resized[position].tolist()
+        raise PreprocessError(
+            position,
+            f"The result of {target[0]} x {target[1]} pixels at (top, left) = {top, left} has no pixel of an image "
+            f"that is resized to {height} x {width}.",
+        )
     steps = sizes / resized
     shrinks = _shrinks(steps, shrinkable)
-    stops = np.minimum(offsets + target, resized)
+    stops = np.minimum(starts + target, resized)
     reach = np.ceil(stops * steps + _WIDEST_SUPPORT * np.maximum(steps, 1)).astype(np.int64) + 1
     reach = -(-reach // shrinks[:, None]) * shrinks[:, None]
     windows = np.concatenate([np.zeros_like(sizes), np.minimum(reach, sizes)], axis=1)
-    return windows, shrinks, stops, steps / shrinks[:, None], offsets
+    return windows, shrinks, stops, steps / shrinks[:, None], starts
 
 
 def _shrinks(factors: Float64Array, shrinkable: BoolArray) -> Int64Array:
@@ -219,6 +250,7 @@ class CropParameters:
         bicubic: bool [n], the filter; otherwise it is bilinear.
         columns_first: bool [n], whether bicubic resizes each column before the rows, as Pillow does for these sizes:
             either clips what overshoots. Bilinear never overshoots.
+        vflips: bool [n], whether the result is mirrored, top to bottom.
     """
 
     windows: Boxes
@@ -229,6 +261,7 @@ class CropParameters:
     flips: BoolArray
     bicubic: BoolArray
     columns_first: BoolArray
+    vflips: BoolArray
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -242,6 +275,7 @@ class CropParameters:
             and (self.steps == 1).all()
             and not self.offsets.any()
             and not self.flips.any()
+            and not self.vflips.any()
         )
 
     def only_cut(self, sizes: Int64Array) -> bool:
@@ -336,6 +370,18 @@ def resize_keeping_ratio(sizes: Int64Array, size: tuple[int, int], *, inside: bo
     ratio = (ratios.max if inside else ratios.min)(axis=1)[:, None]
     resized: Int64Array = np.maximum(1, np.round(sizes / ratio)).astype(np.int64)
     return resized
+
+
+def resize_to(sizes: Int64Array, resize: Resize) -> Int64Array:
+    """Returns the sizes of images, int64 [n, 2], after a resize."""
+    if isinstance(resize, int):
+        return resize_shorter_side(sizes, resize)
+    if resize == KEEP:
+        return sizes
+    if len(resize) == 3:
+        how, height, width = resize
+        return resize_keeping_ratio(sizes, (height, width), inside=how == INSIDE)
+    return np.broadcast_to(np.array(resize, np.int64), sizes.shape)
 
 
 def scaled_size(size: tuple[int, int], crop_pct: float) -> tuple[int, int]:

@@ -56,6 +56,12 @@ def mirror(pixels: Pixels, flips: NDArray[np.bool_]) -> None:
     pixels[which] = after
 
 
+def turn_over(pixels: Pixels, vflips: NDArray[np.bool_]) -> None:
+    """Mirrors some of n images, uint8 [n, H, W, C], top to bottom, where they lie."""
+    for number in np.flatnonzero(vflips).tolist():
+        pixels[number] = pixels[number, ::-1].copy()
+
+
 def check_masks(masks: Mapping[str, Sequence[Pixels]], sizes: Int64Array) -> None:
     """Raises BadImageError where a mask is of another size than its image, int64 [n, 2]."""
     for name, values in masks.items():
@@ -89,8 +95,9 @@ def cut_alike(
     """
     cut = []
     smooth = [False] * len(masks) if are_pictures is None else are_pictures
-    rows = zip(masks, smooth, parameters.rows(), parameters.windows.tolist(), parameters.shrinks.tolist(), strict=True)
-    for mask, is_smooth, (resized, steps, offset, flip, *_), window, shrink in rows:
+    plain = (column.tolist() for column in (parameters.windows, parameters.shrinks, parameters.vflips))
+    rows = zip(masks, smooth, parameters.rows(), *plain, strict=True)
+    for mask, is_smooth, (resized, steps, offset, flip, *_), window, shrink, vflip in rows:
         out = np.zeros((*size, mask.shape[-1]), mask.dtype)
         if is_smooth:
             levels = fill[: mask.shape[-1]] if isinstance(fill, tuple) and len(fill) > 1 else fill
@@ -108,7 +115,8 @@ def cut_alike(
                 for axis in (0, 1)
             )
             out[lines[0][:, None], columns[0]] = mask[lines[1][:, None], columns[1]]
-        cut.append(out[:, ::-1] if flip else out)
+        out = out[:, ::-1] if flip else out
+        cut.append(out[::-1] if vflip else out)
     return cut
 
 

@@ -21,9 +21,12 @@ from tfds_torch.images.crops import (
     Crops,
     ExampleRandom,
     PreprocessError,
+    Resize,
+    central_starts,
     random_resized_crops,
     resize_keeping_ratio,
     resize_shorter_side,
+    resize_to,
     scaled_size,
 )
 from tfds_torch.images.headers import MOST_PIXELS
@@ -32,7 +35,9 @@ from tfds_torch.images.preprocess_arguments import (
     AlsoFields,
     BoxFields,
     check_interpolation,
+    check_probability,
     check_range,
+    check_resize,
     check_shared,
     is_number,
     read_timm_config,
@@ -50,6 +55,10 @@ __all__ = [
 ]
 
 CROP_MODES = ("center", "squash", "border")
+PLACES = ("random", "center")
+
+_FLIP, _FILTER, _VFLIP = NUM_DRAWS, NUM_DRAWS + 1, NUM_DRAWS + 2
+"""Numbers of an example's random numbers that do not choose a place."""
 
 _FIRST_OF_AUGMENT = 2**31
 """Number of an example's random numbers with which those of `augment` begin."""
@@ -207,7 +216,7 @@ class Preprocess(ABC):
 @explain_keywords
 @dataclass(frozen=True)
 class TrainPreprocess(Preprocess):
-    """Random crops for training: torchvision's RandomResizedCrop, or pad-and-crop for small images; then a flip.
+    """Random crops for training: torchvision's RandomResizedCrop, windows of resized or padded images; then flips.
 
     The result is uint8 `[H, W, C]`, resized with antialiasing as Pillow, timm and torchvision do it. Random numbers
     belong to (seed, pass, example), so that the result is the same in every world, after a resume, and in any thread.
@@ -235,6 +244,12 @@ class TrainPreprocess(Preprocess):
         shrink: whether a JPEG of which five pixels or more become one may be decoded at a half, a quarter or an eighth
             of its size: in less than half the time, and within half a grey level on average for photographs. For
             halftone, text and other fine patterns of black and white it is two to five levels: False is exact.
+        resize: None: as above. Else the whole image is resized to it, and a window of `size` cut out of that: pixels of
+            the shorter side (torchvision's Resize of a number); (height, width), whatever the ratio; ("cover", height,
+            width) or ("inside", height, width), which keep the ratio (timm's ResizeKeepRatio); "keep": nothing is
+            resized. crop_padding then counts pixels of the resized image, 0 by default; scale and ratio are not used.
+        place: of that window, and of the one that crop_padding cuts: `random`, or `center`.
+        vflip: probability of a flip, top to bottom.
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -252,14 +267,21 @@ class TrainPreprocess(Preprocess):
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE
     shrink: bool = True
+    resize: Resize | None = None
+    place: str = "random"
+    vflip: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_interpolation(type(self).__name__, self.interpolation)
         for name, most in (("scale", 1.0), ("ratio", math.inf)):
             object.__setattr__(self, name, check_range(f"TrainPreprocess: {name}", getattr(self, name), most))
-        if not is_number(self.hflip) or not 0 <= self.hflip <= 1:
-            raise ConfigError(f"TrainPreprocess: hflip={self.hflip!r} must be a probability, 0 to 1.")
+        for name in ("hflip", "vflip"):
+            check_probability(f"TrainPreprocess: {name}", getattr(self, name))
+        object.__setattr__(self, "resize", check_resize("TrainPreprocess", self.resize))
+        if self.place not in PLACES:
+            names, hint = " or ".join(map(repr, PLACES)), did_you_mean(self.place, PLACES)
+            raise ConfigError(f"TrainPreprocess: place={self.place!r} must be {names}.{hint}")
         if self.crop_padding is not None:
             padding = check_integer("TrainPreprocess: crop_padding", self.crop_padding, 0)
             object.__setattr__(self, "crop_padding", padding)
@@ -285,22 +307,37 @@ class TrainPreprocess(Preprocess):
         return cls(**values | changes)
 
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
-        """Returns random boxes; see `Preprocess`."""
-        if self.crop_padding is None:
-            uniforms = random.uniforms(NUM_DRAWS + 2)
-            boxes = random_resized_crops(sizes, uniforms[:, :NUM_DRAWS], self.scale, self.ratio)
-            flips = uniforms[:, NUM_DRAWS] < self.hflip
-            return Crops(boxes, flips=flips, bicubic=_choose_bicubic(self.interpolation, uniforms[:, NUM_DRAWS + 1]))
+        """Returns random boxes, or places in resized images; see `Preprocess`."""
+        resize = "keep" if self.resize is None else self.resize
+        has_boxes = self.resize is None and self.crop_padding is None
+        # A random number has one meaning whatever else is drawn: an example looks the same in later versions.
+        of_places = range(NUM_DRAWS) if has_boxes else (0, 1)
+        others = [_FLIP, *([_FILTER] if has_boxes or resize != "keep" else []), *([_VFLIP] if self.vflip else [])]
+        uniforms = random.uniforms([*of_places, *others])
+        places, drawn = uniforms[:, : -len(others)], dict(zip(others, uniforms[:, -len(others) :].T, strict=True))
+        flips = drawn[_FLIP] < self.hflip
+        vflips = drawn[_VFLIP] < self.vflip if self.vflip else None
+        bicubic = _choose_bicubic(self.interpolation, drawn[_FILTER]) if _FILTER in drawn else None
+        if has_boxes:
+            boxes = random_resized_crops(sizes, places, self.scale, self.ratio)
+            return Crops(boxes, flips=flips, bicubic=bicubic, vflips=vflips)
+        resized = resize_to(sizes, resize)
+        starts = self._window_starts(resized, places)
+        if resize == "keep":
+            return Crops(_windows_at(starts, self.size), flips=flips, vflips=vflips)
+        return Crops(resized=resized, starts=starts, flips=flips, bicubic=bicubic, vflips=vflips)
+
+    def _window_starts(self, sizes: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Returns top and left of a window of `size` in images of some sizes, int64 [n, 2]; negative in the padding."""
         size = np.array(height_and_width(self.size))
-        uniforms = random.uniforms((0, 1, NUM_DRAWS))  # The same flips as without padding.
-        room = sizes + (2 * self.crop_padding - size)
-        boxes = np.empty((len(sizes), 4), np.int64)
-        boxes[:, :2] = np.floor(uniforms[:, :2] * (room + 1))
-        boxes[:, :2] -= self.crop_padding
-        boxes[:, 2:] = size
+        padding = self.crop_padding or 0
+        room = sizes + (2 * padding - size)
+        if self.place == "center":
+            return central_starts(sizes, size)
+        starts = np.floor(uniforms * (room + 1)).astype(np.int64) - padding
         if room.min(initial=0) < 0:  # An image that is still smaller lies in the middle.
-            boxes[:, :2] = np.where(room >= 0, boxes[:, :2], -((size - sizes) // 2))
-        return Crops(boxes, flips=uniforms[:, 2] < self.hflip)
+            starts = np.where(room >= 0, starts, -((size - sizes) // 2))
+        return starts
 
 
 @explain_keywords
@@ -323,6 +360,8 @@ class EvalPreprocess(Preprocess):
         boxes: as in TrainPreprocess.
         min_visible: as in TrainPreprocess.
         shrink: as in TrainPreprocess.
+        resize: None: as above. Else what the whole image is resized to before the centre is cut out, as in
+            TrainPreprocess; crop_pct and crop_mode are not used then.
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -340,9 +379,11 @@ class EvalPreprocess(Preprocess):
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE
     shrink: bool = True
+    resize: Resize | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "resize", check_resize("EvalPreprocess", self.resize))
         check_interpolation(type(self).__name__, self.interpolation)
         if self.interpolation == "random":
             raise ConfigError("EvalPreprocess: interpolation='random' is for training: choose 'bilinear' or 'bicubic'.")
@@ -356,6 +397,8 @@ class EvalPreprocess(Preprocess):
     @property
     def keeps_positions(self) -> bool:
         """Whether the whole image is squashed into the result; see `Preprocess`."""
+        if self.resize is not None:
+            return self.resize == height_and_width(self.size)
         return self.crop_mode == "squash" and self.crop_pct == 1
 
     @classmethod
@@ -378,8 +421,13 @@ class EvalPreprocess(Preprocess):
 
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
         """Returns the sizes that whole images are resized to; see `Preprocess`."""
-        scaled = scaled_size(height_and_width(self.size), self.crop_pct)
-        if self.crop_mode == "squash":
+        size = height_and_width(self.size)
+        if self.resize == "keep":
+            return Crops(_windows_at(central_starts(sizes, np.array(size)), self.size))
+        scaled = scaled_size(size, self.crop_pct)
+        if self.resize is not None:
+            resized = resize_to(sizes, self.resize)
+        elif self.crop_mode == "squash":
             resized = np.broadcast_to(np.array(scaled, np.int64), sizes.shape)
         elif self.crop_mode == "border":
             resized = resize_keeping_ratio(sizes, scaled, inside=True)
@@ -393,6 +441,13 @@ class EvalPreprocess(Preprocess):
 def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     """Returns (height, width) of a size that may be one number for both."""
     return size if isinstance(size, tuple) else (size, size)
+
+
+def _windows_at(starts: NDArray[np.int64], size: int | tuple[int, int]) -> NDArray[np.int64]:
+    """Returns boxes of a size, int64 [n, 4], whose tops and lefts are int64 [n, 2]: they are not resized."""
+    boxes = np.empty((len(starts), 4), np.int64)
+    boxes[:, :2], boxes[:, 2:] = starts, height_and_width(size)
+    return boxes
 
 
 def _choose_bicubic(interpolation: str, uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.beside import KINDS, Kind
+from tfds_torch.images.crops import COVER, INSIDE, KEEP, Resize
 from tfds_torch.runtime.arguments import check_integer, did_you_mean
 
 BoxFields = tuple[str | tuple[str, tuple[str, ...]], ...] | Mapping[str, Sequence[str]] | None
@@ -101,6 +102,30 @@ def check_range(name: str, value: Any, most: float) -> tuple[float, float]:
         limit = f" <= {most:g}" if math.isfinite(most) else ""
         raise ConfigError(f"{name}={value!r} must be two numbers with 0 < least <= greatest{limit}.")
     return float(pair[0]), float(pair[1])
+
+
+def check_resize(kind: str, resize: Any) -> Resize | None:
+    """Returns what whole images are resized to, in plain values; raises ConfigError for anything else."""
+    name = f"{kind}: resize"
+    if resize is None or (isinstance(resize, str) and resize == KEEP):
+        return resize
+    if isinstance(resize, int | np.integer):
+        return check_integer(name, resize, 1)
+    parts = tuple(resize) if isinstance(resize, tuple | list) else ()
+    if len(parts) == 2:
+        return check_integer(name, parts[0], 1), check_integer(name, parts[1], 1)
+    if len(parts) == 3 and parts[0] in (COVER, INSIDE):
+        return parts[0], check_integer(name, parts[1], 1), check_integer(name, parts[2], 1)
+    raise ConfigError(
+        f"{name}={resize!r} must be the pixels of the shorter side; (height, width); ('cover', height, width) or "
+        f"('inside', height, width), which keep the ratio; or 'keep': nothing is resized."
+    )
+
+
+def check_probability(name: str, value: object) -> None:
+    """Raises ConfigError for what is not a number from 0 to 1."""
+    if not is_number(value) or not 0 <= value <= 1:  # type: ignore[operator]
+        raise ConfigError(f"{name}={value!r} must be a probability, 0 to 1.")
 
 
 def is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer
 from tfds_torch.images.crops import CropParameters
-from tfds_torch.images.cutting import check_masks, cut_alike, cut_windows_of, mirror
+from tfds_torch.images.cutting import check_masks, cut_alike, cut_windows_of, mirror, turn_over
 from tfds_torch.images.decoding import (
     CHANNELS,
     BadImageError,
@@ -316,6 +316,7 @@ class ImageTransform:
             self._copy(images, headers, rows)
             for buffer, start, stop, first in _blocks_of(rows):
                 mirror(buffer.pixels[start:stop], parameters.flips[first : first + stop - start])
+            _turn_over(rows, parameters.vflips)
             return
         fill = 0 if self.preprocess is None else self.preprocess.fill
         starts = parameters.windows[:, :2] + parameters.offsets
@@ -328,6 +329,7 @@ class ImageTransform:
                 self._copy(images[some], headers[some], [BufferRows(decoded, 0, len(out))], first)
             cut_windows_of(decoded.pixels, starts[some], fill, out)
             mirror(out, parameters.flips[some])
+        _turn_over(rows, parameters.vflips)
 
     def _resize(self, images: Images, headers: Headers, rows: Rows, parameters: CropParameters) -> None:
         """Decodes, resizes and flips n images of any sizes, each by itself."""
@@ -357,6 +359,7 @@ class ImageTransform:
         """Resizes decoded images into their rows, in the way of their buffers."""
         for (buffer, row), pixels, crop in zip(_single_rows(rows), decoded, parameters.rows(), strict=True):
             self._fill_row(buffer, row, pixels, *crop)
+        _turn_over(rows, parameters.vflips)
 
     def _fill_row(
         self,
@@ -395,6 +398,16 @@ def _single_rows(rows: Rows) -> Iterator[tuple[BatchBuffer, int]]:
     for part in rows:
         for row in range(part.start, part.stop):
             yield part.buffer, row
+
+
+def _turn_over(rows: Rows, vflips: NDArray[np.bool_]) -> None:
+    """Mirrors some of n finished rows, top to bottom."""
+    if not vflips.any():
+        return
+    first = 0
+    for part in rows:
+        turn_over(part.pixels, vflips[first : first + len(part)])
+        first += len(part)
 
 
 def _blocks_of(rows: Rows) -> Iterator[tuple[BatchBuffer, int, int, int]]:

@@ -71,7 +71,6 @@ _ANSWERS = {
     **dict.fromkeys(
         (
             "no_aug",
-            "vflip",
             "color_jitter",
             "color_jitter_prob",
             "grayscale_prob",
@@ -94,7 +93,10 @@ _OF_PARSERS = (
     *("is_training", "batch_size", "shuffle", "repeats", "remainder", "class_map", "image_key", "target_key"),
     *("image_mode", "epoch_size", "read", "preprocess", "decode", "decoders", "remote", "cache", "seed"),
 )
-_OF_PREPROCESS = ("size", "scale", "ratio", "hflip", "interpolation", "crop_pct", "crop_mode", "crop_padding")
+_OF_PREPROCESS = (
+    *("size", "scale", "ratio", "hflip", "vflip", "interpolation", "crop_pct", "crop_mode", "crop_padding"),
+    *("resize", "place"),
+)
 _OF_LOADERS = (
     *("num_workers", "mean", "std", "dtype", "device", "prefetch_batches", "timeout_s", "collate_fn"),
     *("persistent_workers", "worker_init_fn", "multiprocessing_context", "log_every", "check_ranks", "channels_last"),
