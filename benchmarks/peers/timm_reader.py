@@ -87,9 +87,12 @@ def declare_torchvision_operators() -> Any:
     find them. timm imports it for its transforms, which use none of them: a declaration is enough.
     """
     import importlib.util
+    import sys
 
     import torch
 
+    if "torchvision" in sys.modules:
+        return None
     found = importlib.util.find_spec("torchvision")
     library: Any = None
     for binary in Path(found.origin).parent.glob("_C*.so") if found and found.origin else ():

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributions import FAR, distance
 from tfds_fixtures import call_reader
 
 from tfds_torch.images.crops import NUM_DRAWS, random_resized_crops
 from tfds_torch.plan.order import draw_uniforms
 
-NUM_BOXES, NUM_THEIRS = 40_000, 4000
+NUM_BOXES, NUM_THEIRS, MANY = 40_000, 4000, 100_000
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 # (height, width), scale, ratio.
 CASES: dict[str, tuple[tuple[int, int], tuple[float, float], tuple[float, float]]] = {
@@ -25,39 +26,38 @@ CASES: dict[str, tuple[tuple[int, int], tuple[float, float], tuple[float, float]
 }
 
 
-def boxes_of(size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], count: int) -> np.ndarray:
+def our_boxes(size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], count: int) -> np.ndarray:
     sizes = np.tile(np.array(size, np.int64), (count, 1))
     return random_resized_crops(sizes, draw_uniforms(np.arange(count), 7, NUM_DRAWS), scale, ratio)
 
 
-def boxes_of_torchvision(cases: list[tuple[Any, Any, Any]], count: int) -> list[np.ndarray]:
-    """Returns boxes drawn by torchvision. Loads torch."""
+def boxes_of(cases: list[tuple[Any, Any, Any]], count: int, package: str = "torchvision") -> list[np.ndarray]:
+    """Returns boxes drawn by torchvision or timm. Loads torch."""
+    import random
+
     import torch
 
     from benchmarks.peers.timm_reader import declare_torchvision_operators
 
     held = declare_torchvision_operators()
-    from torchvision.transforms import RandomResizedCrop
+    if package == "timm":
+        from timm.data.transforms import RandomResizedCropAndInterpolation as Theirs
+    else:
+        from torchvision.transforms import RandomResizedCrop as Theirs  # type: ignore[assignment]
 
     torch.manual_seed(1)
+    random.seed(1)
     results = []
     for size, scale, ratio in cases:
         image = torch.empty(1).expand(3, *size)  # Of any size, without memory.
-        results.append(np.array([RandomResizedCrop.get_params(image, scale, ratio) for _ in range(count)]))
+        results.append(np.array([Theirs.get_params(image, scale, ratio) for _ in range(count)]))
     del held
     return results
 
 
 @cache
 def theirs() -> dict[str, np.ndarray]:
-    return dict(zip(CASES, call_reader(boxes_of_torchvision, list(CASES.values()), NUM_THEIRS), strict=True))
-
-
-def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Returns the Kolmogorov-Smirnov statistic of two samples, in units of its standard deviation."""
-    values = np.concatenate([ours, theirs])
-    shares = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (ours, theirs)]
-    return float(np.abs(shares[0] - shares[1]).max() * np.sqrt(len(ours) * len(theirs) / len(values)))
+    return dict(zip(CASES, call_reader(boxes_of, list(CASES.values()), NUM_THEIRS), strict=True))
 
 
 def share_before(box: np.ndarray, size: tuple[int, int], axis: int) -> np.ndarray:
@@ -78,16 +78,24 @@ MEASURES: dict[str, Callable[[np.ndarray, tuple[int, int]], np.ndarray]] = {
     "area by place": lambda box, size: box[:, 2] * box[:, 3] * share_before(box, size, 0),
     "area by ratio": lambda box, size: box[:, 2] ** 2 / box[:, 3],
 }
-# Of samples of one distribution, one in 10,000 is further apart.
-FAR = 2.23
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_boxes_have_the_distribution_of_torchvision(case: str) -> None:
     size, scale, ratio = CASES[case]
-    ours = boxes_of(size, scale, ratio, NUM_BOXES)
+    ours = our_boxes(size, scale, ratio, NUM_BOXES)
     for name, measure in MEASURES.items():
         assert distance(measure(ours, size), measure(theirs()[case], size)) < FAR, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["torchvision", "timm"])
+def test_many_boxes_have_the_distribution_of_each_package(package: str) -> None:
+    every = call_reader(boxes_of, list(CASES.values()), MANY, package)
+    for (name, (size, scale, ratio)), theirs in zip(CASES.items(), every, strict=True):
+        ours = our_boxes(size, scale, ratio, MANY)
+        apart = {what: distance(measure(ours, size), measure(theirs, size)) for what, measure in MEASURES.items()}
+        assert max(apart.values()) < FAR, (name, apart)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +103,7 @@ def test_boxes_have_the_distribution_of_torchvision(case: str) -> None:
 )
 def test_the_distance_tells_slightly_other_boxes(scale: tuple[float, float], ratio: tuple[float, float]) -> None:
     size = CASES["a photograph"][0]
-    ours = boxes_of(size, scale, ratio, NUM_BOXES)
+    ours = our_boxes(size, scale, ratio, NUM_BOXES)
     apart = [distance(measure(ours, size), measure(theirs()["a photograph"], size)) for measure in MEASURES.values()]
     assert max(apart) > FAR
 
@@ -107,15 +115,15 @@ EXTREME = [(10, 1000), (1000, 10), (3, 500), (301, 100), (100, 301), (7, 50), (2
 
 def test_where_no_attempt_fits_the_box_is_torchvisions_very_one() -> None:
     never = ((0.999, 1.0), (0.9, 1.1))
-    wanted = call_reader(boxes_of_torchvision, [(size, *never) for size in EXTREME], 1)
+    wanted = call_reader(boxes_of, [(size, *never) for size in EXTREME], 1)
     for size, (box,) in zip(EXTREME, wanted, strict=True):
-        np.testing.assert_array_equal(boxes_of(size, *never, 1)[0], box, str(size))
+        np.testing.assert_array_equal(our_boxes(size, *never, 1)[0], box, str(size))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (1, 400), (400, 1), (2, 3)])
 @pytest.mark.parametrize("ratio", [RATIO, (0.05, 0.2), (5.0, 20.0)])
 def test_images_of_a_pixel_or_two_have_boxes_that_lie_within(size: tuple[int, int], ratio: tuple[float, float]) -> None:
-    top, left, height, width = boxes_of(size, SCALE, ratio, 500).T
+    top, left, height, width = our_boxes(size, SCALE, ratio, 500).T
     assert top.min() >= 0
     assert left.min() >= 0
     assert height.min() >= 1
@@ -135,6 +143,6 @@ def test_every_box_is_that_of_its_own_image() -> None:
 
 
 def test_one_scale_and_one_ratio_leave_only_the_place_to_chance() -> None:
-    boxes = boxes_of((200, 300), (0.25, 0.25), (1.0, 1.0), 200)
+    boxes = our_boxes((200, 300), (0.25, 0.25), (1.0, 1.0), 200)
     assert set(boxes[:, 2]) == set(boxes[:, 3]) == {round((200 * 300 * 0.25) ** 0.5)}
     assert len(set(boxes[:, 0])) > 50

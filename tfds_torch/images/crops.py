@@ -376,11 +376,10 @@ def resize_to(sizes: Int64Array, resize: Resize) -> Int64Array:
     """Returns the sizes of images, int64 [n, 2], after a resize."""
     if isinstance(resize, int):
         return resize_shorter_side(sizes, resize)
-    if resize == KEEP:
+    if isinstance(resize, str):
         return sizes
     if len(resize) == 3:
-        how, height, width = resize
-        return resize_keeping_ratio(sizes, (height, width), inside=how == INSIDE)
+        return resize_keeping_ratio(sizes, resize[1:], inside=resize[0] == INSIDE)
     return np.broadcast_to(np.array(resize, np.int64), sizes.shape)
 
 

@@ -7,14 +7,15 @@ resized; `augment` changes finished images in place. One of your own overrides e
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.beside import Kind
+from tfds_torch.images.compose import Tail, Taken, log_once, take_over
 from tfds_torch.images.crops import (
     NUM_DRAWS,
     CropParameters,
@@ -85,6 +86,7 @@ class Preprocess(ABC):
         boxes: fields of boxes that move with the image, see `TrainPreprocess`.
         min_visible: share of a box's area that must be in the result, see `TrainPreprocess`.
         shrink: whether a large JPEG may be decoded at a fraction of its size, see `TrainPreprocess`.
+        of_transform: the transform whose beginning this is, see `TrainPreprocess.from_transform`.
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -97,9 +99,46 @@ class Preprocess(ABC):
     boxes: BoxFields = None
     min_visible: float = LEAST_VISIBLE
     shrink: bool = True
+    of_transform: Taken | None = None
 
     def __post_init__(self) -> None:
         check_shared(self)
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Names of the transforms that it does in the place of a Compose, see `TrainPreprocess.from_transform`."""
+        return () if self.of_transform is None else self.of_transform.names
+
+    @property
+    def tail(self) -> Tail | None:
+        """What of that Compose is to run behind it, on single images; None: at most the end that mean and std say."""
+        return None if self.of_transform is None else self.of_transform.tail
+
+    @property
+    def mean(self) -> tuple[float, ...] | None:
+        """That of each channel in the Normalize that ends that Compose: for `create_loader`; None: there is none."""
+        return None if self.of_transform is None else self.of_transform.mean
+
+    @property
+    def std(self) -> tuple[float, ...] | None:
+        """Likewise."""
+        return None if self.of_transform is None else self.of_transform.std
+
+    @property
+    def left(self) -> str:
+        """Why no more of that Compose is done here; "": no more is to be done."""
+        return "" if self.of_transform is None else self.of_transform.left
+
+    @classmethod
+    def _take_over(cls, transform: Any, changes: dict[str, Any], *, is_random: bool) -> Self:
+        taken = take_over(transform, is_random=is_random, check=lambda values: cls(**values | changes))
+        if not taken.values:
+            raise ConfigError(
+                f"{cls.__name__}.from_transform: nothing of the transform can be done while images are decoded: "
+                f"{taken.left}. Give it whole to ImageDataset(parser, transform=...), without a preprocess."
+            )
+        log_once(f"{cls.__name__}.from_transform: {taken}")
+        return cls(**taken.values | {"of_transform": taken} | changes)
 
     @abstractmethod
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
@@ -250,6 +289,7 @@ class TrainPreprocess(Preprocess):
             resized. crop_padding then counts pixels of the resized image, 0 by default; scale and ratio are not used.
         place: of that window, and of the one that crop_padding cuts: `random`, or `center`.
         vflip: probability of a flip, top to bottom.
+        of_transform: the transform whose beginning this is: `from_transform` sets it.
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -270,6 +310,7 @@ class TrainPreprocess(Preprocess):
     resize: Resize | None = None
     place: str = "random"
     vflip: float = 0.0
+    of_transform: Taken | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -306,6 +347,23 @@ class TrainPreprocess(Preprocess):
         values = read_timm_config(config, ("interpolation", "scale", "ratio", "hflip"))
         return cls(**values | changes)
 
+    @classmethod
+    def from_transform(cls, transform: Any, **changes: Any) -> "TrainPreprocess":
+        """Returns what does the beginning of a torchvision or timm transform: crops, resizes and flips.
+
+        Of the result, `taken` names the transforms that it does. `tail` is what is left to do, in Python; None where
+        that is layout, scale and Normalize alone: give `mean` and `std` to `create_loader`. `left` says why no more is
+        taken over. The transform's classes are known by name; a class derived from one of them is left.
+
+        Args:
+            transform: a Compose, or a preset.
+            **changes: attributes that are to have other values.
+
+        Raises:
+            ConfigError: nothing of it can be taken over, or a change cannot be.
+        """
+        return cls._take_over(transform, changes, is_random=True)
+
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
         """Returns random boxes, or places in resized images; see `Preprocess`."""
         resize = "keep" if self.resize is None else self.resize
@@ -334,7 +392,7 @@ class TrainPreprocess(Preprocess):
         room = sizes + (2 * padding - size)
         if self.place == "center":
             return central_starts(sizes, size)
-        starts = np.floor(uniforms * (room + 1)).astype(np.int64) - padding
+        starts: NDArray[np.int64] = np.floor(uniforms * (room + 1)).astype(np.int64) - padding
         if room.min(initial=0) < 0:  # An image that is still smaller lies in the middle.
             starts = np.where(room >= 0, starts, -((size - sizes) // 2))
         return starts
@@ -362,6 +420,7 @@ class EvalPreprocess(Preprocess):
         shrink: as in TrainPreprocess.
         resize: None: as above. Else what the whole image is resized to before the centre is cut out, as in
             TrainPreprocess; crop_pct and crop_mode are not used then.
+        of_transform: the transform whose beginning this is: `from_transform` sets it.
 
     Raises:
         ConfigError: a value out of range or of the wrong type.
@@ -380,6 +439,7 @@ class EvalPreprocess(Preprocess):
     min_visible: float = LEAST_VISIBLE
     shrink: bool = True
     resize: Resize | None = None
+    of_transform: Taken | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -418,6 +478,22 @@ class EvalPreprocess(Preprocess):
         if values.get("crop_mode") == "border" and mean is not None:
             values["fill"] = tuple(round(255 * level) for level in mean)
         return cls(**values | changes)
+
+    @classmethod
+    def from_transform(cls, transform: Any, **changes: Any) -> "EvalPreprocess":
+        """Returns what does the beginning of a transform of evaluation, as `TrainPreprocess.from_transform` does.
+
+        What is random is left. Large JPEGs are decoded at their whole size, unless `shrink=True`: the pixels are those
+        of the transform, within 0.01 grey levels on average.
+
+        Args:
+            transform: a Compose, or a preset.
+            **changes: attributes that are to have other values.
+
+        Raises:
+            ConfigError: nothing of it can be taken over, or a change cannot be.
+        """
+        return cls._take_over(transform, {"shrink": False} | changes, is_random=False)
 
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
         """Returns the sizes that whole images are resized to; see `Preprocess`."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.beside import KINDS, Kind
+from tfds_torch.images.compose import Taken
 from tfds_torch.images.crops import COVER, INSIDE, KEEP, Resize
 from tfds_torch.runtime.arguments import check_integer, did_you_mean
 
@@ -44,6 +45,8 @@ def check_shared(value: Any) -> None:
         raise ConfigError(f"{kind}: min_visible={value.min_visible!r} must be a share of a box's area, 0 to 1.")
     if not isinstance(value.shrink, bool):
         raise ConfigError(f"{kind}: shrink={value.shrink!r} must be True or False.")
+    if not isinstance(value.of_transform, Taken | None):
+        raise ConfigError(f"{kind}: of_transform={value.of_transform!r:.100} is set by {kind}.from_transform(...).")
     object.__setattr__(value, "max_pixels", check_integer(f"{kind}: max_pixels", value.max_pixels, 1))
 
 

@@ -101,7 +101,7 @@ def _describe_preprocess(preprocess: Any) -> str:
     if not is_dataclass(preprocess):
         return type(preprocess).__qualname__
     shown = []
-    for field in fields(preprocess):
+    for field in (one for one in fields(preprocess) if one.compare):
         value = getattr(preprocess, field.name)
         kind = value if hasattr(value, "__qualname__") else type(value)
         shown.append(f"{field.name}={f'{kind.__module__}:{kind.__qualname__}' if callable(value) else repr(value)}")
