@@ -237,18 +237,21 @@ def places_of(size: tuple[int, int], padding: int, module: str, count: int) -> n
 
     import public_transforms  # noqa: F401 (it lets torchvision be imported)
     import torch
+    from PIL import Image
 
     theirs = importlib.import_module(module)
     torch.manual_seed(3)
     whole = theirs.Compose(
         [theirs.RandomHorizontalFlip(0.3), theirs.RandomCrop(24, padding), theirs.RandomVerticalFlip(0.6)]
     )
-    rows, columns = torch.meshgrid(*(torch.arange(1, side + 1) for side in size), indexing="ij")
-    image, found = torch.stack([rows, columns, rows * 0 + 1]).to(torch.uint8), []
+    rows, columns = np.mgrid[1 : size[0] + 1, 1 : size[1] + 1]
+    image, found = Image.fromarray(np.stack([rows, columns, rows * 0], -1).astype(np.uint8)), []
     for _ in range(count):
-        middle = whole(image)[:2, 11:13, 11:13].long()  # Of the image, whatever the padding.
-        is_flipped, is_turned = middle[1, 0, 0] > middle[1, 0, 1], middle[0, 0, 0] > middle[0, 1, 0]
-        found.append((*(middle.amin((1, 2)) - 12).tolist(), int(is_flipped), int(is_turned)))
+        # Pixels in the middle, which are of the image, whatever the padding: (row, column) of two of them.
+        cut = whole(image)
+        first, other = cut.getpixel((11, 11))[:2], cut.getpixel((12, 12))[:2]
+        starts = [min(pair) - 12 for pair in zip(first, other, strict=True)]
+        found.append((*starts, int(first[1] > other[1]), int(first[0] > other[0])))
     return np.array(found)
 
 

@@ -312,7 +312,8 @@ def _read_end(rest: Sequence[Any]) -> _Scaling | None:
         if (root, name) == (_V, "Normalize") and image == _SCALED:
             mean, std = (tuple(float(one) for one in values) for values in (step.mean, step.std))
             is_last = all(_class_of(one) == (_V, "ToPureTensor") for one in rest[number + 1 :])
-            is_usual = len(mean) == len(std) and len(mean) in _NUM_COLOURS and all(std)
+            is_usual = len(mean) == len(std) and len(mean) in _NUM_COLOURS
+            is_usual = is_usual and all(0 <= one <= 1 for one in mean) and all(one > 0 for one in std)
             return (mean, std) if is_last and is_usual else None
         converted = _convert(step, image)
         if converted is None or name == "RGB":
