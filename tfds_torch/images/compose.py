@@ -53,6 +53,7 @@ class Taken:
         names: of the transforms that are taken over, in their order.
         rest: runs behind the preprocess, on a PIL image: then the result is that of the whole transform.
         is_pure: whether the rest does no more than change the layout, scale bytes to 0 to 1, and normalise.
+        gives_tensor: whether a pure rest returns tensors; else the PIL image.
         mean: of such a rest, of each channel; None: it leaves bytes, or the rest does more.
         std: likewise.
         left: why no more was taken over; "": no more is there.
@@ -62,6 +63,7 @@ class Taken:
     names: tuple[str, ...]
     rest: Tail
     is_pure: bool = False
+    gives_tensor: bool = False
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     left: str = ""
@@ -301,11 +303,12 @@ def _convert(step: Any, image: str) -> str | None:
     return None
 
 
-_Scaling = tuple[tuple[float, ...] | None, tuple[float, ...] | None]
+_End = tuple[bool, tuple[float, ...] | None, tuple[float, ...] | None]
+"""gives_tensor, mean and std of Taken."""
 
 
-def _read_end(rest: Sequence[Any]) -> _Scaling | None:
-    """Returns the mean and std of an end that does no more than layout, scale and Normalize; None: it does more."""
+def _read_end(rest: Sequence[Any]) -> _End | None:
+    """Returns what is known of an end that does no more than layout, scale and Normalize; None: it does more."""
     image = _PIL
     for number, step in enumerate(rest):
         root, name = _class_of(step)
@@ -314,14 +317,14 @@ def _read_end(rest: Sequence[Any]) -> _Scaling | None:
             is_last = all(_class_of(one) == (_V, "ToPureTensor") for one in rest[number + 1 :])
             is_usual = len(mean) == len(std) and len(mean) in _NUM_COLOURS
             is_usual = is_usual and all(0 <= one <= 1 for one in mean) and all(one > 0 for one in std)
-            return (mean, std) if is_last and is_usual else None
+            return (True, mean, std) if is_last and is_usual else None
         converted = _convert(step, image)
         if converted is None or name == "RGB":
             return None
         image = converted
     if image == _SCALED:
-        return (0.0,) * 3, (1.0,) * 3
-    return (None, None) if image in (_PIL, _BYTES) else None
+        return True, (0.0,) * 3, (1.0,) * 3
+    return (image == _BYTES, None, None) if image in (_PIL, _BYTES) else None
 
 
 def _flatten(transform: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ import torch.utils.data
 from tfds_torch.engines.batch import Batch
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, StateMismatchError
+from tfds_torch.images.batch_buffer import MakeBatchBuffer
 from tfds_torch.parsers.advice import advise_reading
 from tfds_torch.parsers.protocol import (
     DEFAULT_FIELDS,
@@ -43,10 +44,11 @@ from tfds_torch.torch_data.batches import (
     check_pad,
     make_items,
 )
+from tfds_torch.torch_data.fused_transform import AUTO, Fused, check_fuse, fuse_transform
 from tfds_torch.torch_data.plain_dataloader import Iteration, PlainIterations, is_position
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import RankFinder
-from tfds_torch.torch_data.tensor_buffer import TensorBuffers
+from tfds_torch.torch_data.tensor_buffer import TensorBuffers, make_own_buffer
 from tfds_torch.torch_data.wrapped_datasets import refuse_second_shards
 
 
@@ -77,7 +79,8 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
     Args:
         parser: where the examples come from.
         transform: called with the PIL image (its bytes, where the parser does not decode it); its result takes the
-            image's place. Single examples only.
+            image's place. Single examples only. The crop, resize and flips with which a transform of torchvision or
+            timm begins are done while images are decoded, see `fuse`.
         target_transform: called with the label (0-based int, -100 for padding). Single examples only.
         fields: what an example consists of, in this order: `image`, `label`, `valid` (bool, False for padding),
             `index` (int), `id` (str, `<shard>__<record>`), or any feature of the dataset. In whole batches each is a
@@ -92,6 +95,10 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         seed_transforms: whether random numbers are seeded before functions of yours are called for an example.
         as_dict: whether examples, and batches, are dictionaries of the fields' names; else they are tuples, where
             `fields` does not ask for dictionaries.
+        fuse: "auto": what `transform` begins with is taken over, as far as `TrainPreprocess.from_transform` knows it,
+            and the log says once what; sizes, places and flips then come from random numbers of the example's own. Not
+            where the environment has TFDS_TORCH_FUSE=0, or a Transform of the parser reads or gives the image. True:
+            whatever the environment has. False: it runs as it is.
 
     Raises:
         ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
@@ -111,6 +118,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         pad: Mapping[str, float] | None = None,
         seed_transforms: bool = True,
         as_dict: bool = False,
+        fuse: bool | str = AUTO,
     ) -> None:
         super().__init__()
         if not isinstance(world, World | None):
@@ -121,6 +129,9 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self.transform = transform
         self.target_transform = target_transform
         self.seed_transforms = seed_transforms
+        self.fuse = check_fuse(fuse)
+        self._fused: Fused | None = None
+        self._users_own: ImageDataset | None = None
         self._asked = check_fields(parser, fields, as_dict)
         self.is_batched = check_batched(parser, self.fields, batched, transform, target_transform)
         self.pad = check_pad(parser, self.fields, pad, self.is_batched)
@@ -128,6 +139,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self._iterations = PlainIterations()
         for text in advise_reading(parser, self.fields, self._rank.find_now() or World()):
             warnings.warn(text, UserWarning, stacklevel=3)
+        self.hands_on_batches = False  # Collation hands on the batch whose rows the examples are.
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
     def __repr__(self) -> str:
@@ -328,12 +340,29 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
             slots: in which a worker writes the images of whole batches; None: into memory of its own.
             seed: of the random numbers of transforms; None: the parser's.
         """
-        return self._item_maker(metrics, seed)(self._batches(world, start, metrics, slots))
+        fused = self.find_fused()
+        return self._item_maker(metrics, seed, fused)(self._batches(world, start, metrics, slots, fused))
+
+    def find_fused(self) -> Fused | None:
+        """Returns what is done of the transform while images are decoded, as it is now; None: it runs whole."""
+        if self.is_batched:
+            return None
+        self._fused = fuse_transform(self.parser, self.transform, self.fields, self.fuse, self._fused)
+        return self._fused
+
+    def in_batches(self, fused: Fused) -> "ImageDataset":
+        """Returns a dataset of whole batches of the same examples, without the rest of a fused transform.
+
+        It has the epochs and the state of this one.
+        """
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, parser=fused.parser, transform=None, is_batched=True, _users_own=self)
+        return twin
 
     @property
     def users_own(self) -> Any:
-        """The dataset that a loader was given: this one."""
-        return self
+        """The dataset that a loader was given: this one, or the one whose batches it has."""
+        return self._users_own or self
 
     @property
     def is_collated(self) -> bool:
@@ -361,8 +390,9 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
             )
         num_passed = began.examples
         start = replace(began.began_at.start, start_batch=began.start_batch)
-        make = self._item_maker(None, None)
-        for batch in self._batches(iteration.plan.world, start):
+        fused = self.find_fused()
+        make = self._item_maker(None, None, fused)
+        for batch in self._batches(iteration.plan.world, start, fused=fused):
             self._iterations.epochs.note_produced(batch.batch + 1)
             for item in make([batch]):
                 if num_passed:
@@ -371,12 +401,16 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
                     iteration.num_examples += len(batch) if self.is_batched else 1
                     yield item
 
-    def _item_maker(self, metrics: StageMetrics | None, seed: int | None) -> Callable[[Iterable[Batch]], Iterator[Any]]:
+    def _item_maker(
+        self, metrics: StageMetrics | None, seed: int | None, fused: Fused | None
+    ) -> Callable[[Iterable[Batch]], Iterator[Any]]:
         """Returns what makes items of batches; which of their fields are images or lists is looked up here, once."""
         if not self.is_batched:
             seed = self.parser.plan(World()).seed if seed is None else seed
-            own_seed = seed if self.seed_transforms else None
-            transforms = Transforms(self.transform, self.target_transform, own_seed, metrics)
+            draws = fused is None or not fused.taken.is_pure or self.target_transform is not None
+            own_seed = seed if self.seed_transforms and draws else None
+            image = self.transform if fused is None else fused.rest
+            transforms = Transforms(image, self.target_transform, own_seed, metrics)
             return partial(make_items, asked=self._asked, transforms=transforms)
         images, lists = images_beside(self.parser, self.fields), varying_fields(self.parser, self.fields)
         return partial(
@@ -389,20 +423,27 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         )
 
     def _batches(
-        self, world: World, start: Start, metrics: StageMetrics | None = None, slots: SharedSlots | None = None
+        self,
+        world: World,
+        start: Start,
+        metrics: StageMetrics | None = None,
+        slots: SharedSlots | None = None,
+        fused: Fused | None = None,
     ) -> Iterator[Batch]:
         is_worker = torch.utils.data.get_worker_info() is not None
         if is_worker:
             keep_freed_memory()
-        make_buffer = TensorBuffers(slots) if self.is_batched else None
+        make_buffer: MakeBatchBuffer | None = TensorBuffers(slots) if self.is_batched else None
+        if fused is not None:
+            make_buffer = TensorBuffers(slots) if self.hands_on_batches else make_own_buffer
         local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
         context = ReadContext(make_buffer, metrics, local, is_read_ahead=is_worker, seeds_items=self.seed_transforms)
-        return self.parser.batches(
+        return (self.parser if fused is None else fused.parser).batches(
             world,
             start.epoch,
             start.start_batch,
             fields=self.fields,
-            in_pieces=not self.is_batched,
+            in_pieces=not self.is_batched and fused is None,
             context=context,
             first_example=start.first_example,
         )
@@ -411,7 +452,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         if get_spawning_popen() is not None:  # A worker of spawn does not know what Accelerate does here.
             refuse_second_shards(self, self.parser)
         check_functions({name: getattr(self, name) for name in ("transform", "target_transform")})
-        return self.__dict__
+        return self.__dict__ | {"_fused": None}  # Workers find it anew.
 
 
 def no_numbers(asked: str) -> ConfigError:

@@ -68,7 +68,9 @@ def create_loader(
         num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
         device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
         mean: of each channel, or a number for one channel, where images go from 0 to 1; `DevicePrefetcher` normalises
-            with it.
+            with it. None: that of the Normalize with which the transform of an ImageDataset ends, where all of that is
+            done while images are decoded (see `fuse` there) but layout, scale and Normalize, and no collate_fn is
+            given.
         std: likewise.
         dtype: of the images, as in `DevicePrefetcher`.
         prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
@@ -195,6 +197,7 @@ class Loader(BaseLoader[Reader]):
     def _begin(self) -> tuple[Position, int | None]:
         self._warn_of_padding()
         self._check_ranks()
+        self.options.check_transform()
         if self._planned is None:
             for layer in unwrap(self.dataset):
                 if isinstance(layer, IndexedImageDataset):
@@ -270,11 +273,12 @@ class Loader(BaseLoader[Reader]):
 
     def _device_stage(self) -> DevicePrefetcher:
         options = self.options
+        mean, std = options.scaling
         return DevicePrefetcher(
             (),  # An iteration brings its batches.
             "cpu" if options.device is None else options.device,
-            mean=options.mean,
-            std=options.std,
+            mean=mean,
+            std=std,
             dtype=options.dtype,
             channels_last=options.channels_last,
             prefetch_batches=options.prefetch_batches,

@@ -16,6 +16,7 @@ from tfds_torch.runtime.cached_property import cached_property
 from tfds_torch.runtime.keyword_hints import TIMM_LOADER
 from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.default_collation import collate_lists
+from tfds_torch.torch_data.fused_transform import Fused
 from tfds_torch.torch_data.image_dataset import ImageDataset, no_numbers
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
 from tfds_torch.torch_data.plain_dataloader import no_collation
@@ -93,7 +94,7 @@ class LoaderOptions:
         IndexedImageDataset, whose crops count the epochs of torch's loaders.
         """
         if isinstance(self.dataset, ImageDataset):
-            return self.dataset
+            return self.dataset if self.fused is None else self.dataset.in_batches(self.fused)
         has_own = any(value is not None for value in (self.sampler, self.batch_sampler, self.collate_fn))
         if self.batch_size is None or has_own or is_iterable(self.dataset):
             return None
@@ -103,6 +104,24 @@ class LoaderOptions:
             self.dataset, self.batch_size, shuffle=self.shuffle, drop_last=self.drop_last, seed=self.seed
         )
 
+    @cached_property
+    def fused(self) -> Fused | None:
+        """What does the beginning of an ImageDataset's transform, where the loader does the rest of it; else None.
+
+        That rest is layout, scale and Normalize, and the caller asked for no collation and scale of another kind.
+        """
+        dataset, own = self.dataset, (self.collate_fn, self.mean, self.std)
+        if not isinstance(dataset, ImageDataset) or dataset.target_transform is not None or own != (None,) * 3:
+            return None
+        fused = dataset.find_fused()
+        return fused if fused is not None and fused.leaves_batches(dataset.fields) else None
+
+    @cached_property
+    def scaling(self) -> tuple[Any, Any]:
+        """The mean and std by which images are normalised: the caller's, or those with which a transform ends."""
+        of_transform = None if self.fused is None else self.fused.scaling
+        return (self.mean, self.std) if of_transform is None else of_transform
+
     @property
     def collate(self) -> Callable[[Any], Any] | None:
         """What makes batches of lists of examples; None: torch's default collation, or nothing."""
@@ -111,7 +130,15 @@ class LoaderOptions:
     @property
     def has_device_stage(self) -> bool:
         """Whether batches are moved, normalised or cast."""
-        return any(value is not None for value in (self.device, self.mean, self.std, self.dtype))
+        return any(value is not None for value in (self.device, *self.scaling, self.dtype))
+
+    def check_transform(self) -> None:
+        """Raises ConfigError where the dataset has another transform now than the one whose rest the loader does."""
+        if self.fused is not None and self.dataset.find_fused() is not self.fused:
+            raise ConfigError(
+                f"The transform of {type(self.dataset).__name__} was changed after create_loader had taken it over. "
+                f"Make the loader after that, or give the dataset fuse=False."
+            )
 
     def _check_count(self, name: str, least: int, most: int | None = None, also: str = "") -> None:
         try:

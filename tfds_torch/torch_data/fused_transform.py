@@ -1,0 +1,183 @@
+"""A transform of single images whose beginning the decoder does: the rest runs on rows of the decoded batch."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tfds_torch.errors import ConfigError
+from tfds_torch.images.compose import Tail, Taken, log_once, take_over
+from tfds_torch.images.decoding import CHANNELS
+from tfds_torch.images.preprocess import EvalPreprocess, TrainPreprocess
+from tfds_torch.parsers.protocol import Parser, dataset_of, has_windows, is_undecoded
+from tfds_torch.runtime.printable import quoted
+
+AUTO = "auto"
+SWITCH = "TFDS_TORCH_FUSE"
+"""Environment variable: 0 turns fuse="auto" off."""
+
+
+def check_fuse(fuse: Any) -> bool | str:
+    """Return the argument `fuse` of a dataset; raise ConfigError for what it cannot be."""
+    if fuse is AUTO or isinstance(fuse, bool) or (isinstance(fuse, str) and fuse == AUTO):
+        return fuse
+    raise ConfigError(f"fuse={quoted(fuse)} must be 'auto', True, or False: transforms run as they are.")
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Makes of a row of decoded images what the rest of a transform makes of its PIL image. Picklable."""
+
+    transforms: tuple[Any, ...]
+
+    def __call__(self, row: Tensor) -> Any:
+        """Return what the last transform returns.
+
+        Args:
+            row: uint8 [C, H, W], whose channels come last in memory.
+        """
+        convert = _CONVERSIONS.get(_class_of(self.transforms[0])) if self.transforms else None
+        if convert is None:
+            return Tail(self.transforms)(_to_pil(row))
+        return Tail(self.transforms[1:])(convert(row))
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A parser that does the beginning of a transform, and what is left of it.
+
+    Attributes:
+        base: the parser of the dataset.
+        parser: the same with a preprocess.
+        taken: what of the transform that does.
+        rest: the rest.
+    """
+
+    base: Parser
+    parser: Parser
+    taken: Taken
+    rest: Rest
+
+    @property
+    def scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Return mean and std of each channel, of a pure end; None: it leaves bytes."""
+        mean, std = self.taken.mean, self.taken.std
+        if mean is None or std is None:
+            return None
+        num_channels = self._num_channels
+        return (mean, std) if len(mean) == num_channels else (mean[:1] * num_channels, std[:1] * num_channels)
+
+    def leaves_batches(self, fields: Sequence[str]) -> bool:
+        """Whether collation of examples of some fields makes whole batches, perhaps normalised, and no more."""
+        mean = self.taken.mean
+        fits = mean is None or len(mean) == self._num_channels or len(set(mean)) == len(set(self.taken.std or ())) == 1
+        has_others = not set(fields) <= {"image", "label", "valid", "index", "id"}
+        return self.taken.is_pure and self.taken.gives_tensor and fits and not has_others
+
+    @property
+    def _num_channels(self) -> int:
+        dataset = dataset_of(self.parser)
+        return 0 if dataset is None else CHANNELS[dataset.image_mode]
+
+
+def fuse_transform(
+    parser: Parser, transform: Any, fields: Sequence[str], fuse: bool | str, now: Fused | None = None
+) -> Fused | None:
+    """Return a parser that does the beginning of a transform; None where the transform runs whole.
+
+    Which one it is, and why, is logged once.
+
+    Args:
+        parser: of a dataset of single examples.
+        transform: of its images.
+        fields: of an example.
+        fuse: as of ImageDataset.
+        now: an earlier result, which is returned where nothing has changed.
+    """
+    if transform is None or fuse is False or (fuse == AUTO and os.environ.get(SWITCH) == "0"):
+        return None
+    kind, taken = _take_over(transform)
+    reason = _find_obstacle(parser, fields) if taken.values else taken.left
+    if reason is None:
+        # Boxes are not the transform's to move. Evaluations have the transform's very pixels.
+        preprocess = kind(**taken.values, boxes=(), shrink=kind is TrainPreprocess)
+        if now is not None and now.base is parser and now.taken == taken and now.parser.preprocess == preprocess:
+            return now
+        try:
+            fused = Fused(parser, parser.with_preprocess(preprocess), taken, Rest(taken.rest.transforms))  # type: ignore[attr-defined]
+        except ConfigError as error:
+            reason = str(error)
+        else:
+            log_once(f"{parser.dataset_name}, split {parser.split!r}: {taken}")
+            return fused
+    log_once(f"{parser.dataset_name}, split {parser.split!r}: the transform runs as it is ({reason})")
+    return None
+
+
+def _take_over(transform: Any) -> tuple[type[TrainPreprocess] | type[EvalPreprocess], Taken]:
+    """Return what of a transform is taken over, and by which preprocess: one of evaluation where that does as much."""
+    of_training = take_over(transform, is_random=True, check=lambda values: TrainPreprocess(**values))
+    of_evaluation = take_over(transform, is_random=False, check=lambda values: EvalPreprocess(**values))
+    if of_evaluation.names == of_training.names:
+        return EvalPreprocess, of_evaluation
+    return TrainPreprocess, of_training
+
+
+def _find_obstacle(parser: Parser, fields: Sequence[str]) -> str | None:
+    """Return why a parser's decoder does nothing of a transform of its images; None: it does."""
+    dataset = dataset_of(parser)
+    if dataset is None or not callable(getattr(parser, "with_preprocess", None)):
+        return f"{type(parser).__name__} has no preprocess"
+    if "image" not in fields or has_windows(parser):
+        return "there is no field 'image' of single images"
+    if dataset.preprocess is not None:
+        return "the parser has a preprocess"
+    if is_undecoded(parser, "image") or dataset.has_image_numbers:
+        return "images are not decoded to bytes of pixels"
+    for one in (dataset, *getattr(dataset, "members", {}).values()):
+        if any(
+            "image" in transform.reads_of(("image",)) or transform.may_give("image") for transform in one.transforms
+        ):
+            return "a Transform of the parser reads or gives the image"
+    if parser.batch_size is None:
+        return "the parser has no batch_size"
+    return None
+
+
+def _class_of(transform: Any) -> tuple[str, str]:
+    return type(transform).__module__.partition(".")[0], type(transform).__name__
+
+
+def _to_pil(row: Tensor) -> Image.Image:
+    pixels = row.permute(1, 2, 0).numpy()
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def _to_floats(row: Tensor) -> Tensor:
+    """Return what torchvision's `to_tensor` does."""
+    return row.contiguous().to(dtype=torch.get_default_dtype()).div(255)
+
+
+def _to_image(row: Tensor) -> Any:
+    """Return a tv_tensor of torchvision, which its transform has loaded."""
+    theirs: Any = sys.modules["torchvision.tv_tensors"]
+    return theirs.Image(row)
+
+
+def _keep(row: Tensor) -> Tensor:
+    return row
+
+
+_CONVERSIONS: Mapping[tuple[str, str], Callable[[Tensor], Any]] = {
+    ("torchvision", "PILToTensor"): _keep,
+    ("timm", "MaybePILToTensor"): _keep,
+    ("torchvision", "ToTensor"): _to_floats,
+    ("timm", "MaybeToTensor"): _to_floats,
+    ("torchvision", "ToImage"): _to_image,
+}
+"""Package and class of a conversion of PIL images -> how the same is made of a row, without a PIL image."""
