@@ -139,7 +139,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self._iterations = PlainIterations()
         for text in advise_reading(parser, self.fields, self._rank.find_now() or World()):
             warnings.warn(text, UserWarning, stacklevel=3)
-        self.hands_on_batches = False  # Collation hands on the batch whose rows the examples are.
+        self.hands_on_batches = False  # Whether collation hands on the batch whose rows the examples are.
         self.is_read_ahead = False  # By what stands between this dataset and the training loop.
 
     def __repr__(self) -> str:
@@ -435,7 +435,8 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
             keep_freed_memory()
         make_buffer: MakeBatchBuffer | None = TensorBuffers(slots) if self.is_batched else None
         if fused is not None:
-            make_buffer = TensorBuffers(slots) if self.hands_on_batches else make_own_buffer
+            hands_on = self.hands_on_batches and fused.taken.is_pure and fused.taken.mean is None
+            make_buffer = TensorBuffers(slots) if hands_on else make_own_buffer
         local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
         context = ReadContext(make_buffer, metrics, local, is_read_ahead=is_worker, seeds_items=self.seed_transforms)
         return (self.parser if fused is None else fused.parser).batches(

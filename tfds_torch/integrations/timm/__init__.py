@@ -4,7 +4,7 @@ Or, for a script that is to stay as it is: `python -m tfds_torch.timm train.py -
 """
 
 
-def install() -> None:
+def install(fuse: bool | str = "auto") -> None:
     """Make timm's `create_dataset("tfds/...")` read through tfds_torch, and its evaluation exact on several ranks.
 
     Call it once, before anything is imported from timm by name:
@@ -24,7 +24,14 @@ def install() -> None:
     - `filenames()` come in the order of an unshuffled loader on one rank. Asked for before the loader is made (as
       timm's validate.py does for `--real-labels`), they make it read with one worker, with a warning.
 
-    A second call changes nothing.
+    - The crop, resize and flips with which the transform of such a loader begins are done while images are decoded;
+      the rest runs as it is, seeded by the example. What became of a transform is logged once, level INFO.
+
+    A second call changes nothing but `fuse`.
+
+    Args:
+        fuse: "auto": as above, unless the environment has TFDS_TORCH_FUSE=0. True: whatever it has. False: transforms
+            and collation are left to timm.
 
     Raises:
         ConfigError: timm is not installed, or is a version whose functions lie elsewhere; or the script already holds
@@ -32,4 +39,4 @@ def install() -> None:
     """
     from tfds_torch.integrations.timm import drop_in  # Loads torch: not for the help of the command.
 
-    drop_in.install()
+    drop_in.install(fuse)

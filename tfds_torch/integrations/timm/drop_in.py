@@ -10,6 +10,7 @@ from typing import Any
 import torch.utils.data
 
 from tfds_torch.errors import ConfigError
+from tfds_torch.integrations.timm.fusing import CollateRows, fuse_reader, hand_on_batches
 from tfds_torch.integrations.timm.metrics import (
     EvaluationLoader,
     make_accuracy,
@@ -18,6 +19,7 @@ from tfds_torch.integrations.timm.metrics import (
 )
 from tfds_torch.integrations.timm.reader import TfdsReader
 from tfds_torch.plan.epoch import EpochPlan, Remainder
+from tfds_torch.torch_data.fused_transform import AUTO, check_fuse
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.rank_check import check_ranks
 from tfds_torch.torch_data.rank_world import is_distributed
@@ -30,8 +32,15 @@ _MARK = "__tfds_torch__"
 _TIMEOUT_S = 60.0  # Of the comparison of ranks.
 
 
-def install() -> None:
+class _Settings:
+    """What `install` was asked for last."""
+
+    fuse: bool | str = AUTO
+
+
+def install(fuse: bool | str = AUTO) -> None:
     """Replace timm's functions, as `tfds_torch.timm.install` describes it."""
+    _Settings.fuse = check_fuse(fuse)
     _import_module("timm")
     originals = {name: _find(name, places, parameters) for name, (places, parameters, _) in _REPLACED.items()}
     if all(hasattr(original, _MARK) for original in originals.values()):
@@ -103,8 +112,9 @@ def _make_create_reader(original: Callable[..., Any]) -> Callable[..., Any]:
     return create_reader
 
 
-def _make_create_loader(original: Callable[..., Any]) -> Callable[..., Any]:
+def _make_create_loader(original: Callable[..., Any], *, can_fuse: bool = True) -> Callable[..., Any]:
     signature = inspect.signature(original)
+    collations = {True: "fast_collate", False: "default_collate"}  # By timm's `use_prefetcher`.
 
     @functools.wraps(original)
     def create_loader(*args: Any, **kwargs: Any) -> Any:
@@ -120,7 +130,15 @@ def _make_create_loader(original: Callable[..., Any]) -> Callable[..., Any]:
             )
         of_source = {name: call.arguments[name] for name in ("batch_size", "is_training", "num_workers")}
         plan, call.arguments["num_workers"] = prepare_source(call.arguments["dataset"], source, **of_source)
+        is_fused = can_fuse and _Settings.fuse is not False
+        collate = getattr(original, "__globals__", {}).get(collations[bool(call.arguments.get("use_prefetcher", True))])
+        if is_fused and collate is not None and call.arguments.get("collate_fn", collate) is None:
+            call.arguments["collate_fn"] = CollateRows(collate)
+            hand_on_batches(source)
         loader = original(*call.args, **call.kwargs)
+        if is_fused and isinstance(source, TfdsReader):
+            source.dataset.fuse = _Settings.fuse
+            fuse_reader(call.arguments["dataset"], source)
         is_padded = plan.remainder is Remainder.PAD and not plan.is_training and is_distributed()
         return EvaluationLoader(loader, plan) if is_padded else loader
 
@@ -200,7 +218,11 @@ _REPLACED: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Any], Any
         _make_create_reader,
     ),
     "create_loader": ((f"{_DATA}.loader", _DATA), _OF_LOADERS, _make_create_loader),
-    "create_naflex_loader": ((f"{_DATA}.naflex_loader", _DATA), _OF_LOADERS, _make_create_loader),
+    "create_naflex_loader": (
+        (f"{_DATA}.naflex_loader", _DATA),
+        _OF_LOADERS,
+        functools.partial(_make_create_loader, can_fuse=False),
+    ),
     "accuracy": ((f"{_UTILS}.metrics", _UTILS), ("output", "target", "topk"), make_accuracy),
     "reduce_tensor": ((f"{_UTILS}.distributed", _UTILS), ("tensor", "n"), make_reduce_tensor),
     "AverageMeter": ((f"{_UTILS}.metrics", _UTILS), (), make_average_meter),

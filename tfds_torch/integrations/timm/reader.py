@@ -87,6 +87,7 @@ class TfdsReader:
             ours["repeats"] = int(ours["repeats"])  # timm's --epoch-repeats is a float.
         self._loader_batch_size: int | None = None
         self._order_given: int | None = None
+        self.done_for: Any = None  # The dataset of timm whose transform is done here.
         self.dataset = ImageDataset(ParserTfds(root or None, name, split, batch_size=batch_size, read=read, **ours))
         self.set_loader_cfg(1)
         wanted = arguments.get("num_samples", self.num_samples)
@@ -117,6 +118,9 @@ class TfdsReader:
         return len(self.dataset)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        done = getattr(self.done_for, "transform", None)
+        if self.done_for is not None and getattr(done, "transform", None) is not self.dataset.transform:
+            self.done_for = self.dataset.transform = None  # The script has set another one, which timm's dataset does.
         return iter(self.dataset)
 
     def set_epoch(self, count: int) -> None:
