@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
-from benchmarks.suites import cached, episodes, epochs, export, mixture, order, remote, start, transforms
+from benchmarks.suites import cached, composed, episodes, epochs, export, mixture, order, remote, start, transforms
 from benchmarks.turns import Suite
 
 SUITES: Mapping[str, Suite] = {
     suite.name: suite
     for suite in (
         *epochs.SUITES,
+        composed.SUITE,
         *start.SUITES,
         order.SUITE,
         cached.SUITE,
