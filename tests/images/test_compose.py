@@ -71,7 +71,13 @@ def test_conversions_run_behind_what_they_stood_before_and_a_pure_end_is_said_by
     assert found.of_transform.rest.transforms == (TO_TENSOR, NORMALIZE)
     only_scaled = TrainPreprocess.from_transform(compose(crop(), TO_TENSOR))
     assert (only_scaled.mean, only_scaled.std) == ((0.0,) * 3, (1.0,) * 3)
-    assert TrainPreprocess.from_transform(crop()).mean is None
+    no_jitter = theirs(
+        "torchvision.v1", "ColorJitter", **dict.fromkeys(("brightness", "contrast", "saturation", "hue"))
+    )
+    plain = TrainPreprocess.from_transform(compose(no_jitter, crop(), theirs("torch.nn", "Identity"), no_jitter))
+    assert (plain.mean, plain.tail) == (None, None)
+    assert plain.of_transform is not None
+    assert plain.of_transform.rest.transforms == ()
     with_more = TrainPreprocess.from_transform(compose(crop(), TO_TENSOR, NORMALIZE, JITTER))
     assert (with_more.mean, with_more.tail) == (None, with_more.of_transform.rest)
 

@@ -116,7 +116,8 @@ def take_over(transform: Any, *, is_random: bool, check: Callable[[Values], obje
     if not values:
         has_crop = any(_class_of(step) in _TAKEN for step in steps)
         return Taken({}, (), Tail((transform,)), left=left if left and has_crop else "there is no crop to one size")
-    rest = (*(steps[number] for number in passed if number < count), *steps[count:])
+    behind = (*(steps[number] for number in passed if number < count), *steps[count:])
+    rest = tuple(step for step in behind if not _does_nothing(step))
     end = _read_end(rest)
     if end is None:
         return Taken(values, names, Tail(rest), left=left)
@@ -280,11 +281,7 @@ _TAKEN: Mapping[tuple[str, str], Callable[[_Beginning, Any], Values]] = {
 def _convert(step: Any, image: str) -> str | None:
     """Returns what a conversion makes of an image; None: the transform is none, or is not for such an image."""
     root, name = _class_of(step)
-    if name == "Identity" and root in (_V, "torch"):
-        return image
-    if (root, name) == (_V, "ColorJitter") and all(getattr(step, one) is None for one in _OF_JITTER):
-        return image  # timm's --color-jitter 0.
-    if (root, name) in ((_V, "RGB"), (_V, "ToPureTensor")):
+    if _does_nothing(step) or (root, name) in ((_V, "RGB"), (_V, "ToPureTensor")):
         return image
     if (root, name) in ((_V, "ToImage"), (_V, "PILToTensor"), (_T, "MaybePILToTensor")):
         return _BYTES if image == _PIL else image
@@ -301,6 +298,13 @@ def _convert(step: Any, image: str) -> str | None:
         if image in (_BYTES, _SCALED) and dtype == "torch.float32":
             return _SCALED if scales or image == _SCALED else _NUMBERS
     return None
+
+
+def _does_nothing(step: Any) -> bool:
+    root, name = _class_of(step)
+    if (root, name) == (_V, "ColorJitter"):  # As of timm's --color-jitter 0.
+        return all(getattr(step, one) is None for one in _OF_JITTER)
+    return name == "Identity" and root in (_V, "torch")
 
 
 _End = tuple[bool, tuple[float, ...] | None, tuple[float, ...] | None]
