@@ -43,7 +43,7 @@ def boxes_of(cases: list[tuple[Any, Any, Any]], count: int, package: str = "torc
     if package == "timm":
         from timm.data.transforms import RandomResizedCropAndInterpolation as Theirs
     else:
-        from torchvision.transforms import RandomResizedCrop as Theirs  # type: ignore[assignment]
+        from torchvision.transforms import RandomResizedCrop as Theirs
 
     torch.manual_seed(1)
     random.seed(1)

@@ -187,7 +187,7 @@ def test_they_are_plain_values(value: Any) -> None:
 
 def test_positions_are_kept_where_the_whole_image_is_squashed() -> None:
     assert EvalPreprocess(8, crop_mode="squash", crop_pct=1).keeps_positions
-    assert EvalPreprocess(8, resize=[8, 8]).keeps_positions
+    assert EvalPreprocess(8, resize=(8, 8)).keeps_positions
     assert not EvalPreprocess(8, crop_mode="squash", crop_pct=1, resize=8).keeps_positions
     others = [TrainPreprocess(8), EvalPreprocess(8, crop_pct=1), EvalPreprocess(8, crop_mode="squash", crop_pct=0.9)]
     assert not any(one.keeps_positions for one in others)

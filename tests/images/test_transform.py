@@ -128,14 +128,15 @@ def test_a_window_of_a_resized_image_is_pillows(
     )
     kind = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
     padded = np.full((40, 50, 3), (1, 2, 3), np.uint8)
-    padded[10:30, 10:40] = Image.fromarray(picture).resize((30, 20), kind)
+    padded[10:30, 10:40] = np.asarray(Image.fromarray(picture).resize((30, 20), kind))
     wanted = padded[10 + start[0] :, 10 + start[1] :][:16, :16]
     wanted = wanted[:, ::-1] if flips[0] else wanted
     apart = np.abs(buffer.pixels[0].astype(int) - (wanted[::-1] if flips[1] else wanted))
     assert apart.max() <= 1  # Pillow has the box of a part of the image in single precision.
     assert apart.mean() < 0.02
     padded = np.zeros((40, 50), np.int64)
-    padded[10:30, 10:40] = Image.fromarray(masks["mask"][0][..., 0].astype(np.int32)).resize((30, 20), 0)
+    numbers = Image.fromarray(masks["mask"][0][..., 0].astype(np.int32))
+    padded[10:30, 10:40] = np.asarray(numbers.resize((30, 20), Image.Resampling.NEAREST))
     wanted = padded[10 + start[0] :, 10 + start[1] :][:16, :16]
     wanted = wanted[:, ::-1] if flips[0] else wanted
     np.testing.assert_array_equal(others["mask"][0][..., 0], wanted[::-1] if flips[1] else wanted)

@@ -74,7 +74,9 @@ def test_rows_of_one_batch_are_handed_on_as_they_lie() -> None:
     assert images.data_ptr() == batch.data_ptr()
     assert torch.equal(images, batch)
     assert targets.tolist() == [0, 1, 2, 3]
-    assert find_batch(list(batch[1:3])).data_ptr() == batch[1].data_ptr()  # type: ignore[union-attr]
+    part = find_batch(list(batch[1:3]))
+    assert part is not None
+    assert part.data_ptr() == batch[1].data_ptr()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ SWITCH = "TFDS_TORCH_FUSE"
 
 def check_fuse(fuse: Any) -> bool | str:
     """Return the argument `fuse` of a dataset; raise ConfigError for what it cannot be."""
-    if fuse is AUTO or isinstance(fuse, bool) or (isinstance(fuse, str) and fuse == AUTO):
+    if isinstance(fuse, bool) or (isinstance(fuse, str) and fuse == AUTO):
         return fuse
     raise ConfigError(f"fuse={quoted(fuse)} must be 'auto', True, or False: transforms run as they are.")
 

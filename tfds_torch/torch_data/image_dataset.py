@@ -362,7 +362,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
     @property
     def users_own(self) -> Any:
         """The dataset that a loader was given: this one, or the one whose batches it has."""
-        return self._users_own or self
+        return self if self._users_own is None else self._users_own
 
     @property
     def is_collated(self) -> bool:
