@@ -240,7 +240,7 @@ def test_parser_tfds_has_the_designed_properties(name: str) -> None:
 
 
 def test_image_dataset_has_the_designed_parameters() -> None:
-    options = {"batched": None, "pad": None, "seed_transforms": True, "as_dict": False}
+    options = {"batched": None, "pad": None, "seed_transforms": True, "as_dict": False, "fuse": "auto"}
     assert defaults(tfds_torch.ImageDataset, KEYWORD_ONLY) == options
     assert list(defaults(tfds_torch.ImageDataset, POSITIONAL).items()) == [
         ("parser", EMPTY),

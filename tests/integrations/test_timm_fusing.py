@@ -14,8 +14,9 @@ import torch
 import torchvision_build
 from people_transforms import JITTER, PIL_TO_TENSOR, center_crop, compose, crop
 
-from tfds_torch.integrations.timm.fusing import CollateRows, DoneByReader, find_batch, fuse_reader
+from tfds_torch.integrations.timm.fusing import CollateRows, DoneByReader, fuse_reader
 from tfds_torch.integrations.timm.reader import TfdsReader
+from tfds_torch.torch_data.batch_rows import find_batch
 
 SCRIPT = Path(__file__).with_name("timm_fused.py")
 

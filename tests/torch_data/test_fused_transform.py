@@ -140,6 +140,37 @@ def test_the_rest_gets_a_pil_image_and_random_numbers_of_the_example(data_root: 
     assert len(set(drawn[:, 0].tolist())) == len(set(drawn[:, 2].tolist())) == 125
 
 
+class Invert:
+    """Returns another PIL image, perhaps of another size."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self.size = size
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.point(lambda level: 255 - level).resize(self.size, Image.Resampling.NEAREST)
+
+
+@pytest.mark.parametrize("size", [(20, 24), (10, 12)])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_bytes_that_the_rest_gives_are_collated_without_a_copy_where_they_fit(
+    data_root: Path, num_workers: int, size: tuple[int, int]
+) -> None:
+    transform = compose(crop(size=(24, 20)), hflip(), Invert(size), PIL_TO_TENSOR)
+    step = 20 // size[0]
+    expected = [
+        (255 - image[:, :, step // 2 :: step, step // 2 :: step], label)
+        for image, label in wanted(data_root, TrainPreprocess.from_transform(TRAINING))
+    ]
+    for as_dict in (False, True):
+        dataset = ImageDataset(open_parser(data_root), transform=transform, as_dict=as_dict)
+        with create_loader(dataset, num_workers) as loader:
+            batches = [tuple(batch.values()) if as_dict else batch for batch in loader]
+        check_equal(batches, expected)
+        assert all(image.is_contiguous() is (step == 2) for image, _ in batches)
+    plain = ImageDataset(open_parser(data_root), transform=transform)
+    check_equal(list(DataLoader(plain, batch_size=BATCH_SIZE, num_workers=num_workers)), expected)
+
+
 def test_a_fused_epoch_goes_on_where_its_state_was_taken(data_root: Path) -> None:
     def make() -> Any:
         return create_loader(ImageDataset(open_parser(data_root), transform=TRAINING))

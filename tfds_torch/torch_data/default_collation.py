@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.printable import quoted
 from tfds_torch.runtime.tensor_type import is_numeric
+from tfds_torch.torch_data.batch_rows import collate_around
 from tfds_torch.torch_data.batches import NumberedColumns, NumberedItems, tensor_of
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.indexed_image_dataset import IndexedImageDataset
@@ -33,10 +34,14 @@ class DefaultCollation:
 
     Items of a map-style dataset are named by their numbers, and must have equal keys where they are dictionaries: torch
     leaves out those that the first one lacks.
+
+    Args:
+        dataset: for errors.
+        are_rows: whether images may be the rows of one batch of ours, which is then handed on.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: Any, *, are_rows: bool = False) -> None:
+        self._dataset, self._are_rows = dataset, are_rows
 
     def __call__(self, examples: list[Any] | NumberedColumns) -> Any:
         """Returns the batch; ConfigError where the values of a field differ, so that they do not make one."""
@@ -47,7 +52,7 @@ class DefaultCollation:
             if other is not None:
                 raise self._error(examples, other)
         try:
-            return default_collate(examples)
+            return collate_around(examples, default_collate) if self._are_rows else default_collate(examples)
         except MemoryError:
             raise
         except Exception as error:

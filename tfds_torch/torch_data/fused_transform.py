@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -21,6 +22,8 @@ AUTO = "auto"
 SWITCH = "TFDS_TORCH_FUSE"
 """Environment variable: 0 turns fuse="auto" off."""
 
+_MODES = {CHANNELS[mode]: mode for mode in ("L", "RGB", "RGBA")}
+
 
 def check_fuse(fuse: Any) -> bool | str:
     """Return the argument `fuse` of a dataset; raise ConfigError for what it cannot be."""
@@ -31,7 +34,10 @@ def check_fuse(fuse: Any) -> bool | str:
 
 @dataclass(frozen=True)
 class Rest:
-    """Makes of a row of decoded images what the rest of a transform makes of its PIL image. Picklable."""
+    """Makes of a row of decoded images what the rest of a transform makes of its PIL image. Picklable.
+
+    Where that ends in a tensor of bytes, this is the row itself, so that collation need not copy it.
+    """
 
     transforms: tuple[Any, ...]
 
@@ -42,9 +48,17 @@ class Rest:
             row: uint8 [C, H, W], whose channels come last in memory.
         """
         convert = _CONVERSIONS.get(_class_of(self.transforms[0])) if self.transforms else None
-        if convert is None:
+        if convert is not None:
+            return Tail(self.transforms[1:])(convert(row))
+        if not self.gives_bytes:
             return Tail(self.transforms)(_to_pil(row))
-        return Tail(self.transforms[1:])(convert(row))
+        image = Tail(self.transforms[:-1])(_to_pil(row))
+        return row if _copy_pixels(image, row) else self.transforms[-1](image)
+
+    @property
+    def gives_bytes(self) -> bool:
+        """Whether it ends in a conversion to a tensor of bytes."""
+        return bool(self.transforms) and _CONVERSIONS.get(_class_of(self.transforms[-1])) is _keep
 
 
 @dataclass(frozen=True)
@@ -156,6 +170,16 @@ def _class_of(transform: Any) -> tuple[str, str]:
 def _to_pil(row: Tensor) -> Image.Image:
     pixels = row.permute(1, 2, 0).numpy()
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def _copy_pixels(image: Any, row: Tensor) -> bool:
+    """Copy a PIL image into a row, if it is of its size; return whether it is."""
+    num_channels, height, width = row.shape
+    if not isinstance(image, Image.Image) or image.size != (width, height) or image.mode != _MODES.get(num_channels):
+        return False
+    pixels = row.permute(1, 2, 0).numpy()
+    pixels[...] = np.asarray(image).reshape(pixels.shape)
+    return True
 
 
 def _to_floats(row: Tensor) -> Tensor:

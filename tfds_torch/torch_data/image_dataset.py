@@ -435,8 +435,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
             keep_freed_memory()
         make_buffer: MakeBatchBuffer | None = TensorBuffers(slots) if self.is_batched else None
         if fused is not None:
-            hands_on = self.hands_on_batches and fused.taken.is_pure and fused.taken.mean is None
-            make_buffer = TensorBuffers(slots) if hands_on else make_own_buffer
+            make_buffer = TensorBuffers(slots) if self.hands_on_batches and fused.rest.gives_bytes else make_own_buffer
         local = num_local_ranks(os.environ) if "LOCAL_WORLD_SIZE" in os.environ else None
         context = ReadContext(make_buffer, metrics, local, is_read_ahead=is_worker, seeds_items=self.seed_transforms)
         return (self.parser if fused is None else fused.parser).batches(

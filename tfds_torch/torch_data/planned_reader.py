@@ -42,7 +42,9 @@ def make_reader(
     dataset: ImageDataset, options: LoaderOptions, num_workers: int, generator: torch.Generator | None
 ) -> Reader:
     """Returns the reader of an ImageDataset for a loader, with workers or without."""
-    collate = options.collate or (DefaultCollation(dataset) if dataset.is_collated else None)
+    collate = options.collate
+    if collate is None and dataset.is_collated:
+        collate = DefaultCollation(dataset, are_rows=dataset.find_fused() is not None)
     base_seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
     source = DatasetSource(dataset, collate, options.worker_init_fn, _seed_of(options, dataset), base_seed)
     if not num_workers:

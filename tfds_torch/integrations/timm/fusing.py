@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from tfds_torch.integrations.timm.reader import TfdsReader
+from tfds_torch.torch_data.batch_rows import collate_around
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.wrapped_datasets import unwrap
 
@@ -51,31 +49,7 @@ class CollateRows:
 
     def __call__(self, examples: list[Any]) -> Any:
         """Return the images, in one tensor, and the targets."""
-        images = None
-        if all(isinstance(example, tuple) and len(example) == 2 for example in examples):
-            images = find_batch([example[0] for example in examples])
-        if images is None:
-            return self.collate(examples)
-        nothing = torch.empty(0, dtype=torch.uint8)
-        _, targets = self.collate([(nothing, target) for _, target in examples])
-        return images, targets
-
-
-def find_batch(rows: list[Any]) -> Tensor | None:
-    """Return the tensor uint8 [n, ...] whose rows, in their order, some tensors are; None: they are not."""
-    first = rows[0]
-    if not isinstance(first, Tensor) or type(first) is not Tensor or first.dtype != torch.uint8 or len(rows) < 2:
-        return None
-    shape, strides, num_bytes = first.shape, first.stride(), first.numel()
-    start, memory = first.data_ptr(), first.untyped_storage().data_ptr()
-    for number, row in enumerate(rows):
-        if type(row) is not Tensor or row.data_ptr() != start + number * num_bytes or row.dtype != torch.uint8:
-            return None
-        if row.shape != shape or row.stride() != strides or row.untyped_storage().data_ptr() != memory:
-            return None
-    if first.permute(1, 2, 0).is_contiguous() if first.ndim == 3 else first.is_contiguous():
-        return first.as_strided((len(rows), *shape), (num_bytes, *strides))
-    return None
+        return collate_around(examples, self.collate)
 
 
 def hand_on_batches(source: TfdsReader | ImageDataset) -> None:
