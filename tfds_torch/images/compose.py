@@ -118,7 +118,10 @@ def take_over(transform: Any, *, is_random: bool, check: Callable[[Values], obje
         return Taken({}, (), Tail((transform,)), left=left if left and has_crop else "there is no crop to one size")
     behind = (*(steps[number] for number in passed if number < count), *steps[count:])
     rest = tuple(step for step in behind if not _does_nothing(step))
-    end = _read_end(rest)
+    try:
+        end = _read_end(rest)
+    except (AttributeError, TypeError, ValueError):  # Of another version than those that are known.
+        end = None
     if end is None:
         return Taken(values, names, Tail(rest), left=left)
     return Taken(values, names, Tail(rest), True, *end)
