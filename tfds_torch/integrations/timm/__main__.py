@@ -16,7 +16,9 @@ _USAGE = f"usage: {_PROGRAM} [-h] SCRIPT [ARGUMENT ...]"
 _HELP = f"""{_USAGE}
 
 Runs a script that uses timm, such as timm's train.py or validate.py, as `python SCRIPT ARGUMENT ...` does, after
-tfds_torch.timm.install(): its datasets `tfds/NAME` are read by tfds_torch. On several ranks:
+tfds_torch.timm.install(): its datasets `tfds/NAME` are read by tfds_torch, and the crop, resize and flips with which
+their transforms begin are done while images are decoded (TFDS_TORCH_FUSE=0 in the environment turns that off). On
+several ranks:
 
   torchrun --nproc-per-node 2 -m tfds_torch.timm train.py --dataset tfds/cifar10 ...
 """
