@@ -96,11 +96,11 @@ BAD = {
     "unknown dataset": bad(NOT_FOUND, "'mnits'", "{root}", "mnist", "shapes:1.0.0", name="mnits"),
     "unknown dataset, near a prepared one": bad(NOT_FOUND, "'shapez'", "nearest", "shapes", name="shapez"),
     "not prepared": bad(
-        NOT_FOUND, "'mnist'", "not prepared", "tfds build mnist --data_dir={root}", "shapes:1.0.0", name="mnist"
+        NOT_FOUND, "'mnist'", "not prepared", "tfds.builder('mnist', data_dir='{root}')", "shapes:1.0.0", name="mnist"
     ),
     "config and version not prepared": bad(
         NOT_FOUND,
-        "tfds build imagenet_v2/matched-frequency:3.0.0 --data_dir=",
+        "tfds.builder('imagenet_v2/matched-frequency:3.0.0', data_dir=",
         name="imagenet_v2/matched-frequency:3.0.0",
     ),
     "version not prepared": bad(
@@ -116,7 +116,11 @@ BAD = {
     ),
     "wrong root": bad(NOT_FOUND, "{root}/nowhere", "does not exist", "'shapes'", root="{root}/nowhere"),
     "not prepared, under a wrong root": bad(
-        NOT_FOUND, "tfds build mnist --data_dir={root}/nowhere", "does not exist", root="{root}/nowhere", name="mnist"
+        NOT_FOUND,
+        "tfds.builder('mnist', data_dir='{root}/nowhere')",
+        "does not exist",
+        root="{root}/nowhere",
+        name="mnist",
     ),
     "root is a file": bad(NOT_FOUND, "not a dir", "dataset_info.json", root="{root}/shapes/1.0.0/dataset_info.json"),
     "root of another dataset": bad(NOT_FOUND, "shapes:1.0.0", "'tiny'", root="{root}/shapes/1.0.0", name="tiny"),

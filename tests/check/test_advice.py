@@ -277,7 +277,7 @@ def test_the_advised_number_of_shards_can_be_prepared_and_is_enough(
     sentence = said("lies in", **places, num_examples=num_examples, num_files=num_files, batch_size=1)
     assert bool(sentence) is (num_files < num_replicas * num_workers <= num_examples)
     if sentence:
-        num_shards = int(re.search(r"--(?:num_)?shards[ =](\d+)", sentence)[1])
+        num_shards = int(re.search(r"shards[ =](\d+)", sentence)[1])
         assert num_replicas * num_workers <= num_shards <= num_examples
 
 

@@ -255,7 +255,7 @@ def test_the_recipes_that_come_with_the_project_can_be_read(path: Path) -> None:
         how = How(num_workers=0, num_epochs=1, as_made=False, preprocess=config.preprocess)
         assert prove(open_parser(config), how).is_kept
     else:  # Not prepared: the message names both ways on.
-        with pytest.raises(DatasetNotFoundError, match=r"tfds build.*--fake 1000"):
+        with pytest.raises(DatasetNotFoundError, match=r"tfds\.builder.*--fake 1000"):
             open_parser(config)
 
 
@@ -361,7 +361,7 @@ def test_real_workers_find_the_cut_of_made_up_content(tmp_path: Path) -> None:
 TYPOS = {
     "--name digit": "digits",
     "--name nothing_like_it": "'nothing_like_it'",
-    "--name mnist": "tfds build mnist",
+    "--name mnist": "tfds.builder('mnist', data_dir=",
     "--name [bold]x": "'[bold]x'",
     "--name x:smile:": "'x:smile:'",
     "--name /": "'/'",

@@ -165,7 +165,7 @@ def test_what_is_not_prepared_is_said_with_the_ways_on(tmp_path: Path) -> None:
 
     for name in ("cifar10", "cifar10:3.0.2", "imagenet_v2/matched-frequency"):
         message = missing("--name", name, "--root", tmp_path)
-        assert f"tfds build {name} --data_dir=" in message
+        assert f"tfds.builder({name!r}, data_dir=" in message
         assert message.endswith(
             f" Or try it with made-up content of the same form: python -m tfds_torch.check --name {name} --fake 1000"
         )

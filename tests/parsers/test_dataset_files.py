@@ -187,7 +187,7 @@ def test_a_message_claims_no_more_of_a_checksum_than_was_verified(verify_checksu
 @pytest.mark.parametrize(
     ("file_format", "facts"),
     [
-        ("parquet", ["TFDS 4.9.10 writes them with records missing", "tfds build <name> --file_format=tfrecord"]),
+        ("parquet", ["TFDS 4.9.10 writes them with records missing", "file_format='tfrecord').download_and_prepare()"]),
         ("riegeli", ["they have no random access", "tfds convert_format", "--out_file_format=tfrecord"]),
     ],
 )

@@ -281,8 +281,8 @@ def assert_download_is_refused(root: Path, reason: str) -> None:
     begin = f"download=True: 'mnist' is not prepared under {root}, and cannot be prepared there: {reason} ({root}"
     assert str(caught.value).startswith(begin)
     assert str(caught.value).endswith(
-        "Give a root that can be written to; or prepare it on another disk (tfds build mnist --data_dir=...), and open "
-        "it there or copy it here."
+        "Give a root that can be written to; or prepare it on another disk (tfds.builder('mnist', data_dir=...)."
+        "download_and_prepare()), and open it there or copy it here."
     )
 
 

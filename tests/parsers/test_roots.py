@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow_datasets
 
 from tfds_torch import demo
 from tfds_torch.check.command import main as check
@@ -74,12 +75,12 @@ def test_capitals_that_tfds_does_not_take_lead_to_its_own_name(root: Path, tmp_p
     message = refused(root, "CIFAR10")
     assert "There is no dataset 'CIFAR10'" in message
     assert "its name is 'cifar10'" in message
-    assert f"tfds build cifar10 --data_dir={root} " in message
+    assert f"tfds.builder('cifar10', data_dir={str(root)!r}).download_and_prepare()" in message
     (tmp_path / "cifar10" / "3.0.2").mkdir(parents=True)
     for name in ("dataset_info.json", "features.json"):
         (tmp_path / "cifar10" / "3.0.2" / name).touch()
     prepared = refused(tmp_path, "CIFAR10")
-    assert prepared.endswith("its name is 'cifar10'. Prepared there: cifar10:3.0.2."), "no command is needed"
+    assert prepared.endswith("its name is 'cifar10'. Prepared there: cifar10:3.0.2."), "no line is needed"
 
 
 def test_a_name_with_other_characters_gets_the_nearest_names(root: Path) -> None:
@@ -87,21 +88,28 @@ def test_a_name_with_other_characters_gets_the_nearest_names(root: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "command", "reason"),
+    ("name", "advised", "reason"),
     [
-        ("mnist:3.0.1", "tfds build mnist:3.0.1 ", ""),
-        ("mnist:9.0.0", "tfds build mnist ", "TFDS does not build the version '9.0.0'; it builds: 3.0.1."),
-        ("glue/cola:2.0.0", "tfds build glue/cola:2.0.0 ", ""),
-        ("glue/colaa", "tfds build glue ", "TFDS has no config 'colaa' of it; it has: cola, sst2"),
-        ("mnist:3.*.*", "tfds build mnist ", "TFDS does not build the version '3.*.*'"),
+        ("mnist:3.0.1", "mnist:3.0.1", ""),
+        ("mnist:9.0.0", "mnist", "TFDS does not build the version '9.0.0'; it builds: 3.0.1."),
+        ("glue/cola:2.0.0", "glue/cola:2.0.0", ""),
+        ("glue/colaa", "glue", "TFDS has no config 'colaa' of it; it has: cola, sst2"),
+        ("mnist:3.*.*", "mnist", "TFDS does not build the version '3.*.*'"),
     ],
 )
 def test_only_configs_and_versions_that_tfds_builds_are_advised(
-    root: Path, name: str, command: str, reason: str
+    root: Path, name: str, advised: str, reason: str
 ) -> None:
     message = refused(root, name)
-    assert command in message
+    assert f"tfds.builder({advised!r}, " in message
     assert reason in message
+
+
+def test_the_line_that_prepares_a_dataset_is_python_that_tfds_takes(root: Path) -> None:
+    given = re.search(r"Prepare it with: (.*)\.download_and_prepare\(\) ", refused(root, "glue/cola:2.0.0"))
+    assert given is not None
+    builder = eval(given[1], {"tfds": tensorflow_datasets})
+    assert (builder.info.full_name, Path(builder.data_path)) == ("glue/cola/2.0.0", root / "glue" / "cola" / "2.0.0")
 
 
 @pytest.mark.slow
@@ -111,10 +119,6 @@ def test_tfds_takes_every_command_that_a_message_advises() -> None:
     That parser cannot be imported without Apache Beam and mlcroissant, of which it needs only the names here.
     """
     commands = [
-        "tfds build cifar10 --data_dir=/data",
-        "tfds build glue/cola:2.0.0 --data_dir=/data",
-        "tfds build <name> --file_format=tfrecord",
-        "tfds build cats/big --num_shards=8 --overwrite",
         "tfds convert_format --dataset_version_dir=/data/a/1.0.0 --out_file_format=tfrecord --out_dir=/data/b",
     ]
     advised = Path(sys.modules["tfds_torch"].__file__ or "").parent
@@ -122,10 +126,10 @@ def test_tfds_takes_every_command_that_a_message_advises() -> None:
         flag
         for module in advised.rglob("*.py")
         if "bench" not in module.parts
-        for text in re.findall(r"tfds (?:build|convert_format)(?:[^\n]*\n?[^\n]*)", module.read_text())
+        for text in re.findall(r"tfds convert_format(?:[^\n]*\n?[^\n]*)", module.read_text())
         for flag in re.findall(r"--[a-z_]+(?==|\b)", text)
     }
-    assert flags - {"--fake", "--name"} <= set(re.findall(r"--[a-z_]+", " ".join(commands))), "name it in commands"
+    assert flags <= set(re.findall(r"--[a-z_]+", " ".join(commands))), "name it in commands"
     script = (
         "import importlib.util, sys, unittest.mock\n"
         "for name in ('apache_beam', 'mlcroissant'):\n"

@@ -28,7 +28,8 @@ def test_every_format_that_is_read_has_its_source() -> None:
         (
             "parquet",
             ": TFDS 4.9.10 writes them with records missing (1,000 written, 400 found), so they are not to be relied "
-            "on. Prepare the dataset again as 'tfrecord' or 'array_record': tfds build <name> --file_format=tfrecord.",
+            "on. Prepare the dataset again as 'tfrecord' or 'array_record': tfds.builder(<name>, "
+            "data_dir=<another root>, file_format='tfrecord').download_and_prepare().",
         ),
         (
             "riegeli",

@@ -150,7 +150,10 @@ def _shards(facts: AdviceInput) -> Iterator[str]:
     if facts.num_files >= world.num_pipelines or facts.plan.num_examples < world.num_pipelines:
         return
     num_shards = min(_SHARDS_PER_PIPELINE * world.num_pipelines, facts.plan.num_examples)  # TFDS writes no empty ones.
-    again = f"tfds build {facts.dataset.partition(':')[0]} --num_shards={num_shards} --overwrite"
+    again = (
+        f"tfds.builder({facts.dataset.partition(':')[0]!r}, data_dir=<another root>).download_and_prepare("
+        f"download_config=tfds.download.DownloadConfig(num_shards={num_shards}))"
+    )
     yield (
         f"{facts.split} lies in {plural(facts.num_files, 'shard')}, fewer than the {world.num_pipelines} pipelines "
         f"({plural(world.num_replicas, 'rank')} x {plural(world.num_workers, 'worker')}): each reads its cut of a "

@@ -329,7 +329,8 @@ _NOT_OF_TFDS = {"image_folder", "beton", "webdataset", "map_style"}
 
 _REFUSED = {
     "parquet": "TFDS 4.9.10 writes them with records missing (1,000 written, 400 found), so they are not to be relied "
-    "on. Prepare the dataset again as 'tfrecord' or 'array_record': tfds build <name> --file_format=tfrecord",
+    "on. Prepare the dataset again as 'tfrecord' or 'array_record': tfds.builder(<name>, data_dir=<another root>, "
+    "file_format='tfrecord').download_and_prepare()",
     "riegeli": "they have no random access. Convert the dataset: tfds convert_format --dataset_version_dir=<its "
     "version directory> --out_file_format=tfrecord --out_dir=<another one>",
 }

@@ -331,7 +331,8 @@ def _prepare(asked: _Asked, data_dir: str) -> None:
         raise DatasetNotFoundError(
             f"download=True: {quoted(asked.text)} is not prepared under {data_dir}, and cannot be prepared there: "
             f"{error.strerror or error} ({error.filename or data_dir}). Give a root that can be written to; or prepare "
-            f"it on another disk (tfds build {asked.text} --data_dir=...), and open it there or copy it here."
+            f"it on another disk (tfds.builder({asked.text!r}, data_dir=...).download_and_prepare()), and open it "
+            f"there or copy it here."
         ) from error
     try:
         subprocess_call.call(_download_and_prepare, module, asked.text, data_dir)

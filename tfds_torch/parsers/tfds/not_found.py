@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import tensorflow_datasets as tfds
@@ -15,9 +13,6 @@ from tfds_torch.storage.remote.store import UnlistedError
 
 _MOST_LISTED = 20
 _LONGEST_COMPARED = 100  # Characters: comparing names takes quadratic time.
-
-_COMMAND_NEEDS = {"apache_beam": "apache-beam", "mlcroissant": "mlcroissant"}
-"""Modules that TFDS 4.9.10's commands always import, and that TFDS does not install: module -> package."""
 
 
 def base_name(name: str) -> str:
@@ -115,7 +110,7 @@ def _snake_case(base: str) -> str:
 
 
 def _build_advice(base: str, arguments: Mapping[str, Any], data_dir: Path) -> str:
-    """Return the command that prepares a dataset, with the config and the version asked for where TFDS builds them."""
+    """Return the line that prepares a dataset, with the config and the version asked for where TFDS builds them."""
     try:
         builder = tfds.builder_cls(base)
         configs = {config.name: config for config in builder.BUILDER_CONFIGS}
@@ -132,10 +127,9 @@ def _build_advice(base: str, arguments: Mapping[str, Any], data_dir: Path) -> st
         name += f":{version}"
     elif version is not None:
         missing += f" TFDS does not build the version {quoted(version)}; it builds: {_listed(known) or 'the newest'}."
-    lacking = [package for module, package in _COMMAND_NEEDS.items() if find_spec(module) is None]
-    needs = f"; the command needs: pip install {' '.join(lacking)}" if lacking else ""
-    command = f"tfds build {name} --data_dir={quote(str(data_dir))}"
-    return f"{missing} Prepare it with: {command} (or pass download=True{needs})."
+    # In Python: the command `tfds build` of TFDS 4.9.10 needs packages that TFDS does not install.
+    line = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
+    return f"{missing} Prepare it with: {line} (or pass download=True)."
 
 
 def _versions(builder: Any, config: Any) -> list[str]:
