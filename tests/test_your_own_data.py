@@ -4,6 +4,7 @@ It trains on 2 ranks x 2 workers, is stopped by Ctrl-C or SIGKILL, and goes on i
 workers, or with torch's DataLoader. What came is compared with a run that nobody stops. Labels number the examples.
 """
 
+import ast
 import json
 import os
 import signal
@@ -29,7 +30,8 @@ NUM_BATCHES, NUM_BEFORE = 3, 4
 """Of an epoch; and before the stop, which is in the second epoch then."""
 GRACE_S = 60.0
 
-(SCRIPT,) = [block.text for block in PYTHON if block.page.stem == "your-own-data" and "CHECKPOINT" in block.text]
+(BLOCK,) = [block.text for block in PYTHON if block.page.stem == "your-own-data" and "CHECKPOINT" in block.text]
+SCRIPT = ast.unparse(ast.parse(BLOCK))  # However its lines are broken.
 ROWS = "[(np.full((40, 60, 3), number, np.uint8), number % 2) for number in range(100)]"
 HUB = "__import__('datasets').load_from_disk({!r})"
 FOLDER = "__import__('torchvision').datasets.ImageFolder({!r})"
