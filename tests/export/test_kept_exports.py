@@ -57,6 +57,8 @@ def test_other_options_other_sources_and_other_datasets_are_refused_and_named(
         with pytest.raises(ConfigError, match=message):
             export(source, out, **options)
     assert contents(out) == before
+    with pytest.raises(ConfigError, match=r"transform= would not be in them. .*parser.as_stored\(\)"):
+        export(photos.with_transform(dict), tmp_path / "records", format="tfrecord")
     with pytest.raises(ConfigError, match="class_map would not be in them"):
         export(mapped, tmp_path / "records", format="tfrecord")
 

@@ -328,9 +328,9 @@ def _as_one_array(images: Any, make_buffer: MakeBatchBuffer, ids: Sequence[str])
     if other is not None:
         (dtype, shape), (dtype_of_first, first) = forms[other], forms[0]
         raise ConfigError(
-            f"Whole batches need images of one size: the transform made {dtype_of_first} {list(first)} of {ids[0]}, "
-            f"and {dtype} {list(shape)} of {ids[other]}. Resize or crop them in the transform, give the parser a "
-            f"preprocess, or leave out batched=True."
+            f"Whole batches need images of one size and dtype: the transform made {dtype_of_first} {list(first)} of "
+            f"{ids[0]}, and {dtype} {list(shape)} of {ids[other]}. Resize, crop or convert them in the transform, give "
+            f"the parser a preprocess, or read single examples."
         )
     if images[0].dtype != np.uint8:
         return np.stack(images)

@@ -238,6 +238,11 @@ class ShardedExport:
                 f"{self._samples.name}: {file_format} copies records as they are stored, and class_map would not be in "
                 f"them. Leave it out, or use format='webdataset'."
             )
+        if parser.dataset.transforms:
+            raise ConfigError(
+                f"{self._samples.name}: {file_format} copies records as they are stored, and transform= would not be "
+                f"in them. Export what is stored, parser.as_stored(), or use format='webdataset'."
+            )
         if not source.copies_labels:
             raise ConfigError(
                 f"{self._samples.name}: {file_format} copies records as they are stored, and the directories of this "
@@ -248,6 +253,7 @@ class ShardedExport:
 
     def _plan(self, request: ShardRequest, order: SampleOrder, content: ShardContent) -> ExportPlan:
         samples, sizes, any_parser = self._samples, request.sizes, self._any_parser
+        transforms = [] if any_parser is None else any_parser.dataset.transformed.identities
         split = "all" if any_parser is None else any_parser.split
         if isinstance(content, TarContent):
             fields = {member.of: member.describe() for member in content.members}
@@ -272,6 +278,7 @@ class ShardedExport:
                 "num_examples": count_samples(samples),
                 "class_names": samples.class_names,
                 "class_map": None if any_parser is None else _describe_map(any_parser.dataset.class_map),
+                **({"transforms": transforms} if transforms else {}),
             },
             options={
                 "fields": fields,
