@@ -116,3 +116,14 @@ def test_boxes_in_pixels_and_names_that_are_not_there_are_refused() -> None:
         call(LeftPart("objects/bbox", ()), in_pixels)
     with pytest.raises(ConfigError, match=r"'object/bbox'.* must be asked for"):
         call(LeftPart("object/bbox", ()), make_example())
+
+
+def test_what_would_stay_behind_a_moved_image_is_refused() -> None:
+    example = make_example()
+    other = {"image": example["image"], "faces/bbox": example["objects/bbox"]}
+    with pytest.raises(ConfigError, match=r"\['faces/bbox'\] would stay where they are .* boxes='faces/bbox'"):
+        call(LeftPart("objects/bbox", ()), other)
+    np.testing.assert_array_equal(call(LeftPart(None, ()), other)["faces/bbox"], example["objects/bbox"])
+    with pytest.raises(ConfigError, match=r"\['image'\] must be asked for.* in image="):
+        call(LeftPart("objects/bbox", ()), {"image_primary": example["image"]})
+    assert call(LeftPart("objects/bbox", ()), {"label": 3}) == {"label": 3}

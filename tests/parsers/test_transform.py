@@ -414,6 +414,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (flip, read(preprocess=Views(EvalPreprocess(8))), "makes several views of an image, and the transform flip gets"),
     (Transform(flip, [BOXES], [BOXES]), read(["imgae"]), "Did you mean 'image'?"),
     (Transform(flip, [BOXES, "more"]), read(), "There is no feature 'more'"),
+    ([Transform(flip, ["n"]), Transform(len, [BOXES], ["n"])], read(), "flip reads 'n', which the later one len gives"),
+    (Transform, read(), "transform=Transform is the class"),
     ([Transform(returned({}), ["image"]), Transform(len, ["more"])], read(), "It reads 'more', which no transform"),
     (flip, read(["image", BOXES, "area"]), "no transform gave 'area' for the example"),
     (flip, read(["image", BOXES, "msak"]), "and the dataset does not have it. boxed:1.0.0: There is no feature 'msak'"),

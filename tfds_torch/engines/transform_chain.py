@@ -180,7 +180,8 @@ class TransformChain:
         except MemoryError:
             raise
         except Exception as error:  # It is the user's.
-            raise self._failed(step, run.ids[row], f"It failed: {describe(error)}{_tell(step, names)}") from error
+            told = "" if isinstance(error, ConfigError) else _tell(step, names)  # That says what to do.
+            raise self._failed(step, run.ids[row], f"It failed: {describe(error)}{told}") from error
         fault = self._find_fault(transform, found, given)
         if fault is not None:
             raise self._failed(step, run.ids[row], fault)

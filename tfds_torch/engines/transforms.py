@@ -154,6 +154,8 @@ def _callable_of(function: Any) -> Function:
         callable(getattr(function, name, None)) for name in (*maps, *_OTHERS_OF_GRAIN)
     ):
         raise ConfigError(f"transform={quoted(function)} is a class: give an object of it, {function.__name__}(...).")
+    if function is Transform:
+        raise ConfigError("transform=Transform is the class: give Transform(function, reads=[...], gives=[...]).")
     package = _adapted_package(function)
     if package is not None:
         raise ConfigError(

@@ -17,6 +17,7 @@ BOXES = "objects/bbox"
 Boxes = str | Mapping[str, Sequence[str]] | None
 """The field of the boxes; or this field -> the fields that have a row for each box; None: boxes stay as they are."""
 
+_NAME_OF_BOXES = "bbox"  # Within names of fields of TFDS.
 _MOST = 2.0  # Of a relative coordinate: a box may reach beyond the image by a part of it, but not by pixels.
 _LEAST_SIDE = 1e-6  # By the image's: what a cut leaves of a box that it touches is rounding.
 
@@ -105,14 +106,23 @@ class ImageFields(ABC):
         is_named = self.boxes not in (None, BOXES)  # The default's name need not be there.
         if self.boxes is not None and self.boxes not in example and (is_named or self._names_of_rows(example)):
             missing.append(self.boxes)
-        if self.image not in example and any(name in example for name in (self.boxes, *self.masks)):
+        if self.image not in example and (others or any(name in example for name in (self.boxes, *self.masks))):
             missing.append(self.image)
+        unnamed = [name for name in example if _NAME_OF_BOXES in name.rpartition("/")[2]]
+        if self.boxes is not None and self.boxes not in example and unnamed and not missing:
+            self._refuse_unnamed(unnamed)
         if missing:
             raise ConfigError(
                 f"transform: {quoted(missing)} must be asked for, as what moves with an image moves together. It gets "
-                f"the fields {quoted(list(example))}. Name them in fields= of the dataset; or name no such field in "
-                f"boxes=, masks=."
+                f"the fields {quoted(list(example))}. Name them in fields= of the dataset; or name other fields, or "
+                f"none, in image=, boxes=, masks=."
             )
+
+    def _refuse_unnamed(self, names: Sequence[str]) -> None:
+        raise ConfigError(
+            f"transform: {quoted(list(names))} would stay where they are while the image moves. Name them, "
+            f"boxes={quoted(names[0])}; or boxes=None, where they are to stay."
+        )
 
     def _names_of_rows(self, example: Mapping[str, Any]) -> list[str]:
         if self.rows is not None:

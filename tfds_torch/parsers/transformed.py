@@ -10,6 +10,7 @@ import numpy as np
 from tfds_torch.engines.fields import FieldDecoder
 from tfds_torch.engines.forms import Forms
 from tfds_torch.engines.transform_chain import OF_EXAMPLES, Chains, Step, TransformChain, plan_steps
+from tfds_torch.engines.transforms import Transform
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.protocol import METADATA_FIELDS, find_spec
@@ -73,6 +74,7 @@ class TransformedFields:
             for name in one.reads_of(()) if one.reads is not None else ():
                 is_given = any(other.may_give(name) for other in self._transforms[:place])
                 if name not in OF_EXAMPLES and not is_given and not self.is_there(name):
+                    self._check_comes_later(one, name)
                     self._dataset.field(name)
             for name in one.named:
                 if name in self._dataset.reserved_names:
@@ -80,6 +82,15 @@ class TransformedFields:
                         f"{self._dataset.dataset_name}: the transform {one.name} gives {quoted(name)}, which examples "
                         f"have anyway. Give the field another name."
                     )
+
+    def _check_comes_later(self, transform: Transform, name: str) -> None:
+        """Raise ConfigError where a later transform gives what one reads."""
+        later = next((one for one in self._transforms if name in one.named), None)
+        if later is not None:
+            raise ConfigError(
+                f"{self._dataset.dataset_name}: the transform {transform.name} reads {quoted(name)}, which the later "
+                f"one {later.name} gives. Put that one first in transform=[...]."
+            )
 
     # What is called
 
