@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -278,7 +279,7 @@ def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> lis
         try:
             if seeds is not None:
                 seed_generators(seeds[0])
-            with calling():
+            with nullcontext() if seeds is None else calling():
                 return _fetch(dataset, fetch, numbers)
         except (TfdsTorchError, MemoryError):
             raise
@@ -287,12 +288,12 @@ def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> lis
     found: list[Any] = []
     values, cells = ((), None) if calls is None or calls.notes is None else calls.notes
     try:
-        for place, number in enumerate(numbers):
-            if seeds is not None:
-                seed_generators(seeds[place])
-            if cells is not None:
-                cells[0] = values[place]
-            with calling():
+        with nullcontext() if seeds is None else calling():
+            for place, number in enumerate(numbers):
+                if seeds is not None:
+                    seed_generators(seeds[place])
+                if cells is not None:
+                    cells[0] = values[place]
                 found.append(_fetch(dataset, fetch, [number])[0] if callable(fetch) else dataset[number])
     except (TfdsTorchError, MemoryError):
         raise
