@@ -84,6 +84,8 @@ fill = [1, 2, 3]
 function = "own:halve"
 reads = ["action"]
 gives = ["half"]
+threads = true
+version = "2"
 """
 MIXTURE = """
 is_training = true
@@ -179,7 +181,7 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
             ),
             "preprocess": TrainPreprocess(6),
             "cameras": {"image_primary": EvalPreprocess((8, 10), fill=(1, 2, 3))},
-            "transform": (TransformConfig("own:halve", ("action",), ("half",)),),
+            "transform": (TransformConfig("own:halve", ("action",), ("half",), True, "2"),),
         },
     ),
     "remote": (REMOTE, {"name": "a", "remote": RemoteOptions("~/scratch", 200_000_000, None, 10, 8, 5)}),
