@@ -49,6 +49,14 @@ def check_agreement(found: dict[str, Any]) -> list[int]:
     return list(rows)
 
 
+def check_mirrored(transform: Any) -> None:
+    """Fails where a transform of image and mask, not of boxes, does not mirror both, or gives more than these."""
+    found = transform(make_example(), np.random.default_rng())
+    assert found.keys() == {"image", "mask"}
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, make_example()[name][:, ::-1])
+
+
 def check_worlds(transform: Any) -> None:
     """Fails where batches of two epochs differ with workers."""
     rows = [make_example(number % 5) for number in range(12)]
