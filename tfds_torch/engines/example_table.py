@@ -87,13 +87,13 @@ class ExampleTable:
         """Return the n values of a column: an array where all are numbers of one shape and dtype, else a list."""
         if name not in self._put:
             return self._columns[name]
-        values = [self._value(name, row) for row in range(self.size)]
         is_first = name in self._channels_first
         if len(self._in_images.get(name, ())) == self.size:
             images = self._images[name]
             if self._buffer is not None and name == _IMAGE:
                 return WrittenImages([BufferRows(self._buffer, 0, self.size)])
             return np.moveaxis(images, -1, -3) if is_first else images
+        values = [self._value(name, row) for row in range(self.size)]
         are_numbers = all(isinstance(one, np.ndarray | np.generic) and is_numeric(one.dtype) for one in values)
         if are_numbers and len({(one.shape, one.dtype) for one in values}) == 1:
             stacked = np.stack(values)

@@ -277,10 +277,9 @@ class TfdsWindows(TfdsDataset):
         given = [name for name in fields if chains is not None and chains.gives(name)]
         stored = [name for name in fields if name not in given]
         columns = read_columns(self._fields, self.source, stored, index, self.read)
-        if given:
-            for name in given:  # One by one: their steps are those of what each is made of.
-                content = self.content([name], in_batches=False)
-                columns[name] = make_column(self._fields, self.source, content, name, index, self.read)
+        for name in given:  # One by one: their steps are those of what each is made of.
+            content = self.content([name], in_batches=False)
+            columns[name] = make_column(self._fields, self.source, content, name, index, self.read)
         return {name: columns[name] for name in fields}
 
     def column_keys(self, field: str) -> tuple[str, ...] | None:
