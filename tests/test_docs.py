@@ -34,8 +34,8 @@ from tfds_torch.check import arguments as check_arguments
 from tfds_torch.export import __main__ as export_arguments
 
 NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_CPP", "UserWarning")
-# Grain, augments, transforms, checks: with tensorflow.
-NOISY = ("grain-0", "preprocess-5", "transforms-4", "transforms-5", "contributing-4", "contributing-5")
+# What loads tensorflow, whose C++ code speaks before it can be told not to.
+LOADS_TENSORFLOW = re.compile(r"import (tensorflow|grain)|from grain|tfds_torch\.check")
 SET_UP = ("pip", "make", "apt")  # Commands that are not run here: see the test of what is installed and made.
 
 
@@ -55,7 +55,7 @@ def test_a_python_block_runs_as_it_stands(block: Block, reader: Reader, tmp_path
     done = reader.run_python(block.text, tmp_path)
     assert done.returncode == 0, done.stderr
     assert [told for told in PRINTED.findall(block.text) if told not in done.stdout] == [], done.stdout
-    if block.id not in NOISY:
+    if not LOADS_TENSORFLOW.search(block.text):
         assert [word for word in NOISE if word in done.stderr] == [], done.stderr
 
 
