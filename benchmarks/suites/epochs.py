@@ -44,6 +44,12 @@ OURS_0 = Peer("ours_0", "tfds_torch, no workers", "ours", {"num_workers": 0})
 TIMM_PEER = Peer(TIMM, "timm create_loader", "timm_reader")
 WEBDATASET = Peer("webdataset", "WebDataset", "webdataset_tar", files="tars")
 GRAIN = Peer("grain", "Grain", "grain_array_record", files="own")
+DATA_SOURCE = Peer(
+    "data_source", "tfds.data_source + DataLoader", "data_loader", options={"rows": "data_source"}, files="own"
+)
+HUGGING_FACE = Peer(
+    "hugging_face", "Hugging Face datasets + DataLoader", "data_loader", options={"rows": "hugging_face"}, files="own"
+)
 FFCV = Peer("ffcv", "FFCV", "ffcv_beton", files="own")
 LIMIT = Peer("limit", "decode and crop alone", "decode_limit", {"image_shape": None})
 _DALI = Peer("dali", "DALI without a GPU", "dali")
@@ -57,6 +63,8 @@ JPEG = (
     OURS_0,
     replace(OURS_0, name="ours_0_simplejpeg", title=f"{_OURS_SIMPLEJPEG.title}, no workers", options=_SIMPLEJPEG),
     *_OTHERS,
+    DATA_SOURCE,
+    HUGGING_FACE,
 )
 JPEG_EVAL = (OURS_PEER, _OURS_SIMPLEJPEG, OURS_0, *_OTHERS)
 PNG32 = (
