@@ -122,7 +122,7 @@ def _make_evaluation(values: dict[str, Any]) -> EvalPreprocess:
 
 
 def table() -> list[str]:
-    """Returns the lines of the table of docs/preprocess.md: what of each is done while images are decoded."""
+    """Returns the lines of the table of docs/pil-transforms.md: what of each is done while images are decoded."""
     lines = ["| transform | done while decoding | left | why |", "|---|---|---|---|"]
     for is_random, every in ((True, training()), (False, evaluation())):
         for name, transform in every.items():

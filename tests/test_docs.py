@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import importlib
 import importlib.metadata
 import inspect
 import os
@@ -32,6 +33,7 @@ from doc_blocks import (
 import tfds_torch
 from tfds_torch.check import arguments as check_arguments
 from tfds_torch.export import __main__ as export_arguments
+from tfds_torch.runtime.metrics import STAGES
 
 NOISE = ("oneDNN", "cuda_", "WARNING:", "I0000", "absl", "tensorflow/core", "TF_CPP", "UserWarning")
 # What loads tensorflow, whose C++ code speaks before it can be told not to.
@@ -139,20 +141,52 @@ def test_every_block_names_its_language_and_every_command_is_one_that_is_tried()
 
 WIDTH = 88
 """Columns of a block that a page shows without scrolling."""
-WIDE = ("datasets", "migrate-from-timm", "preprocess", "recipes", "robot-episodes", "timm", "transforms", "upgrade")
-"""Pages whose blocks are up to 120 columns wide; no page is to be added."""
 
 
-@pytest.mark.parametrize("width", [WIDTH, 120])
-def test_blocks_are_formatted_and_fit_the_page(width: int, tmp_path: Path) -> None:
-    blocks = [block for block in PYTHON if (block.page.stem in WIDE) == (width > WIDTH)]
-    for block in blocks:
+def test_blocks_are_formatted_and_fit_the_page(tmp_path: Path) -> None:
+    for block in PYTHON:
         (tmp_path / f"{block.id}.py").write_text(block.text)
-    command = [sys.executable, "-m", "ruff", "format", "--diff", "--no-cache", f"--line-length={width}", str(tmp_path)]
+    command = [sys.executable, "-m", "ruff", "format", "--diff", "--no-cache", f"--line-length={WIDTH}", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    lines = [(block.id, line) for block in blocks for line in block.text.splitlines()]
-    assert [line for line in lines if len(line[1]) > width] == []
+    assert [(block.id, line) for block in PYTHON for line in block.text.splitlines() if len(line) > WIDTH] == []
+
+
+def test_a_page_is_read_in_minutes() -> None:
+    words = {page.name: len(page.read_text().split()) for page in PAGES if page.stem not in ("reference", "index")}
+    assert {name: number for name, number in words.items() if number > 1500} == {}
+
+
+FRONTS = ("check", "demo", "errors", "export", "remote", "timm")
+FOR_USERS = [page for page in PAGES if page.stem != "contributing" and page.parent.name != "decisions"]
+
+
+def is_public(name: str) -> bool:
+    """Returns whether a name, from `tfds_torch.` on, is imported from the package or from the front of a room."""
+    room, _, rest = name.partition(".")
+    if room == "integrations":
+        room, _, rest = rest.partition(".")
+        front = importlib.import_module(f"tfds_torch.integrations.{room}".rstrip("."))
+        return not rest or (hasattr(front, rest) and not rest.startswith("_"))
+    if room in FRONTS:
+        return not rest or rest in getattr(
+            importlib.import_module(f"tfds_torch.{room}"), "__all__", dir(tfds_torch.errors)
+        )
+    return room in tfds_torch.__all__
+
+
+def test_pages_name_public_names_only() -> None:
+    pattern = re.compile(r"\btfds_torch\.(\w+(?:\.\w+)*)(?!\.?/)")
+    named = {
+        (page.name, name)
+        for page in FOR_USERS
+        for name in pattern.findall(
+            re.sub(r"from tfds_torch\.([\w.]+) import (\w+)", r"tfds_torch.\1.\2", page.read_text())
+        )
+        if name not in (*STAGES, "waiting")  # Of torch.profiler's time line.
+    }
+    assert len(named) > 20
+    assert sorted((page, name) for page, name in named if not is_public(name)) == []
 
 
 def test_no_block_shows_noise() -> None:
@@ -170,9 +204,8 @@ def test_what_is_installed_and_made_is_there() -> None:
         assert set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", text, re.MULTILINE)) <= targets, page
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
-def test_every_extra_is_in_the_tables(page: str) -> None:
-    rows = re.findall(r"^\| (`[a-z`, -]+`) \| ", (ROOT / page).read_text(), re.MULTILINE)
+def test_every_extra_is_in_the_table() -> None:
+    rows = re.findall(r"^\| (`[a-z`, -]+`) \| ", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
     assert set(re.findall(r"`([a-z-]+)`", "".join(rows))) >= set(extras_of_the_checkout())
 
 
@@ -198,15 +231,13 @@ def fields_of(kind: Any) -> list[str]:
 
 
 DOCUMENTED = {
-    "datasets": lambda: parameters_of(tfds_torch.ParserTfds),
+    "datasets": lambda: parameters_of(tfds_torch.ParserTfds) + fields_of(tfds_torch.ReadOptions),
     "robot-episodes": lambda: fields_of(tfds_torch.Windows),
     "transforms": lambda: parameters_of(tfds_torch.Transform),
-    "read-options": lambda: fields_of(tfds_torch.ReadOptions),
     "remote-files": lambda: fields_of(tfds_torch.RemoteOptions),
     "preprocess": lambda: [*fields_of(tfds_torch.TrainPreprocess), *fields_of(tfds_torch.EvalPreprocess)],
     "loader": lambda: parameters_of(tfds_torch.create_loader) + parameters_of(tfds_torch.DevicePrefetcher),
-    "without-torch": lambda: parameters_of(tfds_torch.MultiLoader),
-    "many-sources": lambda: parameters_of(tfds_torch.Feeder.add_source),
+    "without-torch": lambda: parameters_of(tfds_torch.MultiLoader) + parameters_of(tfds_torch.Feeder.add_source),
     "export": lambda: parameters_of(tfds_torch.export_dataset),
     "cache": lambda: fields_of(tfds_torch.DecodedCache),
     "torchrun": lambda: ["update", "update_sum", "sums", "compute", "reset"],
@@ -238,27 +269,6 @@ def test_every_flag_has_its_place(page: str, parse: Any, monkeypatch: pytest.Mon
     text = (ROOT / "docs" / f"{page}.md").read_text()
     assert len(flags) > 10
     assert [flag for flag in flags if flag != "--help" and flag not in text] == []
-
-
-RECIPES = (ROOT / "docs" / "recipes.md").read_text().split("\n## ")
-
-
-@pytest.mark.parametrize("recipe", RECIPES[1:], ids=lambda recipe: recipe.partition("\n")[0])
-def test_a_recipe_is_in_the_table_short_and_leads_on(recipe: str) -> None:
-    title, _, text = recipe.partition("\n")
-    anchor = re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
-    assert f"](#{anchor})" in RECIPES[0]
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        code = [line for line in block.splitlines() if line.strip() and not line.startswith(("import ", "from "))]
-        assert len(code) <= 15, block
-    assert re.search(r"\sMore:\s\[[^]]+\]\([\w-]+\.md", text)
-
-
-@pytest.mark.parametrize(("page", "then"), [("README.md", "## Install"), ("docs/index.md", "## Train")])
-def test_recipes_are_linked_before_anything_else_is_explained(page: str, then: str) -> None:
-    assert "[Recipes by task](" in (ROOT / page).read_text().partition(f"\n{then}\n")[0]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -11,23 +12,21 @@ from typing import Any
 import pytest
 
 import tfds_torch
-from tfds_torch import errors
+from tfds_torch import check, errors, export
 
+FRONTS = (tfds_torch, check, export, tfds_torch.demo)
 CLASSES = sorted(set(tfds_torch.__all__) - {"__version__", "demo", "errors"})
 
 
-def test_all_is_sorted_and_without_doubles() -> None:
-    assert tfds_torch.__all__ == sorted(set(tfds_torch.__all__))
-
-
-def test_each_name_can_be_imported() -> None:
-    wrong = []
-    for name in tfds_torch.__all__:
+@pytest.mark.parametrize("front", FRONTS, ids=lambda front: front.__name__)
+def test_the_names_of_a_front_are_sorted_and_there(front: ModuleType) -> None:
+    assert front.__all__ == sorted(set(front.__all__))
+    for name in front.__all__:
         namespace: dict[str, Any] = {}
-        exec(f"from tfds_torch import {name}", namespace)  # Its ImportError has the name.
-        if namespace[name] is not getattr(tfds_torch, name):
-            wrong.append(name)
-    assert wrong == []
+        exec(f"from {front.__name__} import {name}", namespace)  # Its ImportError has the name.
+        assert namespace[name] is getattr(front, name)
+    with pytest.raises(AttributeError, match=f"^module '{front.__name__}' has no attribute 'no_such_name'$"):
+        front.no_such_name  # noqa: B018
 
 
 def test_a_star_import_gives_the_names_of_all() -> None:
@@ -79,8 +78,7 @@ def test_the_version_is_that_of_a_release() -> None:
 
 def public_objects() -> Iterator[tuple[str, Any]]:
     """Yields every class, function, method and property that can be reached from the front door, once."""
-    for name in tfds_torch.__all__:
-        value = getattr(tfds_torch, name)
+    for name, value in ((name, getattr(front, name)) for front in FRONTS for name in front.__all__):
         if isinstance(value, ModuleType):
             yield name, value
             for inner, error in vars(value).items():
@@ -120,6 +118,44 @@ def flaw_of_docstring(name: str) -> str | None:
 def test_everything_public_is_documented() -> None:
     flaws = [f"{name}: {flaw}" for name in PUBLIC if (flaw := flaw_of_docstring(name))]
     assert not flaws, "\n".join(flaws)
+
+
+def entries_of(docstring: str) -> dict[str, str]:
+    """Returns name -> description of the sections Args and Attributes."""
+    sections = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n|\n)*)", f"{docstring}\n", re.MULTILINE)
+    return dict(re.findall(r"^    \*{0,2}(\w+): ((?:.*\n(?:        .*\n)*))", "".join(sections), re.MULTILINE))
+
+
+def lacks_of(value: Any) -> Iterator[str]:
+    """Yields what the docstring of a class or function should say: its parameters, units, errors, shape and dtype."""
+    docstring, signature = inspect.cleandoc(value.__doc__), inspect.signature(value)
+    entries = entries_of(docstring)
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    for name in (name for name, parameter in signature.parameters.items() if parameter.kind in kinds):
+        if name not in entries and f"`{name}`" not in docstring and name != "self":
+            yield f"the parameter {name}"
+        if name.endswith("_s") and "second" not in docstring:
+            yield f"the unit of {name}"
+        if "bytes" in name and not re.search(r"\b[Bb]ytes|\b[KMG]i?B", entries.get(name, "")):
+            yield f"the unit of {name}"
+    if isinstance(value, FunctionType):
+        raised = re.findall(r"^\s+raise (\w+Error)\b", inspect.getsource(value), re.MULTILINE)
+        yield from (f"the error {name}" for name in raised if name not in docstring and name != "NotImplementedError")
+        if re.search(r"NDArray|Tensor", str(signature.return_annotation)) and "[" not in docstring:
+            yield "the shape of the result"
+
+
+DESCRIBED = {
+    name: value
+    for name, value in PUBLIC.items()
+    if isinstance(value, FunctionType)
+    or (isinstance(value, type) and not issubclass(value, (Exception, dict, tfds_torch.Remainder)))
+}
+
+
+def test_everything_public_has_its_parameters_units_shapes_and_errors_in_its_docstring() -> None:
+    lacks = {id(value): (name, list(lacks_of(value))) for name, value in DESCRIBED.items()}  # Once where inherited.
+    assert [f"{name}: {', '.join(lack)}" for name, lack in lacks.values() if lack] == []
 
 
 def test_the_search_for_public_objects_finds_them() -> None:

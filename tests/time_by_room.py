@@ -1,6 +1,6 @@
 """Where the time of a run goes: seconds by room, and by the most expensive thing that a test starts.
 
-A plugin of pytest, for whoever makes the tests faster; the table of docs/contributing.md is this command's:
+A plugin of pytest, for whoever makes the tests faster; see docs/contributing.md:
 
     .venv/bin/python -m pytest -m "not slow and not campaign" -n 2 --dist worksteal -p time_by_room --durations=0
 

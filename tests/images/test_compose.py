@@ -164,8 +164,8 @@ def table_of_transforms() -> list[str]:
 def test_the_table_of_the_docs_says_what_is_taken_of_thirty_transforms(root: Path) -> None:
     lines = call_reader(table_of_transforms)
     assert len(lines) == 32
-    page = (root / "docs" / "preprocess.md").read_text()
-    assert "\n".join(lines) in page, "docs/preprocess.md, From a Compose, is to have:\n" + "\n".join(lines)
+    page = (root / "docs" / "pil-transforms.md").read_text()
+    assert "\n".join(lines) in page, "docs/pil-transforms.md, From a Compose, is to have:\n" + "\n".join(lines)
 
 
 def apart_in_evaluation(photographs: list[bytes]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Batches that are dictionaries, through the trainers; the Trainer's are in docs/huggingface.md, which runs."""
+"""Batches that are dictionaries, through the trainers; the Trainer's are in docs/trainers.md, which runs."""
 
 from pathlib import Path
 

@@ -91,7 +91,6 @@ def test_the_loop_of_the_docs_needs_no_torch(
 ) -> None:
     page = (root / "docs" / "without-torch.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
     done = run_python("-c", "from tfds_torch import demo; demo.prepare('digits')")  # By tensorflow, elsewhere.
     assert done.returncode == 0, done.stderr
     printed, imports = live(blocks[0])

@@ -1,4 +1,4 @@
-"""The table of docs/datasets.md, feature -> what a batch holds: made of a dataset with each of them, as it is read."""
+"""The table of docs/reference.md, feature -> what a batch holds: made of a dataset with each of them, as it is read."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from tfds_torch import EvalPreprocess, ImageDataset, ParserTfds
 from tfds_torch.engines.padding import Padded
 from tfds_torch.errors import ConfigError
 
-PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 BEGIN, END = "<!-- The table of features: made by tests/parsers/test_feature_table.py -->", "<!-- End of the table -->"
 REWRITE = "TFDS_TORCH_TEST_REWRITE"
 NUM, FEW = 3, (2, 1, 3)  # Examples, and how long what varies is in each.
