@@ -1,7 +1,7 @@
 """The errors of tfds_torch.
 
 Every type can be built from its message alone, because torch rebuilds a worker's error in the parent that way;
-the message therefore holds all the facts: what was asked, what was found, what to do next.
+the message therefore has all the facts: the request, the finding, and the next step.
 """
 
 
@@ -10,15 +10,15 @@ class TfdsTorchError(Exception):
 
 
 class ConfigError(TfdsTorchError, ValueError):
-    """An argument, or a combination of arguments, that cannot work."""
+    """An argument, or a combination of arguments, cannot work."""
 
 
 class ExampleNotFoundError(ConfigError, IndexError):
-    """An index or an id that the split does not have."""
+    """The split does not have an index or an id that was asked for."""
 
 
 class DatasetNotFoundError(TfdsTorchError, LookupError):
-    """No such dataset, or it is not prepared under the given root."""
+    """The dataset does not exist, or is not prepared under the given root."""
 
 
 class ShardError(TfdsTorchError):
@@ -26,11 +26,11 @@ class ShardError(TfdsTorchError):
 
 
 class CorruptRecordError(ShardError):
-    """Bytes of a shard that are not what was written: a bad checksum, a cut record, an image that does not decode."""
+    """Bytes of a shard are damaged: a checksum is wrong, a record is cut, or an image cannot be decoded."""
 
 
 class StateMismatchError(TfdsTorchError, ValueError):
-    """A saved state that does not belong to this dataset, plan or world."""
+    """A saved state does not belong to this dataset, plan or world."""
 
 
 class WorkerError(TfdsTorchError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What one types for timm: `from tfds_torch.timm import install`, and `python -m tfds_torch.timm SCRIPT`."""
+"""The entry for timm: `from tfds_torch.timm import install`, and `python -m tfds_torch.timm SCRIPT`."""
 
 import sys
 

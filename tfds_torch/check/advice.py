@@ -1,4 +1,4 @@
-"""What a user could do better, a sentence each. Pure."""
+"""Advice to the user, a sentence each. Pure."""
 
 import shlex
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _SHARDS_PER_PIPELINE = 4  # The shares of two pipelines then differ by a quarter
 
 @dataclass(frozen=True)
 class AdviceInput:
-    """What the advice is drawn from.
+    """The figures that advice is based on.
 
     Attributes:
         mode: the read mode, `index`, `files` or `examples`.
@@ -30,8 +30,8 @@ class AdviceInput:
         free_disk_bytes: where decoded caches lie; None if images cannot be cached, or the system does not report it.
         num_loader_workers: 0: the training process reads by itself.
         throughput: of rank 0 in whole batches, alone on the machine; None if it did not read so.
-        unindexed_url: of a bucket's shards, all of which were fetched to find where their records lie; else None.
-        usual_workers: what `num_workers="auto"` would choose; None if the loader does not offer it.
+        unindexed_url: URL of a bucket's shards, all of which were fetched to find their records; else None.
+        usual_workers: the number that `num_workers="auto"` would choose; None if the loader does not offer it.
     """
 
     dataset: str
@@ -54,7 +54,7 @@ class AdviceInput:
 
 
 def advise(facts: AdviceInput) -> list[str]:
-    """Return sentences, the weightiest first; none when there is nothing to be said."""
+    """Return sentences, the most important first; none where there is no advice."""
     of_plan = filter(None, (describe_remainder(facts.plan), describe_fill(facts.plan)))
     before = [sentence for part in (_memory, _stages, _network, _shards) for sentence in part(facts)]
     return [*before, *of_plan, *_workers(facts), *_cache(facts)]
@@ -85,7 +85,7 @@ def _memory(facts: AdviceInput) -> Iterator[str]:
 
 
 def _stages(facts: AdviceInput) -> Iterator[str]:
-    """What a loop that does nothing else waits for in whole batches, unless it is decoding."""
+    """Yield advice on the stage that a loop without other work waits for in whole batches, unless it decodes."""
     speed = facts.throughput
     if speed is None or not speed.stages or speed.num_batches < _ENOUGH_BATCHES:
         return
@@ -118,7 +118,7 @@ def _is_much(seconds: float, of_s: float) -> bool:
 
 
 def _network(facts: AdviceInput) -> Iterator[str]:
-    """What the first epoch of remote files waits for, where the later ones do not."""
+    """Yield advice on the wait of the first epoch of remote files, where the later ones do not wait."""
     if facts.unindexed_url is not None:
         yield (
             f"No shard had an index beside it: all were fetched as wholes to find their records, before the first "

@@ -17,7 +17,7 @@ Exit code: 0 all promises kept, 1 one broken, 2 wrong usage or no such dataset, 
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the flags, None where one was not given; a misuse that argparse sees ends the process with code 2."""
+    """Return the flags, None where one was not given; end the process with code 2 for a misuse that argparse sees."""
     parser = argparse.ArgumentParser(prog="python -m tfds_torch.check", description=_DESCRIPTION, allow_abbrev=False)
     what, how, output = map(parser.add_argument_group, ("what is read", "how it is read", "what is written"))
     what.add_argument(

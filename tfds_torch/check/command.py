@@ -91,7 +91,7 @@ def run(flags: argparse.Namespace, command: Sequence[str], *, is_interrupted: bo
 
 
 def save_report(flag: str, path: Path, report: Report, run: Run) -> None:
-    """Write what `--json` or `--html` asks for; the file is there whole or not at all.
+    """Write the report of `--json` or `--html`; the file is there whole or not at all.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -124,7 +124,7 @@ def _check(flags: argparse.Namespace, console: Console, report: Report) -> None:
 
 
 class _Terminal(Watch):
-    """Print what is to be read, and show a bar while it is."""
+    """Prints the dataset and the plan, and shows a bar during the reading."""
 
     def __init__(self, console: Console, how: How) -> None:
         self._console, self._how = console, how

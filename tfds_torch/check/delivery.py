@@ -1,4 +1,4 @@
-"""How examples are read: through which loader, in whole batches or one by one, and with what done to their images."""
+"""How examples are read: through which loader, in whole batches or one by one, and with which preprocess."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ class Delivery:
     Attributes:
         loader: `create_loader` or `DataLoader`.
         is_batched: whether whole batches come; else single examples.
-        preprocess: what is done to the images, as one would write it; None if nothing is.
+        preprocess: the preprocess of the images, in the form of code; None without one.
         is_own: whether recipe or parser ask for that preprocess; else it is the usual one for images of this size.
         reason: why single examples are read; None where whole batches are.
     """
@@ -119,7 +119,7 @@ def choose_preprocess(is_training: bool, sizes: ImageSizes | None) -> Preprocess
 
 
 def describe(preprocess: Preprocess) -> str:
-    """Return a preprocess as one would write it, without what is usual."""
+    """Return a preprocess in the form of code, without default values."""
     known = fields(preprocess)  # type: ignore[arg-type] # Both kinds are dataclasses.
     values = [(field.name, getattr(preprocess, field.name), field.default) for field in known]
     given = ", ".join(f"{name}={value!r}" for name, value, usual in values if value != usual)

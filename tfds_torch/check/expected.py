@@ -1,7 +1,7 @@
-"""What must come of a reading: the ids that were promised, and the share of them that the plan gives every rank.
+"""The expected result of a reading: the ids that were promised, and each rank's share of them by the plan.
 
-What is proven must not come from the plan: ids come from `dataset_info.json` alone, or of an image folder, which has
-no such file, from the folder, listed anew.
+A proof must not rest on the plan: ids come from `dataset_info.json` alone, or for an image folder, which has no such
+file, from the folder, listed anew.
 """
 
 import bisect
@@ -40,7 +40,7 @@ class IdRun:
         first: number of the first one; of a window, the step at which it begins.
         length: how many.
         names: the ids of all examples of the split; None if they are `<file>__<number>`.
-        separator: what stands before the number.
+        separator: the text before the number.
         stride: from one number to the next, >= 1.
     """
 
@@ -112,7 +112,7 @@ def ids_of(dataset: Dataset) -> ExpectedIds:
     found = dataset.provenance()
     if found.members:
         return ExpectedIds.of_members({name: ids_of(one) for name, one in found.members.items()})
-    if found.folder is None:  # No other record of them than what is read.
+    if found.folder is None:  # There is no other record of them.
         names = list(dataset.ids(np.arange(len(dataset.source))))
         return ExpectedIds([IdRun(dataset.dataset_name, 0, len(names), names)])
     if found.episodes is None:
@@ -221,7 +221,7 @@ def _shard_name(template: str, info: dict[str, str], split: str, number: int, nu
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank is to receive in one epoch, in mode `index` in this order.
+    """The examples that a rank must receive in one epoch, in mode `index` in this order.
 
     Attributes:
         index: int64 [n], its examples; n is the sum of the sizes of its batches.
@@ -234,13 +234,13 @@ class Share:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What must come.
+    """The expected result of a reading.
 
     Attributes:
         plan: the epoch plan of rank 0; its world has the numbers of ranks and workers.
         mode: the read mode, `index`, `files` or `examples`.
         ids: the split's ids by index.
-        share: (rank, epoch) -> what that rank is to receive; worked out anew for every call.
+        share: (rank, epoch) -> the examples that this rank must receive; worked out anew for every call.
         members: of a mixture, name -> number of examples of a pass, in their order; of balanced classes, label ->
             number of its examples; else empty.
         stored: of a mixture, the examples of each member's split; None for those of a pass.
@@ -277,7 +277,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class PipelineCounts:
-    """What one worker of one rank is to read in epoch 0.
+    """The numbers of examples that one worker of one rank must read in epoch 0.
 
     Attributes:
         num_examples: examples of the epoch's own.
@@ -294,7 +294,7 @@ class PipelineCounts:
 
 
 def expect(parser: DatasetParser, num_replicas: int, num_workers: int, num_epochs: int) -> Expectation:
-    """Return what must come from a world of `num_replicas` ranks with `num_workers` loader processes each.
+    """Return the expected result for a world of `num_replicas` ranks with `num_workers` loader processes each.
 
     Raises:
         TfdsTorchError: the plan cannot work there, or the files are not those of `dataset_info.json`.

@@ -1,4 +1,4 @@
-"""What came out of all ranks and workers, batch by batch; of an epoch that ended only what promises ask for is kept."""
+"""Examples that came from all ranks and workers, batch by batch; ended epochs are kept as figures for the promises."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,14 +96,14 @@ class EpochEnd:
 
 @dataclass
 class RankEpoch:
-    """What is kept of the epoch of a rank.
+    """The results that are kept for the epoch of a rank.
 
     Attributes:
         num_announced: `len(loader)`.
-        unknown: ids that came and were not expected, or under another's index.
-        sizes, places, labels, share, order: what was wrong with the sizes of batches, the places of padding, labels,
-            the rank's share, and in mode `index` the order.
-        num_excess: index -> by how much an example came, valid, more often than it is in the rank's share, or less.
+        unknown: ids that came and were not expected, or came with the index of another example.
+        sizes, places, labels, share, order: faults in the sizes of batches, the places of padding, labels, the rank's
+            share, and in mode `index` the order.
+        num_excess: index -> how much more often an example came, valid, than it is in the rank's share; negative: less.
         worker_orders: worker -> digest of the order of its examples.
         is_small: whether a worker's orders may be the same by chance.
     """
@@ -134,11 +134,11 @@ class EpochCounts:
 
     Attributes:
         batches: number of batches of each rank.
-        missing: expected ids that did not come, as often as they are missing.
-        twice: ids that came, valid, more often than expected; as often as they are too many.
-        unknown: ids that came and were not expected, or under another's index.
+        missing: expected ids that did not come, each as often as it is missing.
+        twice: ids that came, valid, more often than expected; each as often as it came too often.
+        unknown: ids that came and were not expected, or came with the index of another example.
         most_often: by how much the most frequent example came too often, and its id.
-        members: of a mixture, what came of each member.
+        members: of a mixture, the counts of each member.
     """
 
     batches: tuple[int, ...]
@@ -198,13 +198,13 @@ class Labels:
 
 
 class Ledger:
-    """What came, rank by rank and epoch by epoch, compared with what must come.
+    """The examples that came, rank by rank and epoch by epoch, compared with the expected ones.
 
-    An epoch that ended is judged, and only its figures and faults are kept: memory does not grow with the dataset,
-    and by some hundred bytes with every epoch of a rank. Of an epoch under way the indices are held.
+    An epoch that ended is judged, and only its figures and faults are kept: memory does not grow with the dataset, and
+    grows by some hundred bytes with every epoch of a rank. For an epoch under way the indices are kept.
 
     Args:
-        expected: what must come.
+        expected: the expected result.
         class_names: of the labels; None if the dataset names none.
         kept: (epoch, batch) of those batches whose identities are kept, for each rank.
     """
@@ -274,7 +274,7 @@ class Ledger:
         return [(rank, epoch) for rank in range(self.expected.num_replicas)]
 
     def count(self, epoch: int) -> EpochCounts:
-        """Return, and keeps, the ledger of an epoch of those ranks that ended it."""
+        """Return, and keep, the ledger of an epoch for the ranks that ended it."""
         expected = self.expected
         ended = [self.ended[key] for key in self.keys_of(epoch) if key in self.ended]
         came = np.zeros(len(expected.ids), np.int64)

@@ -21,12 +21,12 @@ class _Sample:
 
 
 class NetworkRate:
-    """Asks, in a thread of its own, what came over the network, as long as the `with` statement lasts.
+    """Asks, in its own thread, how much came over the network, as long as the `with` statement lasts.
 
-    Threads: `text` may be called by any. A fork: the child has no thread, and its text stays as it is.
+    Any thread may call `text`. In a forked child there is no thread, and the text stays as it is.
 
     Args:
-        networks: what files come through; none: `text` is empty, and nothing is asked.
+        networks: the networks that files come through; none: `text` is empty, and nothing is asked.
         clock: seconds, for the rate.
     """
 
@@ -50,16 +50,16 @@ class NetworkRate:
             self._thread.join(_GRACE_S)  # A fetcher that is stopped must not hold up the end.
 
     def begin_epoch(self) -> None:
-        """Counts anew from now on."""
+        """Count anew from now on."""
         self._needed_bytes = 0.0
         self._before = self._samples[-1].stats if self._samples else NetworkStats()
 
     def need(self, num_bytes: float) -> None:
-        """Adds bytes that the epoch has read, from the network or from the cache."""
+        """Add bytes that the epoch has read, from the network or from the cache."""
         self._needed_bytes += num_bytes
 
     def sample(self) -> None:
-        """Asks now; raises TfdsTorchError where nobody answers."""
+        """Ask now; raise TfdsTorchError where nobody answers."""
         stats = total_stats(self._networks)
         if stats is None:
             return
@@ -73,7 +73,7 @@ class NetworkRate:
 
     @property
     def fetched_bytes(self) -> int:
-        """That came since the `with` statement or `begin_epoch`."""
+        """Bytes that came since the `with` statement or `begin_epoch`."""
         samples = self._samples
         return (samples[-1].stats - self._before).bytes_fetched if samples else 0
 
@@ -88,7 +88,7 @@ class NetworkRate:
         rate = (last.stats.bytes_fetched - first.stats.bytes_fetched) / took_s if took_s > 0 else 0.0
         of_epoch = last.stats - self._before
         text = f"network: {rate / 1e6:.1f} MB/s, {of_epoch.bytes_fetched / 1e6:,.0f} MB fetched"
-        # What was fetched ahead is not read yet: more may have been in the cache.
+        # Bytes fetched ahead are not read yet: more may have been in the cache.
         cached = self._needed_bytes - of_epoch.bytes_fetched
         if cached > 0:
             text += f", {cached / self._needed_bytes:.0%} of what was read came from the cache"

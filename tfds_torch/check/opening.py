@@ -27,7 +27,7 @@ def open_parser(
     num_shards: int | None = None,
     command: str = "python -m tfds_torch.check",
 ) -> DatasetParser:
-    """Return the parser, without a preprocess, all decoded; an embedded or made-up dataset asked for is built first.
+    """Return the parser, without a preprocess, all decoded; build an embedded or made-up dataset first.
 
     Args:
         config: the dataset; without a split the usual one is opened.
@@ -38,13 +38,13 @@ def open_parser(
 
     Raises:
         ConfigError: arguments that cannot work, or not together.
-        DatasetNotFoundError: no such dataset, or it is not prepared; the message gives both ways on.
+        DatasetNotFoundError: no such dataset, or it is not prepared; the message names both remedies.
         ShardError: an embedded or made-up dataset was damaged since it was built.
         WorkerError: the dataset could not be built.
     """
     config = replace(
         config, preprocess=None, cameras=None, transform=None, decode=None
-    )  # What comes is held against pixels.
+    )  # The received images are compared with pixels.
     if config.mixture is not None:
         return _open_mixture(config, root, num_fake, num_shards, command)
     return _open_dataset(config, root, num_fake=num_fake, num_shards=num_shards, command=command)
@@ -53,7 +53,7 @@ def open_parser(
 def _open_mixture(
     config: Config, root: str | None, num_fake: int | None, num_shards: int | None, command: str
 ) -> ParserMixture:
-    """Return the mixture; what is built is built for those members that are made up or embedded."""
+    """Return the mixture; build those members that are made up or embedded."""
     members = config.mixture or ()
     found = [one for one in members if one.source is None]
     embedded = [one.member_name for one in found if _is_embedded(one.name, one.root or root)]
@@ -113,7 +113,7 @@ def _open_dataset(
 
 
 def _check_is_one_split(config: Config, flags: Mapping[str, object]) -> None:
-    """Raise ConfigError for what only a dataset of TFDS has."""
+    """Raise ConfigError for arguments that only a dataset of TFDS has."""
     what = ("a .beton file" if is_beton(config.name) else "WebDataset's tars") + ", which is one split, written before"
     if config.source is not None:
         what = "a dataset of your own, which has neither splits nor a folder"
@@ -123,7 +123,7 @@ def _check_is_one_split(config: Config, flags: Mapping[str, object]) -> None:
 
 
 def _check_holds_no_real_data(root: str | None) -> None:
-    """Made-up content must not be found later under a real name, among the user's own datasets."""
+    """Raise ConfigError where made-up content would lie under a real name among the user's own datasets."""
     if root is None:
         return
     infos = (path for depth in ("*/*", "*/*/*") for path in Path(root).expanduser().glob(f"{depth}/dataset_info.json"))
@@ -168,6 +168,6 @@ def _usual_split(there: Sequence[str], is_training: bool) -> str:
 
 
 def _splits_to_fake(expression: str) -> tuple[str, ...]:
-    """Return `train` and the splits that an expression such as `validation[:10%]+test` names."""
+    """Return `train` and the splits that an expression like `validation[:10%]+test` names."""
     named = [part.partition("[")[0].strip() for part in expression.split("+")]
     return tuple(dict.fromkeys(["train", *(name for name in named if name != "all")]))

@@ -1,4 +1,4 @@
-"""check_parser: what `python -m tfds_torch.check` proves of a dataset, of a parser that was made in Python."""
+"""check_parser: the proofs of `python -m tfds_torch.check` for a parser that was made in Python."""
 
 from tfds_torch.check.prove import How, prove
 from tfds_torch.check.report import Report
@@ -15,28 +15,28 @@ def check_parser(
     num_workers: int = 2,
     num_epochs: int = 2,
 ) -> Report:
-    """Read a parser as a training does, with every rank and real workers, and prove what came.
+    """Read a parser as a training does, with every rank and real workers, and check the examples that came.
 
-    It takes any parser: a dataset of one's own (`ParserMapStyle`), a subset, balanced or weighted examples, a mixture.
-    The promises are those of the command: equal numbers of full batches on every rank, each example once (of a subset:
-    its examples; of balanced ones: once in each pass of their class; of weighted ones: as often as their own order
+    It takes any parser: your own dataset (`ParserMapStyle`), a subset, balanced or weighted examples, a mixture.
+    The promises are those of the command: equal numbers of full batches on every rank, each example once (for a subset:
+    its examples; for balanced examples: once in each pass of their class; for weighted ones: as often as the order
     draws them), each rank's share, and in read mode `index` one order for any number of ranks and workers, and exact
-    resume. Of some images the pixels are compared with Pillow's.
+    resume. The pixels of some images are compared with Pillow's.
 
     Ranks read one after the other, through `create_loader`, in whole batches where the parser has a preprocess.
 
     Args:
-        parser: what is checked, as the training script makes it.
+        parser: the parser as the training script makes it.
         num_replicas: ranks, >= 1.
         num_workers: loader processes of a rank, >= 0.
         num_epochs: epochs that are read, >= 1.
 
     Returns:
-        `print(report)` shows it; `assert report.is_kept, report` is a test.
+        The report: `print(report)` shows it; `assert report.is_kept, report` is a test.
 
     Raises:
         ConfigError: an argument that cannot work, or a parser that cannot be read in such a world.
-        ShardError, CorruptRecordError, WorkerError: as reading raises them.
+        ShardError, CorruptRecordError, WorkerError: reading failed.
     """
     if not isinstance(parser, DatasetParser):
         raise ConfigError(

@@ -210,7 +210,7 @@ class OrderSample:
 
     @property
     def came(self) -> tuple[Int64Array, Int64Array]:
-        """Positions and the indices that came there, int64 [n] each; what has not come is not among them."""
+        """Positions and the indices that came there, int64 [n] each; examples that have not come are not among them."""
         has_come = self._indices >= 0
         return self._positions[has_come], self._indices[has_come]
 

@@ -59,10 +59,10 @@ def judge_pixels(
     """Return whether the pixels of some examples of epoch 0 are Pillow's, or why that cannot be judged.
 
     Args:
-        came: index -> uint8 [h, w, C], what a loader gave.
+        came: index -> uint8 [h, w, C], the image of a loader.
         encoded: index -> the same example's image file.
         ids: index -> id, for messages.
-        preprocess: what was done to the images; None if nothing was.
+        preprocess: the preprocess of the images; None without one.
         plan: of the epoch, which determines their random numbers.
         passes: index -> in which pass it came, where that is known.
     """
@@ -102,8 +102,8 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
     Args:
         came: uint8 [h, w, C].
         encoded: the same image as a file.
-        preprocess: what was done to it; None if nothing was.
-        key: which random numbers it had, see `plan.order`.
+        preprocess: its preprocess; None without one.
+        key: the sample key of its random numbers, see `plan.order`.
         seed: of the random numbers.
 
     Raises:
@@ -122,7 +122,7 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
 
 
 def decode(encoded: bytes, num_channels: int) -> Image.Image:
-    """Return what Pillow makes of an encoded image, with 1 to 4 channels; of 16 bits the upper 8."""
+    """Return Pillow's decoded image, with 1 to 4 channels; of 16 bits the upper 8."""
     return convert(open_image(encoded), _MODES[num_channels])
 
 

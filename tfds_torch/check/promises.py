@@ -1,4 +1,4 @@
-"""Which promises the examples that came keep. Pure: no files, no processes.
+"""Judges which promises the received examples keep. Pure: no files, no processes.
 
 `judge` judges those of every read mode, `judge_index` those that read mode `index` makes beyond them.
 """
@@ -37,11 +37,11 @@ class Allowance:
 
 
 def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
-    """Return the promises that what came can prove, kept or broken.
+    """Return the promises that the received examples can prove, kept or broken.
 
     Args:
-        ledger: what came.
-        is_whole: False: the reading was interrupted; what ended is judged, and nothing else is missed.
+        ledger: the received examples.
+        is_whole: False: the reading was interrupted; only epochs that ended are judged, and nothing else is missed.
     """
     ended = [summary for _, summary in sorted(ledger.ended.items())]
     whole = [epoch for epoch in range(ledger.expected.num_epochs) if is_whole or epoch in ledger.counts]
@@ -64,7 +64,7 @@ def judge(ledger: Ledger, *, is_whole: bool = True) -> list[Promise]:
 
 
 def make_promise(name: str, wrong: CappedList, detail: str) -> Promise:
-    """Return a promise, kept when nothing is wrong; else its detail is what is wrong."""
+    """Return a promise, kept where there is no fault; else its detail names the faults."""
     return Promise(name, not wrong, str(wrong) or detail)
 
 
@@ -125,7 +125,7 @@ def _exactly_once(expected: Expectation, counts: list[EpochCounts]) -> Promise:
 
 
 def allow(expected: Expectation) -> Allowance:
-    """Return what an epoch may leave out, repeat and pad."""
+    """Return how many examples an epoch may leave out, repeat and pad."""
     plan, promised = expected.plan, expected.plan.order.promise()
     total = plan.num_own_slots
     num_slots = plan.num_batches * plan.global_batch_size

@@ -1,4 +1,4 @@
-"""prove: reads a parser as a training does, with every rank and real workers, and reports what came."""
+"""prove: reads a parser as a training does, with every rank and real workers, and reports the result."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ from tfds_torch.storage.source import is_local
 _LARGE_PART = 0.5
 
 Note = Callable[[int, Step], None]
-"""Is told what a rank received."""
+"""Called with each item that a rank received."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class How:
         is_torchrun: whether ranks are processes of torch.distributed that read at the same time.
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         as_made: whether the parser is read as it was made; else with a preprocess, as the next two say.
-        preprocess: what is done to the images; None for the usual one.
+        preprocess: the preprocess of the images; None for the usual one.
         is_single: whether single examples are read, though there are images.
         has_pictures: whether the report gets pictures of images and of the order.
         is_built_here: whether the dataset is embedded or made up, for advice.
@@ -67,10 +67,10 @@ class Watch:
     """Looks on while a parser is proven. This one does nothing."""
 
     def planned(self, report: Report) -> None:
-        """The sections of the dataset and of the plan are there; reading begins."""
+        """Note that the sections of the dataset and of the plan are there; reading begins."""
 
     def reading(self, parser: DatasetParser, num_batches: int) -> AbstractContextManager[Note]:
-        """Return a context for the reading of all ranks and epochs; its value is told what comes."""
+        """Return a context for the reading of all ranks and epochs; its value is called with each item that comes."""
         return nullcontext(lambda rank, step: None)
 
     def comparing(self, what: str) -> AbstractContextManager[None]:
@@ -81,17 +81,17 @@ class Watch:
 def prove(
     parser: DatasetParser, how: How = How(), *, report: Report | None = None, watch: Watch | None = None
 ) -> Report:
-    """Read a parser as a training does, with every rank and real workers, and report what came.
+    """Read a parser as a training does, with every rank and real workers, and report the result.
 
     Args:
         parser: any of this package.
         how: with which ranks, workers and loader.
-        report: is filled; what an error or Ctrl-C ends stays in it, judged as far as it came. None for a new one.
-        watch: is told how far the reading is; None for nobody.
+        report: is filled; after an error or Ctrl-C it has the results until then, judged. None for a new one.
+        watch: is told the progress of the reading; None for nobody.
 
     Raises:
         ConfigError: the parser cannot be read so.
-        ShardError, CorruptRecordError, WorkerError, StallError: as reading raises them.
+        ShardError, CorruptRecordError, WorkerError, StallError: reading failed.
     """
     report, watch = report or Report(), watch or Watch()
     report.is_torchrun = how.is_torchrun
@@ -122,7 +122,7 @@ def prove(
 
 
 class _Proof:
-    """A proof under way: what must come, and all that is known of what came."""
+    """A proof under way: the expected result, and all that is known of the received examples."""
 
     def __init__(self, parser: DatasetParser, how: How, expected: Expectation) -> None:
         self.parser, self.how, self.expected = parser, how, expected
@@ -144,7 +144,7 @@ class _Proof:
         self.advice: list[str] = []
 
     def read(self, note: Note) -> None:
-        """Read all ranks and epochs, and judge what came."""
+        """Read all ranks and epochs, and judge the result."""
         parser, how = self.parser, self.how
         networks = parser.source.networks
         before = total_stats(networks)
@@ -210,7 +210,7 @@ class _Proof:
         self.not_judged = [one for one in judged if isinstance(one, NotJudged)]
 
     def interrupt(self) -> None:
-        """Judge what was read until now, unless it was judged already."""
+        """Judge the examples that came until now, unless they were judged already."""
         if not self.promises:
             self.promises = judge(self.ledger, is_whole=False)
 
@@ -258,7 +258,7 @@ class _Proof:
             read=parser.read,
             is_built_here=how.is_built_here,
             num_files=parser.num_shards,
-            # What is read by index has a cache on this machine.
+            # Parsers in mode `index` have a cache on this machine.
             is_remote=not self.is_index and not all(is_local(run.path) for run in parser.files),
             mean_example_bytes=parser.mean_example_bytes,
             mean_image_bytes=self.sizes.mean_pixels * num_channels if self.sizes else None,

@@ -1,4 +1,4 @@
-"""Reader: a rank's loader as a training script has it, and what comes out of it.
+"""Reader: a rank's loader as a training script has it, and the batches that it yields.
 
 The loader is the one that the README recommends, `create_loader`, or torch's own DataLoader.
 """
@@ -45,7 +45,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Resumed:
-    """What came after a state was loaded.
+    """The batches that came after a state was loaded.
 
     Attributes:
         point: where the state was taken.
@@ -99,10 +99,10 @@ def kept_batches(points: Collection[Point], num_batches: int, num_epochs: int) -
 
 
 class Reader:
-    """Read what a parser plans for one rank; a context manager that ends its workers.
+    """Reads the batches that a parser plans for one rank; a context manager that ends its workers.
 
     Args:
-        parser: what is read: in whole batches where it has a preprocess, else single examples.
+        parser: the parser; it is read in whole batches where it has a preprocess, else in single examples.
         world: the rank; None for that of the process.
         num_workers: loader processes; 0 reads in this process.
         is_plain: whether torch's DataLoader reads; else `create_loader`.
@@ -234,13 +234,13 @@ class Reader:
 
 
 class Receive:
-    """Make a Received of a whole batch, field by field, or of the rows of single examples.
+    """Makes a Received of a whole batch, field by field, or of the rows of single examples.
 
-    A class, so that spawn can pickle it: where a worker collates single examples, only what they are, and the pixels
-    that are kept, travel to the training process.
+    It is a class, so that spawn can pickle it: where a worker collates single examples, only their ids, indices and
+    labels, and the pixels that are kept, travel to the training process.
 
     Args:
-        fields: what comes; `id`, `index` and `valid` among them.
+        fields: the fields that come; `id`, `index` and `valid` among them.
         sample: indices whose pixels are kept.
         is_batched: whether whole batches come.
         has_pixels: whether images are looked at.
@@ -277,8 +277,9 @@ class Receive:
 def content_of(parser: DatasetParser) -> list[str]:
     """Return the fields of an example that are read.
 
-    They are image and label, what transforms name, and of windows the fields with offsets; where there is none of them,
-    and the dataset is the user's own or has windows, or where a transform does not say what it reads, all fields.
+    They are image and label, the fields that transforms name, and for windows the fields with offsets. They are all
+    fields where there is none of these and the dataset is the user's own or has windows, or where a transform does not
+    name its fields.
     """
     found = next(iter(parser.provenance().members.values()), parser.dataset).provenance()
     offsets = () if found.episodes is None else found.episodes.windows.offsets

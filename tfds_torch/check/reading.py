@@ -1,7 +1,7 @@
 """Read a split with every rank and worker of a world, workers as real processes.
 
 Ranks read one after the other in this process (`read_rank`), or at the same time in processes of torch.distributed
-(`read_ranks`). What comes is handed on batch by batch.
+(`read_ranks`). Batches are handed on one by one as they come.
 """
 
 import logging
@@ -27,7 +27,7 @@ _STALL_TIMEOUT_S = 600.0
 NUM_AT_BEGIN = 12
 """How many batches another world reads from the beginning of an epoch."""
 STAGES = ("read", "download", "decode", "fetch", "collate", "hand_over", "waiting")
-"""Of `LoaderStats`, those that show what a loop waited for; `download` of object stores only."""
+"""Stages of `LoaderStats` that show where a loop waited; `download` for object stores only."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,10 @@ class RankReading:
         stages: stage -> seconds in the timed epochs, as in `LoaderStats`, all workers and threads together; empty where
             the loader does not report them.
         first_stages: the same of the first epoch of remote files, where it is not timed; else empty.
-        networks: what each epoch took from object stores, for all processes that share a fetcher; empty where all files
-            are local.
-        resumed: what came after states that were taken in these epochs, with the same workers; in mode `index` only.
+        networks: the traffic of each epoch with object stores, for all processes that share a fetcher; empty where all
+            files are local.
+        resumed: the batches that came after states that were taken in these epochs, with the same workers; in mode
+            `index` only.
     """
 
     rank: int
@@ -94,7 +95,7 @@ class RankReading:
 
 
 Step = Received | EpochEnd | RankReading
-"""A batch, the end of an epoch, and at last what is known of the rank."""
+"""A batch, the end of an epoch, and at last the RankReading of the rank."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class HowRead:
         is_plain: whether torch's DataLoader reads; else `create_loader`.
         sample: indices of the examples whose pixels are kept.
         has_pixels: whether images are looked at.
-        networks: what the files come through; none: they are local.
+        networks: the networks that the files come through; none: they are local.
     """
 
     num_workers: int
@@ -124,16 +125,16 @@ class HowRead:
 
 
 def read_rank(parser: DatasetParser, how: HowRead, world: World) -> Iterator[Step]:
-    """Yield what a rank receives, and at last how fast."""
+    """Yield the items that a rank receives, and at last how fast."""
     with Reader(parser, world, how.num_workers, **how.of_reader) as reader:
         yield from _read(reader, how, world.rank)
 
 
 def read_ranks(parser: DatasetParser, how: HowRead, num_replicas: int) -> Iterator[tuple[int, Step]]:
-    """Yield (rank, what it receives) of the ranks of a torch.distributed training, all of them at the same time.
+    """Yield (rank, item) for the ranks of a torch.distributed training, all of them at the same time.
 
     Raises:
-        TfdsTorchError: as reading raises it, with the rank's number.
+        TfdsTorchError: reading failed; the message has the rank's number.
         StallError: no rank got any further for ten minutes, or they did not find each other.
     """
     steps = iterate_ranks(stream_rank, num_replicas, parser, how, stall_timeout_s=_STALL_TIMEOUT_S)
@@ -199,11 +200,11 @@ def _resume_points(reader: Reader, how: HowRead) -> list[Point]:
 
 @dataclass(frozen=True)
 class OtherReading:
-    """What one rank with all examples received.
+    """The batches that one rank with all examples received.
 
     Attributes:
         begun: epoch -> its first batches.
-        resumed: what came after states of the first reading were loaded.
+        resumed: the batches that came after states of the first reading were loaded.
     """
 
     num_workers: int
@@ -217,7 +218,7 @@ def read_other_world(
     """Read a few batches again, without their content, with one rank and another number of workers.
 
     The rank's batches are the global batches of the first reading: the beginnings of the first and of the last epoch,
-    and what comes after each of the states that were taken there.
+    and the batches after each of the states that were taken there.
     """
     num_workers = 2 if how.num_workers < 2 else 1
     whole = parser.with_batch_size((parser.batch_size or 1) * expected.num_replicas)

@@ -1,7 +1,7 @@
-"""What a dataset must yield, by another way than the one that is checked: TFDS's own reader, and Pillow.
+"""The examples that a dataset must yield, by an independent way: TFDS's own reader, and Pillow.
 
 A `.beton` file, tars, an image folder and a dataset of the user's own have no second reader here: only their pixels are
-compared, with Pillow's. Which of them can be compared is what their `provenance()` says.
+compared, with Pillow's. Their `provenance()` says which of them can be compared.
 """
 
 import io
@@ -40,7 +40,7 @@ class ComparedExample:
     Attributes:
         index: its position in the split.
         digest: of the bytes that are read at this index; None where they are not compared.
-        theirs: what the other reader finds at this position.
+        theirs: the example that the other reader finds at this position.
     """
 
     index: int
@@ -186,7 +186,7 @@ def _as_file(image: object) -> bytes:
     return file.getvalue()
 
 
-# What is judged
+# Judgements
 
 
 def why_not_compared(dataset: Dataset) -> str | None:
@@ -230,7 +230,7 @@ def find_why_no_pixels(parser: DatasetParser, indices: Sequence[int]) -> str | N
             return "the dataset has no image"
         return (
             f"the dataset has no single image. The frames of {', '.join(frames)} are those of Pillow, which clears "
-            f"and undoes frames as browsers do, and TFDS does not: docs/preprocess.md"
+            f"and undoes frames as browsers do, and TFDS does not: docs/image-formats.md"
         )
     if parser.dataset.transformed.may_give("image"):
         return "a transform may change them in any way"
@@ -248,7 +248,7 @@ def find_why_no_pixels(parser: DatasetParser, indices: Sequence[int]) -> str | N
 
 
 def _is_repeatable(dataset: Dataset, indices: Sequence[int]) -> bool:
-    """Return whether a dataset gives the same images when it is asked again."""
+    """Return whether a dataset returns the same images when it is asked again."""
     key, index = stored_image_key(dataset), np.array([one for one in indices if one < len(dataset.source)], np.int64)
     if key is None or not len(index):
         return True

@@ -1,8 +1,8 @@
 """A report as text, as one HTML page, and as JSON: the same sections, three times.
 
-The form of the JSON is stable: keys may be added, and what is there keeps its name, unit and meaning while
-`schema_version` is 2. Keys that end in `_s` are seconds, in `_bytes` bytes; `num_` counts. What a check did not get to
-know, because an error ended it, is null or empty.
+The form of the JSON is stable: keys may be added, and existing keys keep their name, unit and meaning while
+`schema_version` is 2. Keys that end in `_s` are seconds, in `_bytes` bytes; `num_` counts. Values that a check did not
+learn, because an error ended it, are null or empty.
 
     schema_version  2
     command         arguments of `python -m tfds_torch.check`
@@ -12,7 +12,7 @@ know, because an error ended it, is null or empty.
     is_interrupted  whether Ctrl-C ended it: `promises` and `epochs` then cover what had come until then
     error           null, or {type, message}
     machine         python, platform, num_cores, packages {name: version}
-    dataset         name (of one's own: its type), split, data_dir (null: of a mixture, or of one's own), members of a
+    dataset         name (your own dataset: its type), split, data_dir (null: a mixture, or your own data), members of a
                     mixture [{name, dataset_name, split, num_examples, num_shards, fingerprint}], is_fake, num_examples,
                     num_shards, num_skipped_files (of tars; null: of other formats), class_names, fingerprint,
                     mean_example_bytes, features {key: {dtype, shape} or nested}, image_sizes {smallest, median, largest
@@ -99,7 +99,7 @@ _WITHOUT_SECTIONS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Run:
-    """The command that a report is of.
+    """The command of a report.
 
     Attributes:
         command: its arguments.
@@ -138,7 +138,7 @@ def verdict_of(report: Report) -> Verdict:
 
 
 def summarize_interrupted(report: Report) -> str:
-    """Return how far an interrupted reading came, and what is known of it; nothing where it had not begun."""
+    """Return how far an interrupted reading came, and its results; nothing where it had not begun."""
     if report.num_planned_batches is None or not report.num_batches:
         return ""
     broken = sum(not one.kept for one in report.promises)

@@ -1,4 +1,4 @@
-"""Report: what a check found out, as plain data. Text, page and JSON (`render`) show the same sections."""
+"""Report: the findings of a check, as plain data. Text, page and JSON (`render`) show the same sections."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Promise:
-    """A promise and whether it was kept; `detail` gives the figures, and what broke it."""
+    """A promise and whether it was kept; `detail` has the figures, and what broke it."""
 
     name: str
     kept: bool
@@ -35,9 +35,9 @@ class Cell:
     Attributes:
         value: for JSON: plain values.
         text: for people; empty if they are not shown it.
-        mark: `good`, `bad` or `unknown`; empty for what is neither.
+        mark: `good`, `bad` or `unknown`; empty for other values.
         share: 0 to 1, which is drawn as a bar; None without one.
-        html: what the page shows in the place of the text; None for the text.
+        html: the markup that the page shows in the place of the text; None for the text.
     """
 
     value: Any
@@ -68,10 +68,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: a sentence, facts, a table, pictures; what is empty is left out.
+    """A part of a report: a sentence, facts, a table, pictures; empty parts are left out.
 
-    A fact and a cell of the table is a plain value, or a Cell. Its name is its key in JSON; people are shown those that
-    `columns` names, with headings made of the names.
+    Facts and cells of the table are plain values, or Cells. Their names are the keys in JSON; people are shown those
+    that `columns` names, with headings made of the names.
 
     Attributes:
         key: where it is in JSON, and its element on the page.
@@ -81,7 +81,7 @@ class Section:
         facts: name -> value.
         rows: of the table, column -> value. A row of one column "" is a plain value in JSON.
         shown: the rows that people are shown instead; None for `rows`.
-        of: what the rows are, for "and 5 more ...".
+        of: a noun for the rows, for "and 5 more ...".
         rows_key: the rows' key among the facts in JSON, where there are both.
         pictures: of the page.
         folded: (summary, texts) that the page shows when asked to.
@@ -104,22 +104,22 @@ class Section:
 
 @dataclass
 class Report:
-    """What `prove` found out; `check_parser` returns it. `assert report.is_kept, report` is a test.
+    """The findings of `prove`; `check_parser` returns it. `assert report.is_kept, report` is a test.
 
-    It is filled as things become known: what an error or Ctrl-C ended has the sections until then.
+    It is filled as results become known: after an error or Ctrl-C it has the sections until then.
 
     Attributes:
         promises: each with its `name`, whether it was `kept`, and a `detail` with figures and what broke it.
         not_judged: promises that this parser cannot be asked for, each with its `name` and `reason`.
         counts: epoch -> batches of each rank, and how many examples were valid, padded, missing, twice or unknown; of
             those epochs that every rank has read.
-        sections: what is shown.
+        sections: the sections that are shown, in order.
         num_batches: batches that came, of all ranks and epochs.
         num_planned_batches: batches that were to come; None if that did not become known.
         is_torchrun: whether the ranks were processes of torch.distributed that read at the same time.
         images_path: the contact sheet that was written; None without one.
-        error: what ended the check before its time; None if nothing did.
-        is_interrupted: whether Ctrl-C did.
+        error: the error that ended the check early; None without one.
+        is_interrupted: whether Ctrl-C ended it.
     """
 
     promises: Sequence[Promise] = ()

@@ -1,7 +1,7 @@
-"""The sections of a report, in words: what the dataset is, what was planned, what came, how fast.
+"""The sections of a report, in words: the dataset, the plan, the received examples, and the speed.
 
-Each is a function of what `prove` knows. A new one is a function here and a line in `prove`; how it looks in text, page
-and JSON is `render`'s.
+Each is a function of the results of `prove`. A new one is a function here and a line in `prove`; `render` decides how
+it looks in text, page and JSON.
 """
 
 import json
@@ -52,7 +52,7 @@ _STAGES = {
 
 
 def describe_dataset(parser: DatasetParser, sizes: ImageSizes | None = None) -> Section:
-    """Return what the dataset is; `sizes` are those of some images, once they are known."""
+    """Return the section of the dataset; `sizes` are those of some images, once they are known."""
     found, names, is_fake = parser.provenance(), parser.class_names, is_made_up(parser)
     fields = {key: spec for key, spec in parser.element_spec.fields.items() if key not in METADATA_FIELDS}
     split, size = f"{parser.split}: {plural(parser.num_examples, 'example')}", parser.mean_example_bytes
@@ -92,11 +92,11 @@ def is_made_up(parser: DatasetParser) -> bool:
 
 
 def describe_catalogue(parser: DatasetParser) -> Section | None:
-    """Return what TFDS's catalogue says of a dataset; None where nothing does."""
+    """Return the entries of TFDS's catalogue for a dataset; None without any."""
     folder = parser.provenance().folder
     try:
         info = {} if folder is None else json.loads(folder.read(INFO) or b"{}")
-    except (TfdsTorchError, ValueError):  # What reads the examples reports it.
+    except (TfdsTorchError, ValueError):  # Reading the examples reports it.
         return None
     urls = ((info.get("location") or {}).get("urls") or [])[:_MOST_URLS]
     facts = {
@@ -136,7 +136,7 @@ def _members(parser: DatasetParser) -> list[dict[str, Any]]:
 
 
 def _describe_members(parser: DatasetParser) -> list[str]:
-    """Return a line for each member: what it is, its weight in each part of the schedule, and where it lies."""
+    """Return a line for each member: its dataset, its weight in each part of the schedule, and where it lies."""
     lines, schedule = [], schedule_of(parser)
     for name, dataset in parser.provenance().members.items():
         weights = [_show_weight(part["start"], part["weights"][name]) for part in schedule]
@@ -161,7 +161,7 @@ def _describe_classes(names: Sequence[str] | None) -> str:
 
 def _feature(spec: Any) -> dict[str, Any]:
     """Return {dtype, shape} with null for a size that varies, or one of these for every nested key."""
-    if spec is None:  # What a transform gives, and does not declare.
+    if spec is None:  # A field that a transform returns, and does not declare.
         return {"dtype": None, "shape": None}
     if not isinstance(spec, FieldSpec):
         return {key: _feature(inner) for key, inner in spec.items()}
@@ -195,7 +195,7 @@ def describe_sizes(sizes: ImageSizes | None) -> str:
 def describe_plan(
     parser: DatasetParser, expected: Expectation, pipelines: Sequence[PipelineCounts], num_workers: int
 ) -> Section:
-    """Return how an epoch is read, and what each pipeline is to read of it."""
+    """Return how an epoch is read, and how much of it each pipeline must read."""
     plan, decoder = expected.plan, jpeg.describe(parser.read.jpeg_decoder)
     facts = {
         "is_training": plan.is_training,
@@ -229,7 +229,7 @@ def describe_delivery(delivery: Delivery, sizes: ImageSizes | None) -> Section:
     return Section("reading", "Reading", f"By {delivery}.{images}", facts=asdict(delivery))
 
 
-# What came
+# The received examples
 
 
 def describe_promises(promises: Sequence[Promise]) -> Section:
@@ -245,7 +245,7 @@ def describe_not_judged(skipped: Sequence[NotJudged]) -> Section:
 
 
 def describe_ledger(parser: DatasetParser, expected: Expectation, counts: Mapping[int, EpochCounts]) -> Section:
-    """Return what came of every epoch, beside what was planned."""
+    """Return the examples that came in every epoch, beside the planned ones."""
     plan, allowed = expected.plan, allow(expected)
     delivered = plan.num_valid if plan.remainder is Remainder.KEEP else plan.num_batches * plan.global_batch_size
     is_bound = expected.mode == "files" or (plan.order.is_endless and plan.remainder is Remainder.DROP)
@@ -291,7 +291,7 @@ def _number(number: int, is_bad: bool) -> Cell:
 
 
 def _at_most(number: int, is_bound: bool) -> Cell:
-    """Return an allowed number; of uneven files no more than a bound is known."""
+    """Return an allowed number; for uneven files only a bound is known."""
     return Cell(number, f"{'up to ' if is_bound and number else ''}{number:,}")
 
 
@@ -303,7 +303,7 @@ def _describe_batches(batches: Sequence[int]) -> str:
 
 
 def _describe_promised(parser: DatasetParser, expected: Expectation) -> str:
-    """Return how many examples must come, and what says so."""
+    """Return how many examples must come, and the source of this number."""
     plan, source = expected.plan, parser.provenance().promised_by
     missing = "left out" if plan.remainder is Remainder.DROP else "missing"
     if isinstance(plan.order, Drawn):
@@ -322,7 +322,7 @@ def _describe_promised(parser: DatasetParser, expected: Expectation) -> str:
 
 
 def describe_shares(ledger: Ledger) -> Section | None:
-    """Return what came of every member, or class, in every epoch; None where there are none."""
+    """Return the examples that came of every member, or class, in every epoch; None where there are none."""
     counts, members, plan = ledger.counts, ledger.members, ledger.expected.plan
     if members is None or not any(count.members for count in counts.values()):
         return None
@@ -380,7 +380,7 @@ def describe_order(order: OrderSample, expected: Expectation) -> Section | None:
     note = f"Where the examples of the dataset came in epoch 0{ranks}: {number} {plan.num_examples:,} examples"
     note += ", at random positions." if num_came < order.num_positions else "."
     note += " To the right: position in the epoch. Upwards: index in the dataset."
-    is_shuffled = plan.order.shuffle and not plan.order.is_endless  # Weights are a pattern of their own.
+    is_shuffled = plan.order.shuffle and not plan.order.is_endless  # Weights have their own pattern.
     note += " In a perfect shuffle no pattern can be seen." if is_shuffled else ""
     pictures = [draw_order(order, plan.num_examples, expected.mode)]
     return Section("order", "Shuffle" if is_shuffled else "Order", note, pictures=pictures, is_printed=False)
@@ -445,7 +445,7 @@ def describe_memory(readings: Sequence[RankReading], *, is_together: bool) -> Se
 
 
 def describe_network(parser: DatasetParser, network: NetworkStats, readings: Sequence[RankReading]) -> Section:
-    """Return what was asked of object stores: of all, and while rank 0 read each epoch."""
+    """Return the requests to object stores: all of them, and those while rank 0 read each epoch."""
     split_bytes = len(parser.source) * parser.mean_example_bytes
     share = f" ({network.bytes_fetched / split_bytes:.2f} of the split)" if split_bytes else ""
     again = f", {network.retries} of them sent again" if network.retries else ""
@@ -470,5 +470,5 @@ def _asked(network: NetworkStats) -> dict[str, Any]:
 
 
 def describe_advice(sentences: Sequence[str]) -> Section:
-    """Return what a user could do better."""
+    """Return the advice to the user."""
     return Section("advice", "Advice", columns=[""], rows=[{"": sentence} for sentence in sentences])

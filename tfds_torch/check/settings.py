@@ -1,4 +1,4 @@
-"""What the command line of `python -m tfds_torch.check` asks for: a dataset, and how it is read."""
+"""The dataset that the command line of `python -m tfds_torch.check` asks for, and how it is read."""
 
 import argparse
 import os
@@ -131,7 +131,7 @@ def _check_differ(flags: argparse.Namespace, one: str, other: str) -> None:
 
 
 def _check_is_no_rank(environ: Mapping[str, str]) -> None:
-    """A check that torchrun starts would be as many checks as it has ranks, each of all ranks."""
+    """Raise ConfigError in a rank of torchrun: each rank would be a check of all ranks."""
     found = [f"{name}={environ[name]}" for name in ("RANK", "WORLD_SIZE") if name in environ]
     if found:
         raise ConfigError(

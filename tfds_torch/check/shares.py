@@ -17,7 +17,7 @@ Int64Array = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MemberCount:
-    """What came of one member in one epoch, without what fills the last batch.
+    """The examples of one member that came in one epoch, without those that fill the last batch.
 
     Attributes:
         name: the member.
@@ -87,7 +87,7 @@ class MemberCounts:
         return np.minimum(ends, plan.num_own_slots)
 
     def count(self, epoch: int) -> tuple[MemberCount, ...]:
-        """Return what came of every member in an epoch."""
+        """Return the count of every member in an epoch."""
         windows = self.windows(epoch)
         came = windows.sum(axis=0)
         mixture = self._plan.order
@@ -120,7 +120,7 @@ def expected_counts(mixture: Mixed, slots: Int64Array) -> tuple[NDArray[np.float
         slots: int64 [k], values of n.
 
     Returns:
-        float64 [k, members], and int64 [k]: what is counted lies within so many examples, one for each part.
+        float64 [k, members], and int64 [k]: counts lie within so many examples of n x weight, one for each part.
     """
     starts = [segment.start for segment in mixture.segments]
     expected = np.zeros((len(slots), len(mixture.members)))

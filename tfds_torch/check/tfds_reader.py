@@ -1,4 +1,4 @@
-"""What TFDS's own reader finds at a position of a split: the reference for our index.
+"""The example that TFDS's own reader finds at a position of a split: the reference for our index.
 
 No code of `storage`, `engines` or `parsers` reads anything here.
 """
@@ -23,7 +23,7 @@ from tfds_torch.runtime import subprocess_call
 
 @dataclass(frozen=True)
 class ReferenceExample:
-    """What TFDS finds at a position.
+    """The example that TFDS finds at a position.
 
     Attributes:
         id: `<shard file>__<record>`; None where TFDS has no ids.
@@ -56,7 +56,7 @@ class Question:
 
 
 def ask_tfds(questions: Sequence[Question]) -> list[list[ReferenceExample]]:
-    """Return what TFDS finds, in this process if tensorflow is already loaded, else in a fresh one for all questions.
+    """Return TFDS's examples, from this process if tensorflow is already loaded, else from a fresh one for all.
 
     Raises:
         ShardError: TFDS could not read a split.

@@ -1,4 +1,4 @@
-"""Whether a parser's transforms give the same when they are called again: numbers of their own would end that."""
+"""Judges whether a parser's transforms return the same when called again: their own random numbers would differ."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ _MOST_EXAMPLES = 8
 
 
 def judge_transforms(parser: DatasetParser, indices: Sequence[int]) -> Promise | NotJudged | None:
-    """Return whether transforms give the same for the same example and seed; None where there are none.
+    """Return whether transforms return the same for the same example and seed; None where there are none.
 
     Args:
         parser: its dataset, and the members of a mixture, are asked for the same examples twice.
         indices: some examples of the split, ascending.
 
     Raises:
-        ConfigError: a transform fails, or gives what cannot be used.
+        ConfigError: a transform fails, or returns an unusable value.
     """
     if not parser.dataset.transformed.identities:
         return None
@@ -43,10 +43,10 @@ def judge_transforms(parser: DatasetParser, indices: Sequence[int]) -> Promise |
 
 
 def _find_changing(parser: DatasetParser, sample: Sequence[int]) -> Iterator[str]:
-    """Yield what differed, of the members of a mixture first: their functions are called first."""
+    """Yield the differences, those of a mixture's members first: their functions are called first."""
     for name, _, own in parts_of(parser, sample):
         dataset = parser.dataset
-        if name:  # What is done to the images is the mixture's.
+        if name:  # The preprocess is the mixture's.
             dataset = parser.provenance().members[name].with_preprocess(parser.preprocess)
         yield from _differences(dataset, own, parser.seed)
     if parser.provenance().members:
@@ -54,7 +54,7 @@ def _find_changing(parser: DatasetParser, sample: Sequence[int]) -> Iterator[str
 
 
 def _differences(dataset: Dataset, indices: Sequence[int], seed: int) -> Iterator[str]:
-    """Yield which transform gave something else when it was called again, the first one of a chain."""
+    """Yield the transform that returned another value when it was called again, the first one of a chain."""
     if not dataset.transforms or _find_difference(dataset, indices, seed) is None:
         return
     for stop in range(1, len(dataset.transforms) + 1):

@@ -35,7 +35,7 @@ _SPLIT_IN_CODE = re.compile(
 
 
 class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Writes a content, and to `metadata.json` what it was built from.
+    """Writes a content, and its spec to `metadata.json`.
 
     `_derive` makes a class per dataset, because TFDS takes name and configs from the class. `options` are TFDS's.
     """
@@ -47,7 +47,7 @@ class DemoBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     @property
     def spec(self) -> DemoSpec:
-        """What it builds, with nothing left open."""
+        """The spec that it builds, complete."""
         return self._metadata.spec
 
     def write(self) -> None:
@@ -214,11 +214,11 @@ def real_splits(builder: Any) -> tuple[str, ...]:
     """Return the names of the splits that TFDS's own builder would write, in its order.
 
     TFDS itself knows them only once they are written. The builder is asked for its generators, with paths of downloads
-    that are not there. Where it looks into its downloads first, the names are read from its code. ("train",) where
-    neither tells.
+    that are not there. Where it looks into its downloads first, the names are read from its code. The result is
+    ("train",) where neither works.
 
     Args:
-        builder: TFDS's own builder, in an empty data dir; it is spent by this.
+        builder: TFDS's own builder, in an empty data dir; it cannot be used afterwards.
     """
     for ask in (_ask_generators, _read_code):
         with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):  # A dataset's code: any code.
@@ -235,7 +235,7 @@ def _ask_generators(builder: Any) -> list[str]:
 
 
 class _NoDownloads:
-    """Stands for TFDS's download manager: whatever is asked for lies in a folder, which is empty."""
+    """Stands for TFDS's download manager: all downloads lie in a folder, which is empty."""
 
     def __init__(self, folder: Any) -> None:
         self.manual_dir = self.download_dir = folder

@@ -32,8 +32,8 @@ _RADIUS = 36
 _COLOUR_LEFT = 0.4  # Of the photograph's own, so that the disc stands out.
 _JPEG_QUALITY = 85
 
-_RATE = 0.03  # Share of the way to the disc that is gone in a step,
-_LEAST_SPEED = 1.0  # and pixels that are gone at least.
+_RATE = 0.03  # Share of the way to the disc that a step covers,
+_LEAST_SPEED = 1.0  # and the pixels that it covers at least.
 _UNSTEADINESS = 0.3  # Standard deviation of a move, pixels.
 _ARRIVED = 4.0
 _MOST_REST, _NUM_CLOSING = 5, 5

@@ -253,7 +253,7 @@ def _split(path: str) -> list[str]:
 
 
 def _is_mask(feature: Any, path: str) -> bool:
-    """Whether an image has a class for each pixel: by its type, or by its one channel and its name."""
+    """Return whether an image has a class for each pixel: by its type, or by its one channel and its name."""
     is_named = feature.shape[-1] == 1 and not _MASK_WORDS.isdisjoint(_split(path))
     return isinstance(feature, connectors.LabeledImage) or is_named
 
@@ -280,7 +280,7 @@ def _write_wav(sound: NDArray[np.float64], rate_hz: int) -> io.BytesIO:
 
 
 def _bounds(info: Any, dtype: "np.dtype[Any]") -> tuple[float, float]:
-    """Return the least and the greatest number of a tensor: as declared, and where that is free as is usual."""
+    """Return the least and the greatest number of a tensor: as declared, else the usual ones."""
     is_low, is_high = (bound is not None and bool(np.isfinite(bound).all()) for bound in (info.minimum, info.maximum))
     usual_most = 1 if dtype.kind == "f" else 255 if dtype == np.uint8 else 99
     least = np.max(info.minimum).item() if is_low else 0
@@ -296,7 +296,7 @@ def _refuse(dataset: str, path: str, feature: Any, reason: str) -> ConfigError:
 
 
 def _name_labels(dataset: str, features: Any) -> None:
-    """Give labels their names where TFDS's builder reads them from its download only, and has "0", "1" until then.
+    """Name the labels whose names TFDS's builder reads from its download only, and has as "0", "1" until then.
 
     The names of the best known datasets are kept here; the others (deep_weeds, gref, nsynth, omniglot,
     open_images_challenge2019_detection, stanford_dogs, coco's panoptic configs) keep their numbers.

@@ -27,7 +27,7 @@ from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
 _NO_PROXY = "http://no-network.invalid:9"  # A name that no resolver knows.
 _RECORD_OVERHEAD_BYTES = 16  # TFRecord adds its length to each record, and a checksum of each of both.
-# How the messages of storage end; here more is known.
+# The end of messages of storage; here more is known.
 _GENERAL_REMEDY = re.compile(r"[.;] [Pp]repare the dataset again\.$")
 
 
@@ -45,7 +45,7 @@ def prepare(
     The dataset then lies in `<returned>/<name>/1.0.0/`, for `ParserTfds(returned, name)` and for TFDS itself. It is
     built by TFDS, without a network, in another process (this one does not import tensorflow), under a lock, in a
     temporary folder that is renamed when it is complete: other processes see all of the dataset or nothing, and only
-    one of them builds.
+    one process builds.
 
     Args:
         name: `digits` (1,797 real handwritten digits, PNG 8x8 gray, splits train and test), `photos` (JPEG RGB
@@ -146,11 +146,11 @@ def _check_known(name: str) -> None:
         )
 
 
-# What is there
+# Existing datasets
 
 
 def _is_prepared(spec: DemoSpec, data_dir: Path) -> bool:
-    """Return whether the dataset that was asked for is there, whole.
+    """Return whether the requested dataset is there, whole.
 
     Raises:
         ConfigError: it is there with other parameters, or the data dir has a dataset of this name that was not built
@@ -222,7 +222,7 @@ def _check_split(folder: Path, name: str, split: dict[str, Any]) -> None:
     )
 
 
-# What is built
+# Building
 
 
 def _build_in_place(spec: DemoSpec, data_dir: Path, progress: bool) -> None:

@@ -127,7 +127,7 @@ class DemoSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, is_fake: bool) -> "DemoSpec":
-        """Return the spec that `as_dict` gave."""
+        """Return the spec from the result of `as_dict`."""
         if not is_fake:
             return cls.embedded(**values)
         splits = values["splits"] and tuple(values["splits"])
@@ -191,10 +191,10 @@ class DemoMetadata:
 
     Attributes:
         spec: with config and version as they came out.
-        default_config: of a fake: what TFDS took for no config, at that time.
-        default_version: of a fake: what TFDS took for no version of this config.
-        tfds_version: of a fake: which TFDS that was.
-        has_all_splits: of a fake: whether its splits are those that it has where none are asked for.
+        default_config: of a fake: TFDS's default config, at that time.
+        default_version: of a fake: TFDS's default version of this config, at that time.
+        tfds_version: of a fake: the version of TFDS that built it.
+        has_all_splits: of a fake: whether its splits are the default ones.
     """
 
     spec: DemoSpec
@@ -238,7 +238,7 @@ def tfds_version() -> str:
 
 
 def is_fake(data_dir: str | os.PathLike[str]) -> bool:
-    """Return whether `prepare_fake` made up the content of a version directory, like `ParserTfds.data_dir`."""
+    """Return whether `prepare_fake` made up the content of `data_dir`, which is `ParserTfds.data_dir`."""
     written = DemoMetadata.read(Path(data_dir))
     return written is not None and written.spec.is_fake
 

@@ -1,4 +1,4 @@
-"""Batches and single examples, which engines yield, and how batches are put together of chunks.
+"""Batches and single examples, which engines yield, and how batches are put together from chunks.
 
 Threads decode the chunks, images straight into the memory of their batch; the batches come in order.
 """
@@ -36,7 +36,7 @@ from tfds_torch.plan.order import examples_of
 _MOST_SHOWN = 4  # Entries of a list.
 _MOST_SHOWN_BYTES = 40
 _MARKS = {"i": PAD_LABEL, "f": np.nan, "c": np.nan}
-"""Kind of a dtype -> what stands for the label of padding, where it can hold any such mark."""
+"""Kind of a dtype -> the label of padding, where the kind can hold such a mark."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Batch:
     """The examples of one batch of one rank, in numpy.
 
     Attributes:
-        image: uint8 [B, H, W, C] where there is a preprocess (what the batch buffer hands over, where one was given),
-            and of `Views` a list of these, one for each view; else a list of B arrays uint8 [H, W, C] of their own
-            sizes, or of the bytes of B files where they are not decoded; None when not asked for. Numbers that are not
-            uint8 of 1, 3 or 4 channels keep their type: one array [B, H, W, C] where they are of one size.
+        image: uint8 [B, H, W, C] with a preprocess (as the batch buffer hands it over, where one was given); of
+            `Views`, a list of these, one for each view. Without a preprocess, a list of B arrays uint8 [H, W, C], which
+            keep their sizes, or of the bytes of B files where these are not decoded. None when not asked for. Numbers
+            that are not uint8 of 1, 3 or 4 channels keep their type: one array [B, H, W, C] where they have one size.
         label: int64 [B], -100 where padded; None when not asked for or when the target is not a scalar integer.
-        valid: bool [B]; False marks padding, which only fills the batch. Labels among the features are -100 there where
-            they are signed integers, and NaN where they are floats; others cannot be marked.
+        valid: bool [B]; False marks padding, which only fills the batch. Among the features, labels of padding are -100
+            where they are signed integers, and NaN where they are floats; other labels cannot be marked.
         index: int64 [B], positions of the examples in the split.
-        id: B strings as TFDS gives them, `<shard file>__<record>`; each is computed when it is looked at.
+        id: B strings as TFDS makes them, `<shard file>__<record>`; each is computed when it is read.
         features: the other features asked for: name -> array [B, ...] or list of B values.
         epoch: the epoch the batch belongs to.
         batch: its number among the rank's batches of the epoch.
@@ -77,14 +77,14 @@ class Batch:
         return {**asked, **self.features, "valid": self.valid, "index": self.index, "id": list(self.id)}
 
     def padded(self, field: str, fill: float = 0) -> Padded:
-        """Returns a feature whose values differ in length as one array [B, longest, ...], and the lengths, int64 [B].
+        """Return a feature whose values differ in length as one array [B, longest, ...], and the lengths, int64 [B].
 
         Args:
-            field: its name among `features`.
-            fill: what stands behind the end of a shorter value.
+            field: name of the feature in `features`.
+            fill: the number that is written behind the end of a shorter value.
 
         Raises:
-            ConfigError: there is no such feature, or its values are not numbers that differ in length alone.
+            ConfigError: the feature does not exist, or its values are not numbers that differ only in length.
         """
         if field not in self.features:
             raise ConfigError(f"padded: there is no feature {field!r} in this batch; there are {list(self.features)}.")
@@ -93,10 +93,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class DrawnBatch(Batch):
-    """A batch, with what random numbers of its examples are drawn by.
+    """A batch with the keys of the random numbers of its examples.
 
     Attributes:
-        keys: int64 [B], their sample keys: `pass_number * num_examples + index`.
+        keys: int64 [B], sample keys of the examples: `pass_number * num_examples + index`.
     """
 
     keys: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -108,9 +108,9 @@ class Example:
 
     Attributes:
         image: uint8 [H, W, C], or the bytes of its file; None when not asked for.
-        label: None when not asked for, or when the target is not a scalar integer: it is among the features then.
+        label: None when not asked for, or when the target is not a scalar integer: it is then a feature.
         index: position in the split.
-        id: as TFDS gives it, `<shard file>__<record>`; of an image folder, the path below its root.
+        id: as TFDS makes it, `<shard file>__<record>`; of an image folder, the path below its root.
         features: the other features asked for: name -> value.
     """
 
@@ -132,7 +132,7 @@ class Example:
 
 
 ReplaceDamaged = Callable[[int, int, RowsOf], DecodedChunk]
-"""Reads the examples at positions start..stop-1 once more, and lets whole ones take the places of damaged ones."""
+"""Reads the examples at positions start..stop-1 once more, and replaces damaged examples by whole ones."""
 
 
 @dataclass
@@ -145,16 +145,16 @@ class _OpenBatch:
 
 
 class BatchAssembler:
-    """Decodes the chunks of one pipeline and puts batches together. For one iteration, in one thread.
+    """Decodes the chunks of one pipeline and puts batches together. It is for one iteration, in one thread.
 
     Positions count the examples that the pipeline delivers from the request's first batch on.
 
     Args:
         request: the examples to read, and how.
         num_delivered: number of examples that the pipeline delivers.
-        num_valid: the leading ones of these that are not padding.
+        num_valid: number of leading examples that are not padding.
         decoder: decoder of the chunks.
-        replace: lets others take the place of damaged examples; None: those are errors.
+        replace: replaces damaged examples by others; None: a damaged example is an error.
     """
 
     def __init__(
@@ -176,17 +176,17 @@ class BatchAssembler:
         self._threads: ThreadPoolExecutor | None = None
 
     def batches(self, chunks: Iterator[EncodedChunk]) -> Iterator[Batch]:
-        """Yields the batches of chunks that come in the order of delivery; some are decoded ahead.
+        """Yield the batches of chunks that come in the order of delivery; some chunks are decoded ahead.
 
         Raises:
-            TfdsTorchError: a chunk's error, when everything before it has been yielded.
+            TfdsTorchError: the error of a chunk, after everything before it has been yielded.
         """
         num_threads, threads = self._request.num_threads, None
         if not self._request.is_lazy:
             threads = self._threads = ThreadPoolExecutor(num_threads, "tfds_torch-decode")
             _running.add(self)
         waiting: deque[tuple[EncodedChunk, Future[DecodedChunk]]] = deque()
-        num_ahead = 0 if self._request.is_lazy else num_threads  # So many are busy while the oldest is waited for.
+        num_ahead = 0 if self._request.is_lazy else num_threads  # As many are busy while the oldest one is waited for.
         try:
             for chunk in chunks:
                 waiting.append((chunk, self._begin(chunk, threads)))
@@ -199,11 +199,11 @@ class BatchAssembler:
                 yield from self._finish(*waiting.popleft())
             self.end_threads()
         finally:
-            # Not waited for: what was given up is closed by garbage collection, in any thread at any moment.
+            # Not waited for: garbage collection closes an iteration that was given up, in any thread at any moment.
             self.end_threads(wait=False)
 
     def end_threads(self, *, wait: bool = True) -> None:
-        """Ends the threads when they have finished what they are decoding; may be called twice."""
+        """End the threads when they have finished what they are decoding; may be called twice."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait, cancel_futures=True)
@@ -224,7 +224,7 @@ class BatchAssembler:
         return DecodedChunk(chunk.keys, self._decoder.decode(chunk, rows))
 
     def _finish(self, chunk: EncodedChunk, decoding: "Future[DecodedChunk]") -> Iterator[Batch]:
-        """Yields the batches that are whole with a chunk; or its pieces of batches."""
+        """Yield the batches that a chunk completes; or its pieces of batches."""
         start, stop, is_damaged = chunk.start, chunk.start + len(chunk), False
         try:
             self._keep(start, decoding.result())
@@ -238,7 +238,7 @@ class BatchAssembler:
         if metrics is not None:
             metrics.at_work.note_last(examples_of(int(chunk.keys[-1]), self._request.plan.num_examples))
         for ordinal, first, last in self._within_batches(start, stop):
-            if is_damaged and self._replace is not None:  # Batch by batch: an error comes after what is whole.
+            if is_damaged and self._replace is not None:  # Batch by batch: an error comes after whole batches.
                 self._batch_at(ordinal).parts.append(self._replace(first, last, self._rows_of))
             if last == ordinal * self._batch_size + self._open[ordinal].images.size:
                 yield self._make(self._open.pop(ordinal), last)  # Nothing here refers to it while it is used.
@@ -247,12 +247,12 @@ class BatchAssembler:
                 self._open[ordinal].parts.clear()
 
     def _keep(self, start: int, decoded: DecodedChunk) -> None:
-        """Makes a decoded chunk, which begins at a position, parts of its batches."""
+        """Add a decoded chunk, which begins at a position, to its batches."""
         for ordinal, first, last in self._within_batches(start, start + len(decoded.keys)):
             self._batch_at(ordinal).parts.append(decoded.cut(first - start, last - start))
 
     def _within_batches(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the ordinal of each batch with positions among start..stop-1, and the first and the end of these."""
+        """Yield the ordinal of each batch with positions among start..stop-1, and the first and the end of these."""
         for ordinal in range(start // self._batch_size, -(-stop // self._batch_size)):
             first = ordinal * self._batch_size
             yield ordinal, max(start, first), min(stop, first + self._batch_size)
@@ -265,7 +265,7 @@ class BatchAssembler:
         return batch
 
     def _rows_of(self, chunk: EncodedChunk) -> RowsByField:
-        """Returns where the images of a chunk belong."""
+        """Return the rows where the images of a chunk belong."""
         rows: dict[str, list[BufferRows]] = {}
         if not self._request.content.in_buffers:
             return rows
@@ -278,19 +278,19 @@ class BatchAssembler:
         return rows
 
     def _make(self, batch: _OpenBatch, stop: int) -> Batch:
-        """Returns the parts of a batch, which end before position `stop`, as one."""
+        """Return one batch of its parts, which end before position `stop`."""
         return make_batch(self._request, batch.number, join(batch.parts), stop, self._num_valid)
 
 
 def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: int, num_valid: int) -> DrawnBatch:
-    """Returns decoded examples as a batch.
+    """Return decoded examples as a batch.
 
     Args:
         request: the examples to read, and how.
         number: number of the batch among the rank's batches of the epoch.
-        decoded: n examples; their fields become the batch's.
+        decoded: n examples; their fields become those of the batch.
         stop: end of the examples' positions among those that the pipeline delivers.
-        num_valid: the leading ones of these that are not padding.
+        num_valid: number of leading examples of the pipeline that are not padding.
     """
     plan, content, label = request.plan, request.content, None
     index, columns = examples_of(decoded.keys, plan.num_examples), decoded.columns
@@ -305,7 +305,7 @@ def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: i
         name: values.of_batch() if isinstance(values, WrittenImages) else values for name, values in columns.items()
     }
     valid = np.arange(stop - len(index), stop) < num_valid
-    if decoded.replaced is not None and not plan.is_training:  # What took its place is counted where it belongs.
+    if decoded.replaced is not None and not plan.is_training:  # Its replacement is counted where it belongs.
         valid &= ~decoded.replaced
     if content.has_label and are_labels(columns["label"]):
         label = np.where(valid, np.asarray(columns.pop("label"), np.int64), PAD_LABEL)
@@ -316,7 +316,7 @@ def make_batch(request: ReadRequest, number: int, decoded: DecodedChunk, stop: i
 
 
 def _as_one_array(images: Any, make_buffer: MakeBatchBuffer, ids: Sequence[str]) -> Any:
-    """Returns the images of a batch that functions of the user made: in a batch buffer, where they are uint8.
+    """Return the images of a batch that the user's functions made: in a batch buffer, where they are uint8.
 
     Raises:
         ConfigError: they are of several sizes.
@@ -341,14 +341,14 @@ def _as_one_array(images: Any, make_buffer: MakeBatchBuffer, ids: Sequence[str])
 
 
 def are_labels(values: Any) -> bool:
-    """Whether the values of the field `label` are one integer each, also where a function of the user made them."""
+    """Return whether the values of the field `label` are one integer each, also where a user's function made them."""
     if isinstance(values, np.ndarray):
         return values.ndim == 1 and values.dtype.kind in "biu"
     return all(isinstance(value, int | np.integer | np.bool_) for value in values)
 
 
 def mark_padding(labels: Any, valid: NDArray[np.bool_]) -> Any:
-    """Returns labels of any form, an array [n, ...] or a list of n values, in which those of padding are marked.
+    """Return labels, an array [n, ...] or a list of n values, in which those of padding are marked.
 
     Signed integers of padding become -100, and floats NaN; unsigned ones, booleans and texts stay as they are.
 
@@ -366,7 +366,7 @@ def mark_padding(labels: Any, valid: NDArray[np.bool_]) -> Any:
 
 
 def _marked(label: Any) -> Any:
-    """Returns a label of which every number that can be marked is."""
+    """Return a label in which every number that can be marked is marked."""
     if isinstance(label, dict):
         return {name: _marked(inner) for name, inner in label.items()}
     if isinstance(label, list | tuple):
@@ -389,7 +389,7 @@ _running: "WeakSet[BatchAssembler]" = WeakSet()
 
 
 def _end_all_threads() -> None:
-    """Ends what a script leaves running at its end, while the modules that this takes are still there."""
+    """End the threads that a script leaves running at its end, while the modules that this needs are still there."""
     for assembly in list(_running):
         assembly.end_threads()
 
@@ -398,7 +398,7 @@ atexit.register(_end_all_threads)
 
 
 def _summary(value: Any) -> str:
-    """Returns a value in short: of an array its shape and dtype, of many bytes their number."""
+    """Return a value in short: of an array its shape and dtype, of many bytes their number."""
     if isinstance(value, np.ndarray):
         return f"<{value.dtype} {list(value.shape)}>"
     if isinstance(value, bytes) and len(value) > _MOST_SHOWN_BYTES:

@@ -1,4 +1,4 @@
-"""Chunks of examples: encoded, decoded by ChunkDecoder, and where in the memory of their batch their images belong."""
+"""Chunks of examples: encoded, decoded by ChunkDecoder, and the places of their images in the memory of their batch."""
 
 import math
 import time
@@ -38,7 +38,7 @@ from tfds_torch.storage.source import Columns, DrawingSource, ItemCalls, Source
 from tfds_torch.storage.stored_pixels import StoredPixels
 
 RowsByField = Mapping[str, Sequence[BufferRows]]
-"""Field -> where its images belong in the memory of their batches; of fields whose images belong nowhere, nothing."""
+"""Field -> the places of its images in the memory of their batches; other fields are left out."""
 
 _IMAGE = "image"
 _ALIGNMENT, _SHIFT = 64, 16
@@ -51,10 +51,10 @@ class EncodedChunk:
     """Examples as they are stored, in the order of delivery.
 
     Attributes:
-        start: position of the first one among those that the pipeline delivers from `start_batch` on.
-        keys: int64 [n], their sample keys: `pass_number * num_examples + index`.
+        start: position of the first example among those that the pipeline delivers from `start_batch` on.
+        keys: int64 [n], sample keys of the examples: `pass_number * num_examples + index`.
         columns: stored field -> n encoded values.
-        error: why they could not be read, or could not be decoded; None: they could.
+        error: why the examples could not be read or decoded; None: they could.
     """
 
     start: int
@@ -66,7 +66,7 @@ class EncodedChunk:
         return len(self.keys)
 
     def cut(self, start: int, stop: int) -> "EncodedChunk":
-        """Returns the examples at positions start..stop-1 of these."""
+        """Return the examples start..stop-1 of the chunk."""
         columns = {name: values[start:stop] for name, values in self.columns.items()}
         return EncodedChunk(self.start + start, self.keys[start:stop], columns, self.error)
 
@@ -76,10 +76,10 @@ class WrittenImages:
     """Images of a field that were written into the memory of their batches.
 
     Attributes:
-        rows: where they are, in the order of the examples.
-        num_images: how many an example has.
+        rows: places of the images, in the order of the examples.
+        num_images: number of images of an example.
         is_window: whether they are images of windows, which are handed over channels first.
-        has_time: whether those have an axis of their own in each window.
+        has_time: whether the images of a window have a time axis.
     """
 
     rows: Sequence[BufferRows]
@@ -88,7 +88,7 @@ class WrittenImages:
     has_time: bool = False
 
     def __getitem__(self, some: slice) -> "WrittenImages":
-        """Returns those of the examples start..stop-1 of these."""
+        """Return the images of examples start..stop-1."""
         first, last, at, rows = some.start * self.num_images, some.stop * self.num_images, 0, []
         for part in self.rows:
             start, stop = max(first - at, 0), min(last - at, len(part))
@@ -98,21 +98,21 @@ class WrittenImages:
         return replace(self, rows=rows)
 
     def of_batch(self) -> Any:
-        """Returns the images of a whole batch, in the form that the maker of its memory wants."""
+        """Return the images of a whole batch, in the form that the maker of its memory wants."""
         buffer = self.rows[0].buffer
         if not self.is_window:
             return buffer.images
         return buffer.channels_first(self.num_images if self.has_time else None)
 
     def of_examples(self) -> list[NDArray[np.uint8]]:
-        """Returns the memory of each example: [H, W, C], or [T, H, W, C] where windows have time."""
+        """Return the memory of each example: [H, W, C], or [T, H, W, C] where windows have time."""
         pixels = [part.pixels for part in self.rows]
         if self.has_time:
             pixels = [one.reshape(-1, self.num_images, *one.shape[1:]) for one in pixels]
         return [example for part in pixels for example in part]
 
     def arrays(self) -> list[NDArray[np.uint8]]:
-        """Returns one array for each window, [C, H, W], or [T, C, H, W] where they have time."""
+        """Return one array for each window, [C, H, W], or [T, C, H, W] where they have time."""
         pixels = [np.moveaxis(part.pixels, -1, 1) for part in self.rows]
         if self.has_time:
             pixels = [one.reshape(-1, self.num_images, *one.shape[1:]) for one in pixels]
@@ -121,7 +121,7 @@ class WrittenImages:
 
 @dataclass
 class BatchImages:
-    """The memory of one batch's images: a buffer for each field of them, made when the first example is there.
+    """The memory of one batch's images: a buffer for each field of images, made when the first example is there.
 
     Attributes:
         size: number of examples of the batch.
@@ -140,10 +140,10 @@ class BatchImages:
         start: int,
         stop: int,
     ) -> dict[str, BufferRows]:
-        """Returns field -> the rows of the batch's examples start..stop-1, which begin at a position of a chunk.
+        """Return field -> the rows of the batch's examples start..stop-1, which begin at a position of a chunk.
 
         Raises:
-            TfdsTorchError: the memory is not made yet, and an image that tells its size cannot be decoded.
+            TfdsTorchError: the memory is not made yet, and the image that determines its size cannot be decoded.
         """
         if not self.buffers:
             self.buffers = decoder.make_buffers(chunk, position, self.size, make_buffer or ArrayBuffer)
@@ -161,7 +161,7 @@ class DecodedChunk:
     Attributes:
         keys: int64 [n], their sample keys.
         columns: field -> n values.
-        replaced: bool [n], which of them took the place of damaged ones; None: none.
+        replaced: bool [n], which examples took the place of damaged ones; None: none did.
     """
 
     keys: NDArray[np.int64]
@@ -169,7 +169,7 @@ class DecodedChunk:
     replaced: NDArray[np.bool_] | None = None
 
     def cut(self, start: int, stop: int) -> "DecodedChunk":
-        """Returns the examples at positions start..stop-1 of these."""
+        """Return the examples start..stop-1 of the chunk."""
         columns = {name: values[start:stop] for name, values in self.columns.items()}
         return DecodedChunk(
             self.keys[start:stop], columns, None if self.replaced is None else self.replaced[start:stop]
@@ -177,11 +177,11 @@ class DecodedChunk:
 
 
 RowsOf = Callable[[EncodedChunk], RowsByField]
-"""Where the images of a chunk belong."""
+"""Returns the places where the images of a chunk belong."""
 
 
 def join(parts: Sequence[DecodedChunk]) -> DecodedChunk:
-    """Returns consecutive decoded examples as one chunk."""
+    """Return consecutive decoded examples as one chunk."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: _concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
@@ -208,9 +208,9 @@ def _concatenate(values: list[Any]) -> Any:
 def read_columns(
     source: Source, content: Content, keys: Int64Array, num_examples: int, seed: int, context: ReadContext
 ) -> Columns:
-    """Returns the encoded examples of sample keys, int64 [n], of a source of so many examples; see `Source.read`.
+    """Return the encoded examples of sample keys, int64 [n], of a source with that many examples; see `Source.read`.
 
-    What calls functions of users gets a seed for each example, so that random numbers do not depend on who reads it.
+    A source that calls users' functions gets a seed for each example: random numbers do not depend on the reader.
     """
     index, metrics = examples_of(keys, num_examples), context.metrics
     with nullcontext() if metrics is None else metrics.at_work.reading(index):
@@ -224,9 +224,9 @@ def read_columns(
 
 
 class ChunkDecoder:
-    """Decodes chunks of examples. Several threads may decode, each chunks of its own.
+    """Decodes chunks of examples. Several threads may decode, each its own chunks.
 
-    The metrics are told the time, and which examples are decoded; where that is nothing to do (`is_lazy`), the time.
+    It reports the time and the decoded examples to the metrics; where nothing has to be decoded (`is_lazy`), the time.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class ChunkDecoder:
     def make_buffers(
         self, chunk: EncodedChunk, position: int, size: int, make_buffer: MakeBatchBuffer
     ) -> dict[str, BatchBuffer]:
-        """Returns field -> the memory of its images in a batch of some size that begins with an example of a chunk.
+        """Return field -> the memory of its images in a batch of some size that begins with an example of a chunk.
 
         Several fields share one piece of memory.
         """
@@ -269,7 +269,7 @@ class ChunkDecoder:
         return _make_parts(make_buffer, shapes)
 
     def only_copies(self, columns: Columns, keys: Int64Array) -> bool:
-        """Whether decoding only copies: all values are arrays, and images are pixels, at most cut and flipped."""
+        """Return whether decoding only copies: all values are arrays, and images are pixels, only cut and flipped."""
         content = self._content
         image, masks = content.image, () if content.preprocess is None else content.preprocess.also
         if image is None or self._transform is None or content.cameras or masks:
@@ -283,11 +283,11 @@ class ChunkDecoder:
         )
 
     def decode(self, chunk: EncodedChunk, rows: RowsByField) -> Decoded:
-        """Returns field name -> n values; images that belong to batch buffers are written there: `WrittenImages`.
+        """Return field name -> n values; images that belong to batch buffers are written there: `WrittenImages`.
 
         Args:
             chunk: n encoded examples.
-            rows: where their images belong, those of `image` and of the cameras.
+            rows: places of their images: those of `image` and of the cameras.
 
         Raises:
             CorruptRecordError: an image or another value cannot be decoded.
@@ -302,7 +302,7 @@ class ChunkDecoder:
             return chains.apply(decoded, samples, self._index(chunk), self._source, context)
 
     def _decode_timed(self, chunk: EncodedChunk, rows: RowsByField) -> Decoded:
-        """Returns the decoded fields of a chunk, and tells the metrics how long that took; errors as of `decode`."""
+        """Return the decoded fields of a chunk, and report the time to the metrics; raises the errors of `decode`."""
         began_at = time.monotonic()
         try:
             return self._decode(chunk, rows)
@@ -333,7 +333,7 @@ class ChunkDecoder:
             try:
                 camera.write(columns, rows[name])
                 decoded[name] = WrittenImages(rows[name], num_images, is_window=True, has_time=camera.has_time)
-            except OtherSizeError:  # Than the images before it: they are no array.
+            except OtherSizeError:  # Other than the images before it: together they are not an array.
                 decoded[name] = camera.decode(columns)
         image, preprocess = content.image, content.preprocess
         if image is not None and self._transform is not None:
@@ -356,22 +356,22 @@ class ChunkDecoder:
         return decoded
 
     def _images(self, image: ImageField, chunk: EncodedChunk) -> Any:
-        """Returns the images of a chunk as they are stored, encoded or as pixels."""
+        """Return the images of a chunk as they are stored, encoded or as pixels."""
         return self._decode_one_by_one(_IMAGE, image.images, chunk, self._columns(chunk))
 
     def _decode_field(self, name: str, chunk: EncodedChunk, columns: Columns) -> Any:
-        """Returns the values of a field of a chunk; `columns` are what `_columns` makes of it."""
+        """Return the values of a field of a chunk; `columns` is the result of `_columns` for it."""
         return self._decode_one_by_one(name, self._content.fields[name].decode, chunk, columns)
 
     def _decode_one_by_one(
         self, name: str, decode: Callable[[Columns], Any], chunk: EncodedChunk, columns: Columns
     ) -> Any:
-        """Returns what a function makes of a chunk; where it fails, finds the example."""
+        """Return the result of a function for a chunk; where it fails, find the example."""
         try:
             return decode(columns)
         except (BadImageError, PreprocessError, TfdsTorchError, MemoryError):
             raise
-        except Exception as error:  # Of TFDS's decoders, which do not check what they are given.
+        except Exception as error:  # Of TFDS's decoders, which do not check their arguments.
             failure = error
         for position in range(len(chunk)):
             try:
@@ -381,7 +381,7 @@ class ChunkDecoder:
         raise self._undecodable(chunk, 0, f"The field {name!r} of it and its neighbours: {describe(failure)}")
 
     def _columns(self, chunk: EncodedChunk) -> Columns:
-        """Returns what decoders are given: the stored fields of a chunk, and its `Samples`."""
+        """Return the arguments of decoders: the stored fields of a chunk, and its `Samples`."""
         return {**chunk.columns, SAMPLES: Samples(chunk.keys, self._seed, self._content.are_whole)}
 
     def _undecodable(self, chunk: EncodedChunk, position: int, reason: str) -> TfdsTorchError:
@@ -394,7 +394,7 @@ class ChunkDecoder:
 def _make_parts(
     make_buffer: MakeBatchBuffer, shapes: Mapping[str, tuple[int, int, int, int]]
 ) -> dict[str, BatchBuffer]:
-    """Returns field -> a buffer of its shape [B, H, W, C]; those of cameras are parts of one piece of memory."""
+    """Return field -> a buffer of its shape [B, H, W, C]; those of cameras are parts of one piece of memory."""
     if shapes.keys() <= {_IMAGE}:
         return {name: make_buffer(shape) for name, shape in shapes.items()}
     bounds, stop = {}, 0

@@ -1,4 +1,4 @@
-"""The direct engine: a Source hands over encoded fields by number; threads decode. tensorflow is never imported."""
+"""The direct engine: a Source reads encoded fields by number, and threads decode. tensorflow is never imported."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -36,7 +36,7 @@ _ORDER_SLICE = 8192  # Examples whose order is computed at a time; in slices of 
 
 
 def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
-    """Yields the batches of a pipeline in read mode `index`."""
+    """Yield the batches of a pipeline in read mode `index`."""
     order = WorkerOrder(request.plan, request.epoch, request.start_batch)
     if not len(order):
         return
@@ -57,7 +57,7 @@ def read_in_index_mode(request: ReadRequest) -> Iterator[Batch]:
 
 
 def _read_batches(request: ReadRequest, order: WorkerOrder) -> Iterator[Batch]:
-    """Yields the batches of `read_in_index_mode`, of files that were checked."""
+    """Yield the batches of `read_in_index_mode`, from files that were checked."""
     decoder = ChunkDecoder(
         request.source, request.content, request.plan.seed, request.context.metrics, is_lazy=request.is_lazy
     )
@@ -73,7 +73,7 @@ def _read_batches(request: ReadRequest, order: WorkerOrder) -> Iterator[Batch]:
 
 
 def _are_only_copied(request: ReadRequest, order: WorkerOrder, decoder: ChunkDecoder) -> bool:
-    """Whether examples are stored as they are delivered, judged by their number and the first batch."""
+    """Return whether examples are stored as they are delivered; the number of examples and the first batch decide."""
     try:
         columns = request.source.read(np.empty(0, np.int64), request.content.keys)
     except TfdsTorchError:  # Reading an example reports it.
@@ -84,9 +84,9 @@ def _are_only_copied(request: ReadRequest, order: WorkerOrder, decoder: ChunkDec
 def _gather_batches(
     request: ReadRequest, reader: "_ChunkReader", decoder: ChunkDecoder, replace: Replacement | None, num_valid: int
 ) -> Generator[Batch, None, int]:
-    """Yields batches whose images are copied into their memory at once, in this thread, while all are stored so.
+    """Yield batches whose images this thread copies into their memory, as long as all images are stored as pixels.
 
-    Returns how many examples were yielded.
+    Returns the number of examples that were yielded.
     """
     batch_size, image = request.plan.batch_size, request.content.image
     numbers = request.plan.worker_batches(request.start_batch)
@@ -108,7 +108,7 @@ def _gather_batches(
 def _gather(
     request: ReadRequest, batch: EncodedChunk, decoder: ChunkDecoder, replace: Replacement | None
 ) -> DecodedChunk:
-    """Returns a batch whose images are copied into its memory."""
+    """Return a batch whose images are copied into its memory."""
     rows = _BatchRows(batch, decoder, request.context.make_buffer)
     try:
         if batch.error is not None:
@@ -128,14 +128,14 @@ class _BatchRows:
         self._images = BatchImages(len(batch))
 
     def of(self, chunk: EncodedChunk) -> RowsByField:
-        """Returns the rows of some examples of the batch."""
+        """Return the rows of some examples of the batch."""
         first = chunk.start - self._start
         rows = self._images.rows_of(self._decoder, self._make_buffer, chunk, 0, first, first + len(chunk))
         return {name: [own] for name, own in rows.items()}
 
 
 class _ChunkReader:
-    """Reads one chunk after the other, and announces the following ones. One thread at a time."""
+    """Reads one chunk after the other, and announces the following ones to the source. One thread at a time uses it."""
 
     def __init__(self, request: ReadRequest, order: WorkerOrder) -> None:
         self._request = request
@@ -146,7 +146,7 @@ class _ChunkReader:
         self._known_from = 0
 
     def chunks(self, start: int = 0, chunk_size: int | None = None) -> Iterator[EncodedChunk]:
-        """Yields the chunks from a position on; one that cannot be read has an error."""
+        """Yield the chunks from a position on; a chunk that cannot be read has an error."""
         chunk_size = chunk_size or self._request.chunk_size
         request, num_examples = self._request, self._request.plan.num_examples
         source, metrics = request.source, request.context.metrics
@@ -171,11 +171,11 @@ class _ChunkReader:
             yield from read
 
     def _waited_s(self) -> float:
-        """Returns how long this thread has waited for far files."""
+        """Return how long this thread has waited for far files."""
         return network.waited_s() if self._is_far else 0.0
 
     def _chunk_bounds(self, start: int, chunk_size: int, at_once: int) -> list[int]:
-        """Returns the ends of the chunks from a position on that are read together: so many examples, or one chunk."""
+        """Return the ends of the chunks from a position on that are read together: `at_once` examples, or one chunk."""
         bounds: list[int] = []
         while not bounds or (bounds[-1] - start < at_once and bounds[-1] < self.num_examples):
             first = bounds[-1] if bounds else start
@@ -183,7 +183,7 @@ class _ChunkReader:
         return bounds
 
     def _read_chunks(self, start: int, keys: Int64Array, bounds: Sequence[int]) -> list[EncodedChunk]:
-        """Returns the chunks between some bounds, read together; one by one where that fails."""
+        """Read the chunks between some bounds together, or one by one where that fails."""
         whole = self.read(start, keys)
         if len(bounds) == 1:
             return [whole]
@@ -193,7 +193,7 @@ class _ChunkReader:
         return [self.read(start + first, keys[first:last]) for first, last in parts]
 
     def read(self, start: int, keys: Int64Array) -> EncodedChunk:
-        """Returns the examples of sample keys, int64 [n], the first one at position `start`."""
+        """Read the examples of sample keys, int64 [n]; the first one has position `start`."""
         try:
             request, plan = self._request, self._request.plan
             columns = read_columns(request.source, request.content, keys, plan.num_examples, plan.seed, request.context)
@@ -202,7 +202,7 @@ class _ChunkReader:
         return EncodedChunk(start, keys, columns)
 
     def _sample_keys(self, start: int, stop: int) -> Int64Array:
-        """Returns the sample keys at positions start..stop-1; those before `start` are forgotten."""
+        """Return the sample keys at positions start..stop-1; those before `start` are forgotten."""
         self._known, self._known_from = self._known[start - self._known_from :], start
         worked_out = start + len(self._known)
         if worked_out < stop:
@@ -212,14 +212,14 @@ class _ChunkReader:
 
 
 def _add_reading(metrics: StageMetrics, began_at: float, waited_s: float) -> None:
-    """Adds the time of a read: waiting for the network, and the rest."""
+    """Add the time of a read to the metrics: the wait for the network, and the rest."""
     if waited_s:
         metrics.add("download", waited_s)
     metrics.add("read", time.monotonic() - began_at - waited_s)
 
 
 def end_of_chunk(start: int, num_examples: int, batch_size: int, chunk_size: int) -> int:
-    """Returns the end of the chunk that begins at a position: part of one batch, or several whole ones."""
+    """Return the end of the chunk that begins at a position: part of one batch, or several whole ones."""
     end_of_batches = start // batch_size * batch_size + batch_size * max(1, chunk_size // batch_size)
     return min(start + chunk_size, end_of_batches, num_examples)
 
@@ -234,16 +234,16 @@ def read_examples(
     seed: int = 0,
     context: ReadContext = ReadContext(),
 ) -> Iterator[tuple[Int64Array, Decoded]]:
-    """Yields examples in the order asked: their indices, int64 [n], and field -> n values, some of them at a time.
+    """Yield examples in the given order, some at a time: their indices, int64 [n], and field -> n values.
 
     Args:
         source: the encoded examples of the split.
-        content: the fields to decode; without a preprocess, images are arrays of their own.
-        keys: int64 [n], sample keys in any order, also several times the same; of the first pass, they are indices.
+        content: the fields to decode; without a preprocess, each image is its own array.
+        keys: int64 [n], sample keys in any order, which may repeat; of the first pass, they are indices.
         num_threads: number of threads that decode.
-        chunk_size: examples that are read and decoded at a time.
+        chunk_size: number of examples that are read and decoded at a time.
         seed: seed of random numbers.
-        context: what the run supplies.
+        context: memory and metrics that the run supplies.
     """
     source.check()
     decoder = ChunkDecoder(source, content, seed, context.metrics)

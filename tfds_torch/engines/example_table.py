@@ -20,14 +20,14 @@ _IMAGE_AXES, _MOST_CHANNELS = 3, 4
 
 
 class ExampleTable:
-    """The values of n examples, by column: copies are taken out, and others put into their places.
+    """The values of n examples, by column: copies are taken out, and other values are put into their places.
 
     Args:
         columns: column -> n values, as they were decoded. Images that lie in the memory of their batch are changed
             there.
         size: n.
         channels_first: columns whose values are images [..., C, H, W]: they come out, and go in, channels last.
-        make_buffer: makes the memory of a batch for images uint8 of the field `image`; None: they need none.
+        make_buffer: makes the memory of a batch for images uint8 of the field `image`; None: they do not need any.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class ExampleTable:
         self._buffer: BatchBuffer | None = None
 
     def has(self, column: str, row: int) -> bool:
-        """Whether an example has a value."""
+        """Return whether an example has a value."""
         return column in self._columns or self.is_put(column, row)
 
     def is_put(self, column: str, row: int) -> bool:
-        """Whether a value took the place of what was decoded."""
+        """Return whether a value took the place of the decoded one."""
         put = self._put.get(column)
         return put is not None and put[row] is not _ABSENT
 
@@ -64,7 +64,7 @@ class ExampleTable:
     def put(self, column: str, row: int, value: Any) -> None:
         """Put a copy of a value in an example's place: into the memory of the batch where it fits there.
 
-        The function may use its array again for the next example, or give a part of a large one.
+        The function may use its array again for the next example, or return a part of a large one.
         """
         rows = self._rows.get(column)
         if rows is not None and isinstance(value, np.ndarray) and not self.is_put(column, row):
@@ -79,7 +79,7 @@ class ExampleTable:
         self._put.setdefault(column, [_ABSENT] * self.size)[row] = value
 
     def move(self, source: str, column: str, row: int) -> None:
-        """Put the value of one column in the place of another one's, where that has none."""
+        """Put the value of one column in the place of another column that has none."""
         if self.has(source, row) and not self.has(column, row):
             self._put.setdefault(column, [_ABSENT] * self.size)[row] = self._value(source, row)
 
@@ -114,7 +114,7 @@ class ExampleTable:
         return own
 
     def _memory(self, column: str, value: NDArray[Any]) -> NDArray[Any]:
-        """Return memory for n images like one."""
+        """Return memory for n images like `value`."""
         shape = (self.size, *value.shape)
         if column != _IMAGE or self._make_buffer is None or value.dtype != np.uint8 or value.ndim != _IMAGE_AXES:
             return np.empty(shape, value.dtype)
@@ -133,7 +133,7 @@ class ExampleTable:
 
 
 def _write(own: NDArray[Any], value: NDArray[Any]) -> None:
-    """Copy an array; a mirrored image by channels, which takes numpy a sixth of the time of pixel by pixel."""
+    """Copy an array; a mirrored image channel by channel, which takes a sixth of the time of pixel by pixel."""
     if value.ndim < _IMAGE_AXES or value.strides[-2] >= 0 or value.shape[-1] > _MOST_CHANNELS:
         own[...] = value
         return

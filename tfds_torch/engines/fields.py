@@ -22,14 +22,14 @@ Decoded = dict[str, Any]
 
 
 class FieldDecoder(Protocol):
-    """One field: which stored fields it is made of, and how. It can be pickled; threads may share it."""
+    """Decodes one field from the stored fields that it needs. It can be pickled; threads may share it."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The stored fields that it needs."""
 
     def decode(self, columns: Columns) -> Any:
-        """Returns n values, an array [n, ...] or a list, of n encoded values of each stored field.
+        """Return n values, an array [n, ...] or a list, of n encoded values of each stored field.
 
         The columns also have `SAMPLES`, for decoders that need random numbers.
 
@@ -42,21 +42,21 @@ class CameraField(FieldDecoder, Protocol):
     """Images of windows, which may be decoded into the memory of their batch.
 
     Attributes:
-        has_time: whether a window has several, in an axis of their own.
+        has_time: whether a window has several images, along a time axis.
     """
 
     @property
     def has_time(self) -> bool: ...  # noqa: D102
 
     def row_shape(self, columns: Columns, position: int) -> tuple[int, int, int, int]:
-        """Returns how many images a window has, and [H, W, C] of the window at a position; raises BadImageError."""
+        """Return how many images a window has, and [H, W, C] of the window at a position; raise BadImageError."""
 
     def write(self, columns: Columns, rows: Sequence[BufferRows]) -> None:
-        """Decodes the images of n windows into as many rows as there are images.
+        """Decode the images of n windows into as many rows as there are images.
 
         Raises:
-            OtherSizeError: an image is not of the size of its row; `decode` takes it.
-            BadImageError, PreprocessError: as `decode`.
+            OtherSizeError: an image does not have the size of its row; `decode` accepts it.
+            BadImageError, PreprocessError: as in `decode`.
         """
 
 
@@ -70,12 +70,12 @@ SAMPLES = "samples of the chunk"
 
 @dataclass(frozen=True)
 class Samples:
-    """What random numbers of examples are made of.
+    """The keys and the seed of the random numbers of n examples.
 
     Attributes:
-        keys: int64 [n], their sample keys.
-        seed: of the parser.
-        are_whole: whether images stay whole, as those of single examples do, which belong to no pass.
+        keys: int64 [n], sample keys of the examples.
+        seed: seed of the parser.
+        are_whole: whether images stay whole, as those of single examples do, which do not belong to a pass.
     """
 
     keys: Int64Array
@@ -83,7 +83,7 @@ class Samples:
     are_whole: bool = False
 
     def at(self, places: Int64Array) -> "Samples":
-        """Returns those of some of the examples."""
+        """Return the samples of some of the examples."""
         return Samples(self.keys[places], self.seed, self.are_whole)
 
 
@@ -140,7 +140,7 @@ class BytesField(OneKeyField):
 
 @dataclass(frozen=True)
 class ListField:
-    """A field whose values have a side that varies: a list in every batch, also where they are of one size there."""
+    """A field whose values have a side that varies: a list in every batch, also where all have one size."""
 
     values: FieldDecoder
 
@@ -164,7 +164,7 @@ class DecodedField(OneKeyField):
 
 @dataclass(frozen=True)
 class ClassLabelField:
-    """Labels of a known number of classes, checked: 0 to num_classes - 1, and -1, TFDS's label for none.
+    """Labels of a known number of classes, checked: 0 to num_classes - 1, and -1, TFDS's label for no class.
 
     Attributes:
         labels: decodes int64 [n], or n labels, arrays or nested lists of them.
@@ -179,7 +179,7 @@ class ClassLabelField:
         return self.labels.keys
 
     def decode(self, columns: Columns) -> Any:
-        """Returns what `labels` decodes; raises ValueError where one is not a label of the classes."""
+        """Return the decoded labels; raise ValueError where one is not a label of the classes."""
         values = self.labels.decode(columns)
         flat = _flatten_labels(values)
         # As unsigned numbers -1 + 1 is 0 and all other negative ones are large: one comparison instead of two.
@@ -210,7 +210,7 @@ class PositionsField:
 
 @dataclass(frozen=True)
 class ImageField(OneKeyField):
-    """An encoded image, of a format of `storage/image_formats.py`: of a GIF or TIFF, the first one in it."""
+    """An encoded image, of a format of `storage/image_formats.py`; of a GIF or TIFF, the first image in it."""
 
     mode: str | None = "RGB"
     jpeg_decoder: str = "auto"
@@ -221,11 +221,11 @@ class ImageField(OneKeyField):
         return False
 
     def images(self, columns: Columns) -> Sequence[Any]:
-        """Returns the n images as they are stored: encoded, or as pixels uint8 [h, w, C]."""
+        """Return the n images as they are stored: encoded, or as pixels uint8 [h, w, C]."""
         return columns[self.key]  # type: ignore[no-any-return]
 
     def decode(self, columns: Columns) -> Any:
-        """Returns n images, uint8 [h, w, C]; raises BadImageError."""
+        """Return n images, uint8 [h, w, C]; raise BadImageError."""
         return ImageTransform(self.mode, jpeg_decoder=self.jpeg_decoder).decode(self.images(columns))
 
 
@@ -235,8 +235,8 @@ class TensorImageField(ImageField):
 
     Attributes:
         values: decodes the tensors; None: they are stored as they are.
-        are_numbers: whether they are not uint8 of 1, 3 or 4 channels, as pictures are: 13 channels, 16 bits, floats.
-        has_one_size: whether all are declared to be of one size, so that they are one array.
+        are_numbers: whether they are not pictures (uint8 of 1, 3 or 4 channels), but have 13 channels, 16 bits, floats.
+        has_one_size: whether all are declared to have one size, so that they are one array.
     """
 
     values: FieldDecoder | None = None
@@ -252,12 +252,12 @@ class TensorImageField(ImageField):
         return self.are_numbers
 
     def images(self, columns: Columns) -> list[NDArray[Any]]:
-        """Returns n arrays [h, w, C]; raises ValueError."""
+        """Return n arrays [h, w, C]; raise ValueError."""
         values = columns[self.key] if self.values is None else self.values.decode(columns)
         return [value if value.ndim == 3 else value[..., None] for value in map(np.asarray, values)]
 
     def decode(self, columns: Columns) -> Any:
-        """Returns n images [h, w, C]: uint8, or of their own type, as one array where they are of one size."""
+        """Return n images [h, w, C]: uint8 or their own type, as one array where they have one size."""
         if not self.are_numbers:
             return super().decode(columns)
         images = self.images(columns)
@@ -275,15 +275,15 @@ class ImagesBeside(ABC):
 
     @abstractmethod
     def decode(self, columns: Columns) -> list[NDArray[Any]]:
-        """Returns n whole images [h, w, C]; raises BadImageError or ValueError."""
+        """Return n whole images [h, w, C]; raise BadImageError or ValueError."""
 
     @abstractmethod
     def are_pictures(self, columns: Columns) -> list[bool]:
-        """Returns which of the n images are pictures; the others are numbers."""
+        """Return which of the n images are pictures; the others are numbers."""
 
     @abstractmethod
     def of_kind(self, kind: Kind | None, jpeg_decoder: str) -> "ImagesBeside":
-        """Returns this field of images that are known to be pictures, or numbers; None: they are what they are."""
+        """Return this field with images that are known to be pictures or numbers; None: neither is known."""
 
 
 @dataclass(frozen=True)
@@ -291,10 +291,10 @@ class ImageBesideField(OneKeyField, ImagesBeside):
     """Images beside the image, encoded or as arrays, by the rule of `images/beside.py`.
 
     Attributes:
-        kind: what they are; None: each is what it is.
-        jpeg_decoder: as of `ImageDecoder`.
+        kind: kind of the images; None: `is_picture` decides for each image.
+        jpeg_decoder: as in `ImageDecoder`.
         declared: decodes them as the dataset declares them, where no kind is given; None: it declares nothing.
-        are_deep: whether it declares numbers that no picture has, such as uint16.
+        are_deep: whether the dataset declares numbers that a picture cannot have, like uint16.
     """
 
     kind: Kind | None = None
@@ -329,7 +329,7 @@ class EncodedField(NamedTuple):
     """A field as it is stored: images encoded, or as pixels where those are stored; texts as bytes; the rest decoded.
 
     Attributes:
-        decoder: makes the values of what is stored.
+        decoder: makes the values from the stored ones.
         kind: kind of the values.
         spec: FieldSpec of one value as the dataset declares it, or dictionaries of them; None: values of any form.
         is_optional: whether some are None, or of a label of integers -100.
@@ -357,7 +357,7 @@ class ExampleChains(Protocol):
         context: Any,
         make_buffer: MakeBatchBuffer | None = None,
     ) -> Decoded:
-        """Return the columns of examples that have gone through them."""
+        """Return the columns of examples after these functions."""
 
 
 @dataclass(frozen=True)
@@ -367,13 +367,13 @@ class Content:
     Attributes:
         fields: name -> how it is decoded; without the images that go into batch buffers.
         has_label: whether the field `label` is a scalar integer, and so becomes `Batch.label`.
-        image: the images that are cut, or go into batch buffers; None: there are none.
+        image: the images that are cut, or go into batch buffers; None: no such images.
         preprocess: preprocess of those images.
         boxes: the fields, or parts of them, that move with those images.
         are_whole: whether images of windows stay whole, whatever the preprocess of their camera.
         cameras: name -> the images of windows that go into batch buffers, too.
-        chains: the user's functions that examples go through, and so the fields that are asked for; None: there are
-            none, and all of these are.
+        chains: the user's functions that examples go through, which also know the fields that are asked for; None:
+            there are none, and all of `fields` are asked for.
         are_one_array: whether `image` is one array in every batch, also where those functions make it.
     """
 
@@ -400,14 +400,14 @@ class Content:
 
 
 def describe(error: BaseException) -> str:
-    """Returns an error as a sentence."""
+    """Describe an error in a sentence."""
     text = " ".join(str(error).split()) or type(error).__name__
     sentence = text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
     return sentence if sentence.endswith(".") else f"{sentence}."
 
 
 def _flatten_labels(values: Any) -> NDArray[np.int64]:
-    """Returns the labels in an array, or in nested lists of arrays or of labels, as int64 [number of labels]."""
+    """Return the labels in an array, or in nested lists of arrays or of labels, as int64 [number of labels]."""
     if isinstance(values, np.ndarray):
         return np.ascontiguousarray(values, np.int64).reshape(-1)
     kinds = set(map(type, values))

@@ -1,4 +1,4 @@
-"""Forms: shape and dtype of what functions of the user give, compared from example to example."""
+"""Forms: shape and dtype of the values that users' functions return, compared from example to example."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import FieldSpec
 
 Form = tuple[tuple[int | None, ...], np.dtype[Any] | str]
-"""Shape, with None for a side that varies, and dtype; of texts "str", of what is no array the name of its type."""
+"""Shape, with None for a side that varies, and dtype; "str" for texts; the type's name for other values."""
 
 _OBJECT = np.dtype(object)
 
@@ -20,7 +20,7 @@ class Forms:
     """The form of each field that transforms give: as declared, or else that of the first example in this process.
 
     Attributes:
-        stored: field -> its spec in the dataset: sides that vary there may vary in what transforms give.
+        stored: field -> its spec in the dataset: sides that vary there may vary in the values that transforms return.
         learnt: number of a transform, field -> its form, and the id of the example that showed it.
     """
 
@@ -30,14 +30,14 @@ class Forms:
     def find_fault(
         self, number: int, name: str, value: Any, declared: FieldSpec | None, find_id: Callable[[], str]
     ) -> str | None:
-        """Return what is wrong with a value that a transform gives, a sentence and what to do; None: nothing.
+        """Return the fault of a value that a transform returned, a sentence and the remedy; None: it has none.
 
         Args:
-            number: of the transform.
-            name: the field.
-            value: as numpy has it; None, of an optional field, has any form.
+            number: number of the transform.
+            name: name of the field.
+            value: the value, as numpy has it; None, of an optional field, has any form.
             declared: how the transform declares the field; None: it does not.
-            find_id: returns the id of the example, which takes longer than all else here.
+            find_id: returns the id of the example; it takes longer than everything else here.
         """
         if value is None:
             return None
@@ -56,7 +56,7 @@ class Forms:
         return _describe_change(name, form, *known)
 
     def _general(self, name: str, form: Form) -> Form:
-        """Return the form that all values must have, where this is the first one's."""
+        """Return the form that all values must have, where this is the form of the first value."""
         shape, dtype = form
         if dtype in ("str", _OBJECT):  # Lists in every batch, of whatever length.
             return (None,) * len(shape), dtype
@@ -74,7 +74,7 @@ def form_of(value: Any) -> Form:
 
 
 def show_form(form: Form) -> str:
-    """Return a form as messages show it, as `float32 [?, 4]`."""
+    """Return a form as messages show it, like `float32 [?, 4]`."""
     shape, dtype = form
     return f"a {dtype}" if isinstance(dtype, str) and not shape else f"{dtype} {_show_shape(shape)}"
 

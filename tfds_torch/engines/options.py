@@ -13,7 +13,7 @@ from tfds_torch.runtime.limits import usable_cores
 READ_MODES = ("auto", "index", "files", "examples")
 ON_ERROR = ("raise", "replace")
 BLOCKS_OF_SOURCE = "auto"
-"""`block_records`: of a size that suits where the files lie."""
+"""The value of `block_records` for a block size that suits the place of the files."""
 
 _MAX_THREADS = 8
 _MAX_SHUFFLE_BYTES = 2 * 2**30
@@ -22,11 +22,11 @@ _MAX_SHUFFLE_BYTES = 2 * 2**30
 @explain_keywords
 @dataclass(frozen=True)
 class ReadOptions:
-    """How examples are read. The defaults suit a training machine.
+    """Options for reading examples. The defaults suit a training machine.
 
-    In mode `index`, the order depends on `block_records` alone (and with it on `shuffle_buffer` and `block_groups`). In
-    the stream modes `files` and `examples`, `cycle_length`, `shuffle_buffer` and `ram_budget_bytes` take part in the
-    shuffled order. The others change speed and memory only.
+    In mode `index`, the order depends only on `block_records` (and, where that is set, on `shuffle_buffer` and
+    `block_groups`). In the stream modes `files` and `examples`, the shuffled order depends on `cycle_length`,
+    `shuffle_buffer` and `ram_budget_bytes`. The other options change only speed and memory.
 
     Attributes:
         mode: `index` fetches every record by its number, so that the order is one shuffle of the whole split, whatever
@@ -37,24 +37,24 @@ class ReadOptions:
             `examples`.
         num_threads: threads that decode, per worker; None means max(1, min(8, cores // num_workers)), of the cores that
             the process may use (affinity, container), divided among the ranks of the machine.
-        cycle_length: files that a shuffling worker reads by turns.
+        cycle_length: number of files that a shuffling worker reads in turns.
         read_buffer_bytes: read-ahead per open file, bytes.
-        shuffle_buffer: encoded examples of a rank among which a stream draws the next one; its workers share the
-            number. Mode `index` has none, unless `block_records` is set.
-        prefetch_batches: batches that are decoded ahead of the one that is asked for. In a loader's worker 1 means just
-            as much as keeps its threads busy; what torch's loader holds ready (its prefetch_factor) comes on top.
-        ram_budget_bytes: memory of a worker's shuffle buffer, bytes; a buffer that would be larger (by the dataset's
-            mean example size) is made smaller. None means 2 GiB per rank.
+        shuffle_buffer: number of encoded examples among which a rank's stream draws the next one; its workers share
+            the number. Mode `index` has none, unless `block_records` is set.
+        prefetch_batches: batches that are decoded ahead of the one that is asked for. In a loader's worker, 1 means
+            just enough to keep its threads busy; batches that torch's loader holds ready (prefetch_factor) are added.
+        ram_budget_bytes: largest memory of a worker's shuffle buffer, bytes; a buffer that would take more (by the
+            dataset's mean example size) holds fewer examples. None means 2 GiB per rank.
         block_records: mode `index` where random reads are expensive: contiguous examples that are kept together.
             Blocks are shuffled as wholes, and examples within windows of `shuffle_buffer` examples (of the whole world,
             rounded down to blocks, one at least). None: every example is shuffled among all of them. `auto`: None for
-            local files, and blocks of about 8 MiB for object stores, so that each is fetched once an epoch; a parser's
-            `read` has the number.
-        verify_checksums: mode `index`: whether the CRC32C of what is read is verified: of each record of TFRecord
+            local files, and blocks of about 8 MiB for object stores, so that each is fetched once an epoch; the
+            attribute `read` of a parser has the number.
+        verify_checksums: mode `index`: whether the CRC32C of the bytes read is verified: of each record of TFRecord
             files, and of each value of `.beton` files (those of FFCV itself have none). Streams always verify.
         on_error: mode `index`: `raise` ends with an error at the first damaged example; `replace` lets the next one
-            that is whole, by index, take its place, and logs a warning. In training it is an example like any other; in
-            evaluation it is not `valid`, and its label is -100. All ranks keep their number of batches.
+            that is whole, by index, take its place, and logs a warning. In training, the replacement is an example like
+            any other; in evaluation, it is not `valid`, and its label is -100. All ranks keep their number of batches.
         max_replaced: damaged examples that a worker may replace in an epoch; one more is an error.
         jpeg_decoder: `turbojpeg` (libturbojpeg 3 or later, which decodes only the window of a crop), `simplejpeg` or
             `pillow`; `auto` takes the first of them that the machine has. Their pixels are the same.
@@ -64,8 +64,8 @@ class ReadOptions:
             `block_groups`. The global batches do not depend on M.
 
     Raises:
-        ConfigError: an unknown mode, on_error or jpeg_decoder, one that the machine does not have, or a number out of
-            range.
+        ConfigError: mode, on_error or jpeg_decoder is unknown, the machine does not have jpeg_decoder, or a number is
+            out of range.
     """
 
     mode: str = "auto"
@@ -113,13 +113,21 @@ class ReadOptions:
         object.__setattr__(self, name, check_integer(f"ReadOptions: {name}", value, 1))
 
     def threads_of_worker(self, num_workers: int, num_local_ranks: int = 1) -> int:
-        """Returns how many threads a worker decodes with: its part of what its rank may use of the machine."""
+        """Return the number of threads with which a worker decodes.
+
+        Args:
+            num_workers: number of workers of the rank, >= 1.
+            num_local_ranks: number of ranks that share the machine, >= 1.
+
+        Returns:
+            `num_threads` where it is set; else the worker's part of the cores that its rank may use, 1 to 8.
+        """
         cores_of_rank = math.floor(usable_cores().number / num_local_ranks)
         return self.num_threads or max(1, min(_MAX_THREADS, cores_of_rank // num_workers))
 
     @property
     def most_replaced(self) -> int:
-        """How many damaged examples a worker may replace in an epoch; 0: the first one is an error."""
+        """Largest number of damaged examples that a worker may replace in an epoch; 0: the first one is an error."""
         return self.max_replaced if self.on_error == "replace" else 0
 
     @property
@@ -131,6 +139,15 @@ class ReadOptions:
         return BlockShuffle(self.block_records, window_blocks, self.block_groups)
 
     def shuffle_buffer_of_worker(self, num_workers: int, mean_example_bytes: int) -> int:
-        """Returns the encoded examples in a worker's shuffle buffer, within its memory budget."""
+        """Return the number of encoded examples in a worker's shuffle buffer, within its memory budget.
+
+        Args:
+            num_workers: number of workers of the rank, >= 1.
+            mean_example_bytes: mean size of an encoded example of the dataset, bytes.
+
+        Returns:
+            The worker's part of `shuffle_buffer`, or fewer where these would exceed `ram_budget_bytes` (None: 2 GiB
+            per rank); >= 1.
+        """
         budget_bytes = self.ram_budget_bytes or _MAX_SHUFFLE_BYTES // num_workers
         return max(1, min(self.shuffle_buffer // num_workers, budget_bytes // max(1, mean_example_bytes)))

@@ -15,8 +15,8 @@ class Padded(NamedTuple):
     """The values of a field of a batch, as long as the longest of them.
 
     Attributes:
-        values: [B, longest, ...]; of value i, values[i, : lengths[i]].
-        lengths: int64 [B].
+        values: [B, longest, ...]; value i is values[i, : lengths[i]].
+        lengths: int64 [B], lengths of the values.
     """
 
     values: Any
@@ -24,17 +24,17 @@ class Padded(NamedTuple):
 
 
 def pad_values(name: str, values: Any, fill: float) -> Padded:
-    """Returns the values of a field as one numpy array, and their lengths.
+    """Return the values of a field as one numpy array, and their lengths.
 
     Args:
-        name: of the field, for messages.
-        values: B arrays of numbers, [length, ...], or lists of them, which are alike but for their lengths; or one
-            array [B, length, ...].
-        fill: what stands behind the end of a shorter value.
+        name: name of the field, for messages.
+        values: B arrays of numbers, [length, ...], or lists of them, which differ only in their lengths; or one array
+            [B, length, ...].
+        fill: the number that is written behind the end of a shorter value.
 
     Raises:
-        ConfigError: the values are not numbers, have no length or further sides that differ, or are of a type that
-            cannot hold `fill`.
+        ConfigError: the values are not numbers, have no length, differ in further sides, or have a type that cannot
+            hold `fill`.
     """
     arrays = [_as_numbers(name, value) for value in values]
     full = [array for array in arrays if len(array)] or arrays
@@ -63,7 +63,7 @@ def pad_values(name: str, values: Any, fill: float) -> Padded:
 
 
 def check_fills(fills: Any, fields: Sequence[str], unpadded: Sequence[str]) -> dict[str, float]:
-    """Returns field -> fill value; raises ConfigError for fields that are not asked for, or are never ragged."""
+    """Return field -> fill value; raise ConfigError for fields that are not asked for, or are never ragged."""
     fills = {} if fills is None else fills
     if not isinstance(fills, Mapping) or not all(_is_number(fill) for fill in fills.values()):
         raise ConfigError(

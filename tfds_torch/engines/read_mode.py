@@ -12,10 +12,10 @@ _DEFAULTS = ReadOptions()
 
 
 def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOptions) -> str:
-    """Returns the read mode for a plan: `index`, `files` or `examples`.
+    """Return the read mode for a plan: `index`, `files` or `examples`.
 
     Raises:
-        ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
+        ConfigError: the mode that was asked for cannot keep its promises here, or no mode can read the files.
     """
     obstacle = source.obstacle
     mode = options.mode
@@ -76,13 +76,13 @@ def find_read_mode(source: Source, split: str, plan: EpochPlan, options: ReadOpt
 
 
 def _of_streams(options: ReadOptions) -> tuple[str, ...]:
-    """Returns the options that have an effect in the stream modes only."""
+    """Return the options that have an effect in the stream modes only."""
     buffer = () if options.blocks is not None else ("shuffle_buffer",)
     return ("cycle_length", "read_buffer_bytes", "ram_budget_bytes", *buffer)
 
 
 def _refuse_idle(options: ReadOptions, mode: str, names: tuple[str, ...], reason: str) -> None:
-    """Raises ConfigError where an option was set that has no effect in the mode that was asked for."""
+    """Raise ConfigError where an option is set that has no effect in the mode that was asked for."""
     for name in names:
         if getattr(options, name) != getattr(_DEFAULTS, name):
             raise ConfigError(
@@ -92,10 +92,10 @@ def _refuse_idle(options: ReadOptions, mode: str, names: tuple[str, ...], reason
 
 
 def assign(source: Source, plan: EpochPlan, epoch: int, mode: str) -> Assignment:
-    """Returns which ranges of the source's instructions the plan's pipeline reads in an epoch of a stream mode.
+    """Return which ranges of the source's instructions the plan's pipeline reads in an epoch of a stream mode.
 
     Raises:
-        ConfigError: the read mode is `index`: there, `EpochPlan.batch` says what is in every batch.
+        ConfigError: the read mode is `index`, in which `EpochPlan.batch` lists the examples of every batch.
     """
     if mode == "index":
         raise ConfigError("In read mode 'index' nothing is dealt: EpochPlan.batch says what is in every batch.")

@@ -26,7 +26,7 @@ class RecordRange:
         skip: records before the first one.
         take: number of records.
         first_key: sample key of the first one.
-        num_in_file: records that the whole file holds by `dataset_info.json`.
+        num_in_file: number of records of the whole file according to `dataset_info.json`.
     """
 
     path: str
@@ -44,12 +44,12 @@ class RecordStream:
         dataset: `name/config:version`, for messages.
         valid: the records of the epoch; shuffled when `shuffle_buffer` > 1.
         fill: the records that come after them, in this order.
-        num_skipped: records of the (shuffled) stream that are passed over.
-        chunk_size: records that are handed over at a time.
-        shuffle_buffer: encoded records among which the next one is drawn; 1 keeps the order.
+        num_skipped: number of records of the (shuffled) stream that are passed over.
+        chunk_size: number of records that are handed over at a time.
+        shuffle_buffer: number of encoded records among which the next one is drawn; 1 keeps the order.
         seed: seed of the shuffle.
-        cycle_length: files that a shuffled stream reads by turns; an unshuffled one reads them one after the other.
-        read_buffer_bytes: read-ahead per open file.
+        cycle_length: number of files that a shuffled stream reads in turns; an unshuffled one reads one after another.
+        read_buffer_bytes: read-ahead per open file, bytes.
         num_threads: size of the pipeline's thread pool.
     """
 
@@ -66,7 +66,7 @@ class RecordStream:
 
     @property
     def ranges(self) -> list[RecordRange]:
-        """All that is streamed."""
+        """All ranges that are streamed."""
         return [*self.valid, *self.fill]
 
     def __len__(self) -> int:
@@ -74,14 +74,14 @@ class RecordStream:
 
 
 def stream_records(stream: RecordStream) -> Iterator[tuple[Int64Array, list[bytes]]]:
-    """Yields sample keys, int64 [n], and n records; in a process that may use tensorflow.
+    """Yield sample keys, int64 [n], and n records; only in a process that may use tensorflow.
 
     Raises:
         ShardError: a file cannot be read, or ends early.
         CorruptRecordError: a record is damaged.
     """
     tf = load_tensorflow("reading a stream")
-    with tf.device("CPU:0"):  # Where a program of the user's own has shown tensorflow a GPU.
+    with tf.device("CPU:0"):  # Where the user's program has shown tensorflow a GPU.
         chunks = _graph(tf, stream).as_numpy_iterator()
     while True:
         try:
@@ -94,7 +94,7 @@ def stream_records(stream: RecordStream) -> Iterator[tuple[Int64Array, list[byte
 
 
 def _graph(tf: Any, stream: RecordStream) -> Any:
-    """Returns a dataset of (sample keys int64 [n], records string [n])."""
+    """Return a dataset of (sample keys int64 [n], records string [n])."""
     is_shuffled = stream.shuffle_buffer > 1
     records = _records(tf, stream, stream.valid, cycle_length=stream.cycle_length if is_shuffled else 1)
     if is_shuffled and stream.valid:
@@ -107,7 +107,7 @@ def _graph(tf: Any, stream: RecordStream) -> Any:
 
 
 def tf_data_options(tf: Any, num_threads: int) -> Any:
-    """Returns the `tf.data.Options` of a worker's pipeline."""
+    """Return the `tf.data.Options` of a worker's pipeline."""
     options = tf.data.Options()
     # With autotune an iterator can only be destroyed when autotune's timer fires, up to 40 s after the last batch.
     options.autotune.enabled = False
@@ -118,7 +118,7 @@ def tf_data_options(tf: Any, num_threads: int) -> Any:
 
 
 def _records(tf: Any, stream: RecordStream, ranges: Sequence[RecordRange], *, cycle_length: int) -> Any:
-    """Returns a dataset of (sample key int64 [], record string [])."""
+    """Return a dataset of (sample key int64 [], record string [])."""
     if not ranges:
         return None
     table = {
@@ -146,7 +146,7 @@ def _records(tf: Any, stream: RecordStream, ranges: Sequence[RecordRange], *, cy
 
 
 def _shuffle(tf: Any, records: Any, buffer_size: int, seed: int) -> Any:
-    """Returns `records.shuffle(...)`, but with an order that does not depend on `tf.random.set_seed`."""
+    """Return `records.shuffle(...)`, but with an order that does not depend on `tf.random.set_seed`."""
     flat_spec = tf.nest.flatten(records.element_spec)
     variant = tf.raw_ops.ShuffleDatasetV3(
         input_dataset=tf.data.experimental.to_variant(records),
@@ -167,7 +167,7 @@ def _raise_early_end(tf: Any, path: Any) -> Any:
 
 
 def _explain(stream: RecordStream, message: str) -> TfdsTorchError:
-    """Returns our own error for one of tensorflow's, which no process without tensorflow could unpickle."""
+    """Return our own error for one of tensorflow's, which no process without tensorflow could unpickle."""
     num_in_file = {part.path: part.num_in_file for part in stream.ranges}
     for path in filter(is_local, num_in_file):
         try:
@@ -186,11 +186,11 @@ def _explain(stream: RecordStream, message: str) -> TfdsTorchError:
 # epoch to epoch: only the first epoch waits for the import of tensorflow.
 
 _Request = tuple[int, RecordStream | None, list[int]]
-"""The number of a stream; it, where it begins; the numbers of others that were given up."""
+"""The number of a stream; the stream itself, where it begins; the numbers of other streams that were given up."""
 
 
 class _Streams:
-    """Answers each request with the next chunk of a stream; None: there is none."""
+    """Answers each request with the next chunk of a stream; None: the stream has ended."""
 
     def __init__(self) -> None:
         self._streams: dict[int, Iterator[tuple[Int64Array, list[bytes]]]] = {}
@@ -215,7 +215,7 @@ _given_up: deque[int] = deque()  # Told with the next request: garbage collectio
 
 
 def stream_elsewhere(stream: RecordStream) -> Iterator[tuple[Int64Array, list[bytes]]]:
-    """Streams records from a fresh process, as `stream_records` does in this one."""
+    """Yield records that a fresh process streams, as `stream_records` does in this process."""
     number = next(_numbers)
     chunk = _ask(number, stream)
     try:

@@ -1,4 +1,4 @@
-"""Damaged examples whose place others take: the next whole one of the split, wherever the damaged one is read."""
+"""Damaged examples are replaced: by the next whole example of the split, wherever the damaged one is read."""
 
 import logging
 from bisect import bisect_right
@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Replacement:
-    """Reads a chunk with a damaged example once more, one example at a time. For one iteration, in one thread."""
+    """Reads a chunk with a damaged example once more, one example at a time. It is for one iteration, in one thread."""
 
     def __init__(self, request: ReadRequest, order: WorkerOrder, decoder: ChunkDecoder) -> None:
         self._request = request
@@ -25,7 +25,7 @@ class Replacement:
         self._num_replaced = [0] * len(self._starts)
 
     def __call__(self, start: int, stop: int, rows_of: RowsOf) -> DecodedChunk:
-        """Returns the examples at positions start..stop-1 of the order, damaged ones replaced."""
+        """Return the examples at positions start..stop-1 of the order, with damaged ones replaced."""
         keys = self._order.sample_keys(start, stop)
         found, is_replaced = [], np.zeros(len(keys), np.bool_)
         for number in range(len(keys)):
@@ -64,7 +64,7 @@ class Replacement:
         )
 
     def _report(self, damaged_key: int, taken_key: int, at: int, error: CorruptRecordError) -> None:
-        """Logs that an example took the place of a damaged one."""
+        """Log that an example took the place of a damaged one."""
         self._num_replaced[at] += 1
         num_examples, most = self._request.plan.num_examples, self._request.replacement_ranges[at].most
         damaged, taken = examples_of(damaged_key, num_examples), examples_of(taken_key, num_examples)

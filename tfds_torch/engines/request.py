@@ -1,4 +1,4 @@
-"""ReadRequest: what one pipeline reads in an epoch, and what the run supplies."""
+"""ReadRequest: the examples that one pipeline reads in an epoch. ReadContext: the memory and metrics of the run."""
 
 from dataclasses import dataclass
 
@@ -26,8 +26,8 @@ class ReadContext:
 
     Attributes:
         make_buffer: makes the memory of a batch's images; None: numpy does.
-        has_one_size: whether the field `image` goes there without a preprocess, too: a batch's images are of one size.
-        metrics: metrics that times and places are reported to.
+        has_one_size: whether the field `image` goes there without a preprocess, too: a batch's images have one size.
+        metrics: metrics to which times and places are reported.
         num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
         is_read_ahead: whether the consumer of the batches keeps some ready.
         seeds_items: whether random numbers are seeded before a user's dataset is asked for an item.
@@ -48,8 +48,8 @@ class ReplacementRange:
     Attributes:
         start: the first one's index.
         stop: the index behind the last one's.
-        most: damaged examples that a worker may replace in an epoch; 0: the first one is an error.
-        subset: those among them that may be read, counted from `start` on; None: all.
+        most: largest number of damaged examples that a worker may replace in an epoch; 0: the first one is an error.
+        subset: the examples among them that may be read, counted from `start` on; None: all.
     """
 
     start: int
@@ -59,11 +59,11 @@ class ReplacementRange:
 
     @property
     def size(self) -> int:
-        """Examples that may be read."""
+        """Number of examples that may be read."""
         return self.stop - self.start if self.subset is None else len(self.subset)
 
     def following(self, index: int, step: int) -> int:
-        """Returns the example that stands some steps behind another one; behind the last one stands the first."""
+        """Return the index of the example some steps behind another one; the first one follows the last one."""
         if self.subset is None:
             return self.start + (index - self.start + step) % self.size
         place = int(self.subset.places_of(np.array([index - self.start], np.int64))[0])
@@ -81,14 +81,14 @@ class ReadRequest:
         start_batch: the rank's batch at which to begin.
         content: the fields to decode.
         options: how the examples are read.
-        in_pieces: whether a batch may come as several, one after the other, each as soon as it is decoded.
-        context: what the run supplies.
-        replacing: where damaged examples are replaced, in ascending order, all examples together; None: everywhere or
-            nowhere, as the options say.
-        read_at_once: examples that are read at a time, at least, where calls of the source are expensive; 0: those of
-            one chunk.
-        is_lazy: whether a batch is read when it is asked for, and no other one with it: where nothing has to be decoded
-            and a single example may take long.
+        in_pieces: whether a batch may come in several pieces, one after the other, each as soon as it is decoded.
+        context: memory and metrics that the run supplies.
+        replacing: the ranges in which damaged examples are replaced, in ascending order, which together hold all
+            examples; None: everywhere or nowhere, as the options say.
+        read_at_once: least number of examples that are read at a time where calls of the source are expensive; 0: those
+            of one chunk.
+        is_lazy: whether each batch is read when it is asked for, and none ahead: where nothing has to be decoded and a
+            single example may take long.
     """
 
     source: Source
@@ -105,23 +105,23 @@ class ReadRequest:
 
     @cached_property
     def replacement_ranges(self) -> tuple[ReplacementRange, ...]:
-        """Where damaged examples are replaced, and how many of them."""
+        """The ranges in which damaged examples are replaced, with the largest number of them."""
         if self.replacing is not None:
             return self.replacing
         return (ReplacementRange(0, self.plan.num_examples, self.options.most_replaced, self.plan.order.subset),)
 
     @cached_property
     def num_threads(self) -> int:
-        """Threads of this pipeline."""
+        """Number of threads of this pipeline."""
         world = self.plan.world
         return self.options.threads_of_worker(world.num_workers, self.context.num_local_ranks or world.num_replicas)
 
     @cached_property
     def chunk_size(self) -> int:
-        """Examples that are read and decoded at a time: part of a large batch, or several small batches."""
+        """Number of examples that are read and decoded at a time: part of a large batch, or several small batches."""
         batch_size, in_buffers = self.plan.batch_size, self.content.in_buffers
         size = find_chunk_size(batch_size, self.source.mean_example_bytes, in_buffers=in_buffers)
-        # Threads share the batches that are decoded ahead, rather than each taking batches of its own.
+        # Threads share the batches that are decoded ahead, rather than each taking its own batches.
         most = -(-batch_size * (self.options.prefetch_batches + 1) // self.num_threads)
         if size > batch_size and self.is_lazy:
             return batch_size
@@ -131,14 +131,14 @@ class ReadRequest:
 
     @cached_property
     def num_chunks_ahead(self) -> int:
-        """Chunks that are decoded ahead of the one that is handed over."""
+        """Number of chunks that are decoded ahead of the one that is handed over."""
         most = -(-self.options.prefetch_batches * self.plan.batch_size // self.chunk_size)
         is_lean = self.context.is_read_ahead and self.options.prefetch_batches == 1
         return min(most, self.num_threads + 1) if is_lean else most
 
 
 def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: bool) -> int:
-    """Returns how many examples are read and decoded at a time: part of a large batch, or several small batches."""
+    """Return how many examples are read and decoded at a time: part of a large batch, or several small batches."""
     num_bytes = _BUFFERED_CHUNK_BYTES if in_buffers else _CHUNK_BYTES
     most = max(_SMALLEST_CHUNK, num_bytes // max(1, mean_example_bytes))
     if batch_size > most:

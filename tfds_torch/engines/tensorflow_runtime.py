@@ -25,14 +25,14 @@ _BEFORE_REASON = re.compile(r"\s*$|\s+File |Graph execution error:|Detected at n
 
 
 def is_tensorflow_installed() -> bool:
-    """Whether tensorflow can be imported; it is not imported for that."""
+    """Return whether tensorflow can be imported, without importing it."""
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"] is not None
     return importlib.util.find_spec("tensorflow") is not None
 
 
 def check_tensorflow_is_installed(user: str) -> None:
-    """Raises ConfigError where tensorflow is not installed; `user` needs it, such as "read mode 'files'"."""
+    """Raise ConfigError where tensorflow is not installed; `user` names who needs it, like "read mode 'files'"."""
     if not is_tensorflow_installed():
         raise ConfigError(
             f"tensorflow is not installed, and {user} needs it. Install it with `pip install tensorflow-cpu` "
@@ -41,7 +41,7 @@ def check_tensorflow_is_installed(user: str) -> None:
 
 
 def load_tensorflow(user: str) -> Any:
-    """Returns the module `tensorflow`, which `user` needs, with every GPU hidden from it: GPU memory is torch's."""
+    """Return the module `tensorflow`, which `user` needs, with all GPUs hidden from it: GPU memory is for torch."""
     check_tensorflow_is_installed(user)
     with quiet_tensorflow():
         import tensorflow as tf
@@ -56,10 +56,10 @@ def load_tensorflow(user: str) -> Any:
 
 @contextlib.contextmanager
 def quiet_tensorflow() -> Iterator[None]:
-    """Lets tensorflow be loaded without lines of its C++ code on standard error, also later ones.
+    """Keep tensorflow's C++ code, while it is loaded and later, from writing to standard error.
 
-    It reads what it may write when it is loaded; what it fails by is raised. Where the user has set
-    `TF_CPP_MIN_LOG_LEVEL`, that holds. Processes that are started afterwards have the user's environment.
+    tensorflow reads its log level when it is loaded; errors of the import are raised. Where the user has set
+    `TF_CPP_MIN_LOG_LEVEL`, that value holds. Processes that are started afterwards have the user's environment.
     """
     if "tensorflow" in sys.modules or _LEVEL in os.environ:
         yield
@@ -76,13 +76,13 @@ def quiet_tensorflow() -> Iterator[None]:
 
 
 def readable_reason(message: str) -> str:
-    """Returns the reason in the message of a `tf.errors.OpError`, without the place in the graph."""
+    """Return the reason in the message of a `tf.errors.OpError`, without the place in the graph."""
     lines = message.splitlines() or [""]
     return _WHERE_IN_GRAPH.sub("", next((line for line in lines if not _BEFORE_REASON.match(line)), lines[0])).strip()
 
 
 def has_inherited_runtime() -> bool:
-    """Whether this process was forked from one in which tensorflow had already run."""
+    """Return whether this process was forked from one in which tensorflow had already run."""
     return _inherited_runtime
 
 

@@ -1,6 +1,6 @@
 """The tf.data engine: encoded records streamed by tf.data, for the read modes `files` and `examples`.
 
-Only reading and shuffling happen in the graph. The records leave it encoded, and are decoded as those that the direct
+Only reading and shuffling happen in the graph. The records leave it encoded, and are decoded like those that the direct
 engine reads by number.
 """
 
@@ -24,7 +24,7 @@ from tfds_torch.storage.source import FileInstruction
 
 
 def read_in_stream_mode(request: ReadRequest, mode: str) -> Iterator[Batch]:
-    """Yields the batches of a pipeline in read mode `files` or `examples`."""
+    """Yield the batches of a pipeline in read mode `files` or `examples`."""
     plan, world = request.plan, request.plan.world
     # The worker whose turn is batch start_batch continues the stream of the worker that batch belonged to.
     number = (world.worker + request.start_batch) % world.num_workers
@@ -73,9 +73,9 @@ def _record_range(instructions: Sequence[FileInstruction], part: ShardRange, num
 
 
 def _encoded_chunks(request: ReadRequest, stream: RecordStream) -> Generator[EncodedChunk, None, None]:
-    """Yields the chunks of a stream; what cannot be read ends it with an error in place of a chunk."""
+    """Yield the chunks of a stream; where it cannot be read, the last chunk has an error."""
     source, metrics, keys = request.source, request.context.metrics, request.content.keys
-    # A process that was forked after tensorflow ran must not use it: its records come out of another one then.
+    # A process that was forked after tensorflow ran must not use it: its records come from another process.
     streamed = stream_elsewhere(stream) if has_inherited_runtime() else stream_records(stream)
     position = 0
     with closing(streamed) as chunks:  # type: ignore[type-var] # Both are generators.

@@ -1,7 +1,7 @@
 """Chains: the functions that decoded examples go through before they become a batch, for the fields asked for.
 
-`plan_steps` finds which of a parser's transforms are needed, and what is decoded for them. A TransformChain calls those
-of one dataset, an example at a time; Chains are all that a parser has, those of a mixture's members among them.
+`plan_steps` finds which transforms of a parser are needed, and the fields that are decoded for them. A TransformChain
+calls those of one dataset, one example at a time; Chains are all chains of a parser, also of a mixture's members.
 """
 
 import time
@@ -28,7 +28,7 @@ from tfds_torch.runtime.user_random import FIRST_OF_PARSER, borrowed_generators,
 from tfds_torch.storage.source import Source
 
 OF_EXAMPLES = ("index", "id")
-"""Fields that a function may read without the dataset's storing them."""
+"""Fields that a function may read although the dataset does not store them."""
 
 _CHANNELS = (1, 3, 4)
 
@@ -37,10 +37,10 @@ class Step(NamedTuple):
     """A transform in a chain.
 
     Attributes:
-        transform: see there.
-        number: of its random numbers among those of an example's functions.
-        reads: the fields that it gets; where it says nothing of them, those that are there.
-        keeps: those that it returns, which are needed behind it.
+        transform: the transform.
+        number: number of its random numbers among those of an example's functions.
+        reads: the fields that it gets; where it does not declare them, those that are there.
+        keeps: the fields that it returns and that are needed behind it.
     """
 
     transform: Transform
@@ -54,13 +54,13 @@ def plan_steps(
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Return the transforms that are needed for some fields, and the fields that are decoded for them.
 
-    A transform whose `gives` nobody needs is left out, with what it alone reads.
+    A transform whose `gives` nobody needs is left out, with the fields that only it reads.
 
     Args:
-        transforms: in turn.
+        transforms: the transforms, in the order of their calls.
         asked: the fields that are wanted behind them, without those that belong to batches.
-        is_stored: whether the dataset has a field.
-        first_number: of the first one's random numbers, among those of parsers.
+        is_stored: returns whether the dataset has a field.
+        first_number: number of the first transform's random numbers, among those of parsers.
     """
     needed, steps = list(dict.fromkeys(asked)), list[Step]()
     for place, one in reversed(list(enumerate(transforms))):
@@ -72,7 +72,7 @@ def plan_steps(
         if one.reads is None:
             needed = list(reads)
         else:
-            passed = (name for name in needed if name not in one.named)  # What it may give, it need not.
+            passed = (name for name in needed if name not in one.named)  # It need not return what it may return.
             needed = list(dict.fromkeys([*passed, *(name for name in reads if name not in OF_EXAMPLES)]))
         steps.append(Step(one, FIRST_OF_PARSER + first_number + place, reads, keeps))
     return tuple(reversed(steps)), tuple(name for name in needed if is_stored(name))
@@ -83,12 +83,12 @@ class Run:
     """Some examples that go through chains.
 
     Attributes:
-        samples: what random numbers are made of.
-        index: int64 [n], their positions in the split.
-        ids: of the n examples, for errors.
-        context: what the run supplies.
-        is_noted: whether this thread says which example it is at.
-        added: fields that functions added without a word, in the order in which they came.
+        samples: keys and seed of the random numbers.
+        index: int64 [n], positions of the examples in the split.
+        ids: ids of the n examples, for errors.
+        context: memory and metrics that the run supplies.
+        is_noted: whether this thread notes which example it is at.
+        added: fields that functions added without declaring them, in the order in which they came.
     """
 
     samples: Samples
@@ -115,14 +115,15 @@ class TransformChain:
 
     Attributes:
         dataset: its name, for messages.
-        steps: the transforms that are needed, in turn.
-        inner: the fields that are decoded for them, and for what is asked for.
+        steps: the transforms that are needed, in the order of their calls.
+        inner: the fields that are decoded for them, and for the fields that are asked for.
         asked: the fields that are wanted behind them.
-        images: those of all fields that are images -> number of their axes.
-        forms: of what transforms give; None: any form will do, as of whole images where there is a preprocess.
-        reserved: the fields that say which example it is, and are no transform's to give.
+        images: field that is an image -> number of its axes.
+        forms: forms of the values that transforms return; None: any form will do, as for whole images where there is a
+            preprocess.
+        reserved: the fields that say which example it is; a transform must not change them.
         columns: field -> its column, where that has another name.
-        member: the number of the member of a mixture whose examples these are; None: all are.
+        member: number of the member of a mixture to which the chain belongs; None: it is for all examples.
     """
 
     dataset: str
@@ -141,18 +142,18 @@ class TransformChain:
         return all(step.transform.threads for step in self.steps)
 
     def gives(self, name: str) -> bool:
-        """Whether a field may be given."""
+        """Return whether the functions may return a field."""
         return any(step.transform.may_give(name) for step in self.steps)
 
     def touches(self, name: str) -> bool:
-        """Whether a field is read, or may be given."""
+        """Return whether the functions read a field, or may return it."""
         return self.gives(name) or any(name in step.reads for step in self.steps)
 
     def run(self, table: ExampleTable, rows: Sequence[int], run: Run) -> None:
         """Call the functions for some of the examples of a table.
 
         Raises:
-            ConfigError: a function failed, or returned what cannot be used.
+            ConfigError: a function failed, or returned something that cannot be used.
         """
         seeds = [draw_function_seeds(run.samples.keys, run.samples.seed, step.number).tolist() for step in self.steps]
         for row in rows:
@@ -168,7 +169,7 @@ class TransformChain:
             run.note_passed()
 
     def _call(self, step: Step, table: ExampleTable, row: int, seed: int, added: list[str], run: Run) -> None:
-        """Call one function for one example, and put what it gives into the table; `added` are new names so far."""
+        """Call one function for one example, and put its fields into the table; `added` are new names so far."""
         transform = step.transform
         example = self._example(step, table, row, added, run)
         given = {name: example[name] for name in self.reserved if name in example}
@@ -203,7 +204,7 @@ class TransformChain:
             table.put(name if name in self.asked else self.columns.get(name, name), row, own)
 
     def _example(self, step: Step, table: ExampleTable, row: int, added: Sequence[str], run: Run) -> dict[str, Any]:
-        """Return what a function gets of an example: copies."""
+        """Return the fields of an example that a function gets: copies."""
         example: dict[str, Any] = {}
         gets_all = step.transform.reads is None
         for name in dict.fromkeys([*step.reads, *added]) if gets_all and added else step.reads:
@@ -217,19 +218,19 @@ class TransformChain:
         return example
 
     def _column(self, name: str, table: ExampleTable, row: int) -> str | None:
-        """Return the column in which a field of an example lies now; None: it has none."""
+        """Return the column in which a field of an example lies now; None: the example does not have it."""
         other = self.columns.get(name)
         if other is not None and table.has(other, row) and not table.is_put(name, row):
             return other
         return name if table.has(name, row) else None
 
     def _find_fault(self, transform: Transform, found: Any, given: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with what a function returned, a sentence; None: nothing.
+        """Return the fault of the result of a function, a sentence; None: it has none.
 
         Args:
-            transform: whose function it is.
-            found: what it returned.
-            given: the reserved fields that it got.
+            transform: the transform of the function.
+            found: the result of the function.
+            given: the reserved fields that the function got.
         """
         if not isinstance(found, Mapping):
             kind = "None" if found is None else f"a {type(found).__name__}"
@@ -274,7 +275,7 @@ class TransformChain:
 
 
 def _tell(step: Step, names: Sequence[str]) -> str:
-    """Return what a function got, for the message where it failed."""
+    """Return the fields that a function got, for the message where it failed."""
     got = f" It got the fields {', '.join(names)}." if names else " It got no field."
     if step.transform.reads is None:
         got += " It gets the fields that are asked for: Transform(function, reads=[...]) names others."
@@ -282,7 +283,7 @@ def _tell(step: Step, names: Sequence[str]) -> str:
 
 
 def _is_image(value: Any, axes: int) -> bool:
-    """Whether a value is an image with its channels last, as far as that can be seen."""
+    """Return whether a value is an image with its channels last, as far as that can be seen."""
     if not isinstance(value, np.ndarray) or value.ndim != axes:
         return False
     return value.shape[-3] not in _CHANNELS or value.shape[-1] in _CHANNELS
@@ -301,16 +302,16 @@ def _as_numpy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Chains:
-    """The chains of a dataset: its own; of a mixture, those of its members, and its own behind them.
+    """The chains of a dataset: its own chain; of a mixture, the chains of its members and its own one behind them.
 
     Attributes:
-        parts: in turn; those of different members are of different examples.
-        inner: the fields that are decoded for them, and for what is asked for.
+        parts: the chains, in the order of their calls; chains of different members have different examples.
+        inner: the fields that are decoded for them, and for the fields that are asked for.
         asked: the fields that are wanted at the end.
         explain: field -> why the dataset has none, a sentence.
         channels_first: columns whose values are images [..., C, H, W].
         lists: fields that are lists in every batch, whatever the values.
-        member: the column that says whose an example is, int64 [n]; None: there is one dataset.
+        member: the column with the member of each example, int64 [n]; None: there is one dataset.
     """
 
     parts: tuple[TransformChain, ...]
@@ -327,11 +328,11 @@ class Chains:
         return all(part.may_use_threads for part in self.parts)
 
     def gives(self, name: str) -> bool:
-        """Whether a field may be given."""
+        """Return whether the functions may return a field."""
         return any(part.gives(name) for part in self.parts)
 
     def touches(self, name: str) -> bool:
-        """Whether a field is read, or may be given."""
+        """Return whether the functions read a field, or may return it."""
         return any(part.touches(name) for part in self.parts)
 
     def apply(
@@ -343,18 +344,18 @@ class Chains:
         context: ReadContext,
         make_buffer: MakeBatchBuffer | None = None,
     ) -> Decoded:
-        """Return the columns of examples that have gone through the chains.
+        """Return the columns of examples after all functions of the chains.
 
         Args:
             columns: field -> n values.
-            samples: of the n examples.
-            index: int64 [n], their positions in the split.
-            source: where they come from, for their ids.
-            context: what the run supplies.
-            make_buffer: makes the memory of images that functions give, where the examples are a whole batch.
+            samples: keys and seed of the random numbers of the n examples.
+            index: int64 [n], positions of the examples in the split.
+            source: the source of the examples, for their ids.
+            context: memory and metrics that the run supplies.
+            make_buffer: makes the memory of images that functions return, where the examples are a whole batch.
 
         Raises:
-            ConfigError: a function failed, or returned what cannot be used.
+            ConfigError: a function failed, or returned something that cannot be used.
         """
         began_at = time.monotonic()
         run = Run(samples, index, source.ids(index), context, is_noted=not self.in_threads)

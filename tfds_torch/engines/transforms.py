@@ -21,7 +21,7 @@ _ADAPTERS = {
     "albumentations": "tfds_torch.integrations.albumentations.transform(compose)",
     "torchvision": "tfds_torch.integrations.torchvision.transform(transform)",
 }
-"""Package of a transform of images -> what makes a transform of whole examples of it."""
+"""Package of a transform of images -> the function that makes a transform of whole examples of it."""
 
 _OTHERS_OF_GRAIN = {
     "filter": "Which examples there are is the parser's: parser.subset(mask), by parser.targets() or columns()",
@@ -29,7 +29,7 @@ _OTHERS_OF_GRAIN = {
     "random_map_with_index": "Give Transform(function, reads=['index', ...]) a function of a dictionary and rng",
     "flat_map": "An example stays one example: make several of it before, by export_dataset of a dataset of your own",
 }
-"""Method of Grain's transforms that are no maps -> what to do instead."""
+"""Method of Grain's transforms that are not maps -> what to do instead."""
 
 
 @explain_keywords
@@ -37,9 +37,9 @@ _OTHERS_OF_GRAIN = {
 class Transform:
     """A function over whole examples, before these become a batch: boxes and masks follow the image.
 
-    `ParserTfds(..., transform=Transform(function, reads=["image", "objects/bbox"]))`, and so of every parser, which
-    also takes the bare function, an object with `map(element)` or `random_map(element, rng)` as Grain's, or a list of
-    these, in turn::
+    Every parser takes it: `ParserTfds(..., transform=Transform(function, reads=["image", "objects/bbox"]))`. A parser
+    also takes the bare function, an object with `map(element)` or `random_map(element, rng)` like Grain's, or a list of
+    these, which are called in turn::
 
         def flip(example, rng):
             if rng.random() < 0.5:
@@ -48,26 +48,35 @@ class Transform:
             return example
 
     It runs in the thread that takes the batches (in a loader's worker, its main thread), after decoding, the preprocess
-    and the decoded cache. Before each call `random`, `np.random` and torch's default generator are seeded from (seed,
-    pass, example, number of the function), so that an example is the same in any world and after any resume.
+    and the decoded cache. Before each call, `random`, `np.random` and torch's default generator are seeded from (seed,
+    pass, example, number of the function): an example is the same in any world and after any resume.
+
+    Examples:
+        >>> from tfds_torch import EvalPreprocess, ImageDataset, ParserTfds, Transform, demo
+        >>> root, preprocess = demo.prepare("digits"), EvalPreprocess(size=8, crop_pct=1)
+        >>> invert = Transform(lambda example: {"image": 255 - example["image"]}, reads=["image"], gives=["image"])
+        >>> parser = ParserTfds(root, "digits", batch_size=64, preprocess=preprocess, transform=invert)
+        >>> images, labels = next(iter(ImageDataset(parser)))
+        >>> images.shape
+        torch.Size([64, 3, 8, 8])
 
     Attributes:
         function: `function(example)` or `function(example, rng)`. `example` is a dictionary of copies, by flat names:
             images uint8 [H, W, C], channels last also of windows ([T, H, W, C]); boxes and masks as the dataset has
-            them; `index` and `id` where asked for. `rng` is a `np.random.Generator` of the example's own; it is reset
-            for every call, and must not be kept. The dictionary that it returns overwrites fields, and adds new ones;
-            other fields stay. Images keep their axes.
-        reads: the fields that it gets; None: those that are asked for. "objects/*" is those asked for that begin so.
-            What nobody reads is not decoded.
-        gives: the fields that it returns, names as in `reads`, or name -> (shape, dtype), with None for a side that
-            varies; others are ignored. Without it, shape and dtype of what it returns are learnt from the first
-            example.
-        threads: whether it draws from `rng` alone, and may run in several threads at once, those that decode. It does
-            where all transforms of a parser may.
-        version: names what the function does, where its name does not: ranks, and a state that is loaded, compare it.
+            them; `index` and `id` where asked for. `rng` is the example's own `np.random.Generator`; it is reset for
+            every call, and must not be kept. The dictionary that the function returns overwrites fields, and adds new
+            ones; other fields stay. Images keep their axes.
+        reads: the fields that the function gets; None: those that are asked for. "objects/*" stands for all fields that
+            are asked for and begin with "objects/". Fields that nobody reads are not decoded.
+        gives: the fields that the function returns: names as in `reads`, or name -> (shape, dtype), with None for a
+            side that varies; other fields that it returns are ignored. Without it, shape and dtype of each field are
+            learnt from the first example.
+        threads: whether the function draws from `rng` alone, and may run in several threads at once. It runs in the
+            threads that decode where all transforms of the parser may.
+        version: tells two functions of the same name apart: ranks, and a state that is loaded, compare it.
 
     Raises:
-        ConfigError: an argument that cannot work.
+        ConfigError: an argument cannot work.
     """
 
     function: Any
@@ -97,7 +106,7 @@ class Transform:
             object.__setattr__(self, name, value)
 
     def __call__(self, example: dict[str, Any], rng: np.random.Generator | None) -> Any:
-        """Return what the function makes of an example; a generator is only needed where it takes one."""
+        """Call the function with an example; a generator is needed only where the function takes one."""
         return self._call(example, rng) if self.takes_rng else self._call(example)
 
     @property
@@ -106,11 +115,25 @@ class Transform:
         return _name_of(self.function)[1]
 
     def may_give(self, name: str) -> bool:
-        """Whether it gives a field, or does not say which ones it gives."""
+        """Return whether the function may return a field.
+
+        Args:
+            name: flat name of the field.
+
+        Returns:
+            True where `gives` has the name or a pattern that matches it, and where `gives` is None.
+        """
         return self.gives is None or name in self.named or any(_matches(one, name) for one in self._patterns)
 
     def reads_of(self, asked: Sequence[str]) -> tuple[str, ...]:
-        """Return the fields that it gets where some are asked for."""
+        """Return the flat names of the fields that the function gets.
+
+        Args:
+            asked: flat names of the fields that are wanted behind the function; patterns in `reads` choose among them.
+
+        Returns:
+            The names, each once; `asked` where `reads` is None.
+        """
         if self.reads is None:
             return tuple(asked)
         every = ([name for name in asked if _matches(one, name)] if _is_pattern(one) else [one] for one in self.reads)
@@ -118,7 +141,7 @@ class Transform:
 
     @property
     def identity(self) -> str:
-        """What ranks, and states, compare: `module:name`, with what else tells two functions of one name apart."""
+        """The text that ranks and states compare: `module:name`, and reads, gives and version where they are set."""
         said = [f"reads={list(self.reads)}"] if self.reads is not None else []
         said += [f"gives={list(self.gives)}"] if self.gives is not None else []
         said += [f"version={self.version}"] if self.version is not None else []
@@ -133,7 +156,7 @@ class Transform:
 
 
 def read_transforms(value: Any) -> tuple[Transform, ...]:
-    """Return the argument `transform` of a parser as Transforms, in turn.
+    """Return the argument `transform` of a parser as Transforms, in the order of their calls.
 
     Args:
         value: a Transform, a function, an object of Grain's, a sequence of these, or None.
@@ -148,7 +171,7 @@ def read_transforms(value: Any) -> tuple[Transform, ...]:
 
 
 def _callable_of(function: Any) -> Function:
-    """Return what is called with an example; raise ConfigError where nothing can be."""
+    """Return the function to call with an example; raise ConfigError where there is none."""
     maps = [name for name in ("random_map", "map") if callable(getattr(function, name, None))]
     if inspect.isclass(function) and any(
         callable(getattr(function, name, None)) for name in (*maps, *_OTHERS_OF_GRAIN)
@@ -179,7 +202,7 @@ def _callable_of(function: Any) -> Function:
 
 
 def _adapted_package(function: Any) -> str | None:
-    """Return the package of a transform of images, or of one in a Sequential of torch; None: it is none."""
+    """Return the package of a transform of images, or of one in a torch Sequential; None: it is not one."""
     packages = [base.__module__.partition(".")[0] for base in type(function).__mro__]
     found = next((package for package in packages if package in _ADAPTERS), None)
     if found is None and type(function).__name__ == "Sequential" and "torch" in packages:
@@ -217,7 +240,7 @@ def _is_pattern(name: str) -> bool:
 
 
 def _matches(one: str, name: str) -> bool:
-    """Whether a field is the one of a name, or one of those of a pattern."""
+    """Return whether a field has a name, or matches a pattern."""
     return name == one or (_is_pattern(one) and name.startswith(one.removesuffix("*")))
 
 
@@ -253,7 +276,7 @@ def _spec(name: str, value: Any) -> FieldSpec | None:
 
 
 def _name_of(function: Any) -> tuple[str, str]:
-    """Return module and name of a function, or of the class of an object."""
+    """Return the module and the name of a function, or of the class of an object."""
     if isinstance(function, partial):
         return _name_of(function.func)
     named = function if hasattr(function, "__qualname__") else type(function)

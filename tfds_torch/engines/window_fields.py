@@ -20,7 +20,7 @@ from tfds_torch.storage.source import Columns
 
 @dataclass(frozen=True)
 class WindowField:
-    """A field of windows; uint8 images have one of their own.
+    """A field of windows; uint8 images have their own class, `WindowImageField`.
 
     Attributes:
         inner: decodes it; every step that is asked for is there.
@@ -54,7 +54,7 @@ class OtherColumns:
 
     Attributes:
         inner: decodes it.
-        suffix: what stands behind the keys of `inner`.
+        suffix: the text behind the keys of `inner`.
     """
 
     inner: FieldDecoder
@@ -72,19 +72,19 @@ class OtherColumns:
 class WindowImageField(OneKeyField):
     """Encoded uint8 images of windows, channels first: uint8 [n, T, C, H, W], in memory channels last.
 
-    They are [n, C, H, W] where a window has its own step only. Where their sizes differ, it is a list of n arrays, or
-    of lists of T arrays.
+    They are [n, C, H, W] where a window has only its own step. Where their sizes differ, they are a list of n arrays,
+    or of n lists of T arrays.
 
     All images of a window get the same random numbers, and so the same crop and flip where they are of one size; each
-    camera has random numbers of its own, which all names of its feature share.
+    camera has its own random numbers, which all names of its feature share.
 
     Attributes:
-        has_time: whether windows have T images each, rather than one.
+        has_time: whether each window has T images, rather than one.
         mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
         padding: the stored field that says which images become zeros; None where none do.
         preprocess: cuts and resizes them; with None they stay as they are.
-        jpeg_decoder: as of `ImageDecoder`.
-        feature: that of the camera; with None it has the name of its column.
+        jpeg_decoder: as in `ImageDecoder`.
+        feature: name of the camera's feature; None: it is the name of its column.
     """
 
     has_time: bool
@@ -140,7 +140,7 @@ class WindowImageField(OneKeyField):
 
     @contextmanager
     def _naming_windows(self, num_steps: int) -> Iterator[None]:
-        """Turn errors of images into those of their windows."""
+        """Turn errors of images into errors of their windows."""
         try:
             yield
         except OtherSizeError:
@@ -160,7 +160,7 @@ class WindowImageField(OneKeyField):
 
 
 def _in_windows(images: Sequence[Any], num_steps: int) -> list[Any]:
-    """Return images, one behind the other, as windows of so many steps."""
+    """Return images, one behind the other, as windows of `num_steps` steps."""
     return [as_one_array(images[at : at + num_steps]) for at in range(0, len(images), num_steps)]
 
 
@@ -194,7 +194,7 @@ def _steps_with_zeros(steps: Any, is_outside: NDArray[np.bool_]) -> Any:
 
 
 def _empty_like(value: Any) -> Any:
-    """Return what stands for a step whose values differ in size: an image of zeros, else an empty sequence."""
+    """Return the value of a step outside of the episode where sizes differ: an image of zeros, or an empty sequence."""
     if isinstance(value, dict):
         return {name: _empty_like(inner) for name, inner in value.items()}
     is_image = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3

@@ -55,59 +55,59 @@ def export_dataset(
 ) -> ExportReport:
     """Write the samples of a dataset in another format: each file is there whole or not at all.
 
-    Workers read and encode; the order is that of the numbers of samples, whatever the workers. Of a parser, images keep
-    the bytes that they have on disk.
+    Workers read and encode; the order is that of the numbers of samples, for any number of workers. The images of a
+    parser keep the bytes that they have on disk.
 
     "beton" is one file, which FFCV reads, too; ids, class names and fingerprint go into it. An iterable is iterated
     here, and its samples are sent to the workers.
 
-    The others are folders of shards. The same call with the same arguments continues an export that was killed, and
-    writes no complete shard again; its files have the same bytes whatever the number of workers. "webdataset" are tar
+    The other formats are folders of shards. The same call with the same arguments continues an export that was killed,
+    and writes no complete shard again; its files have the same bytes for any number of workers. "webdataset" writes tar
     files: original images, integers of the label as text (cls), texts (txt), numbers and arrays with their types (npy),
-    all else as json; a field that is named as an extension of its type, such as png, keeps that name. Of a map-style
-    dataset, the first, the middle and the last sample tell whether it is still the one whose shards are there: changes
-    of others alone are not seen, and one whose samples are random is never the same.
-    "tfrecord" and "array_record" copy the records of a TFDS dataset, in any number of shards, with its metadata: `out`
-    is then a version directory, which TFDS and ParserTfds open. Further splits may follow into the same folder.
+    all else as json; a field that is named as an extension of its type, like png, keeps that name. The first, the
+    middle and the last sample of a map-style dataset tell whether it is still the one whose shards are there: changes
+    of other samples alone are not noticed, and a dataset with random samples is never the same. "tfrecord" and
+    "array_record" copy the records of a TFDS dataset, in any number of shards, with its metadata: `out` is then a
+    version directory, which TFDS and ParserTfds open. You may export further splits into the same folder.
 
     Args:
         source: a parser over files of this machine, or a map-style dataset (torch's). For "beton" also anything sized
             that yields dictionaries or tuples, or `WebDatasetShards`.
         out: path of the file, or of the folder; a folder is made.
         format: "beton", "webdataset", "tfrecord" or "array_record".
-        fields: name -> how it is stored in a `.beton` file: a value such as `BetonImage("jpg")`, or its short name: of
+        fields: name -> how it is stored in a `.beton` file: a value like `BetonImage("jpg")`, or its short name: of
             images "passthrough", "raw", "jpg", "smart", "proportion"; "int", "float", "bytes", "json"; None or "skip"
-            leaves it out, of tar files, too. What is not named is stored by its type: encoded images as they are,
-            pixels as pixels, integers, numbers and arrays as such, text and what varies in size as JSON. Image and
-            label come first.
-        names: of the values of rows that are tuples, by position, as in ParserMapStyle. None: a named tuple's own;
-            `image` and `label` of two values whose first one is an image; else "0", "1" ...
+            leaves it out, of tar files, too. Other fields are stored by their type: encoded images as they are, pixels
+            as pixels, integers, numbers and arrays as such, text and values that vary in size as JSON. Image and label
+            come first.
+        names: the names of the values of rows that are tuples, by position, as in ParserMapStyle. None: a named tuple's
+            own names; `image` and `label` for two values of which the first is an image; else "0", "1" ...
         rename: name -> its name in the file; that of a `.beton` file has room for 16 ASCII characters.
-        num_workers: processes; 0: as many as there are cores that may be used.
-        indices: numbers of samples in the file's order, also one several times; None: all.
-        shuffle_seed: of a shuffle of them; None: none.
-        chunk_size: of "beton": samples that a worker takes at a time; of WebDataset's shards it takes one.
-        page_size: of "beton": bytes of a page: a power of two from 2 MiB on. A sample must fit into one.
-        num_shards: how many shards; None: of 256 MiB, or of 10,000 samples where their size is not known.
-        max_count: samples of a shard, at most.
-        max_bytes: of a shard's file, at most; all samples are read once more for it.
-        key: of "webdataset": what members are called by: "number", nine digits, or "id", with all but letters, digits,
-            "_", "-" and "~" as `urllib.parse.unquote` reads it (`unquote_to_bytes` of ids that are not UTF-8); None:
-            "number".
-        executor: of shards: what runs the workers, instead of processes of this machine: any Executor of
-            `concurrent.futures`, such as Dask's `client.get_executor()`. Its workers read the dataset and write to
+        num_workers: number of processes; 0: as many as there are usable cores.
+        indices: numbers of samples in the file's order; a number may come several times; None: all.
+        shuffle_seed: the seed of a shuffle of them; None: no shuffle.
+        chunk_size: for "beton": samples that a worker takes at a time; of `WebDatasetShards`, it takes one shard.
+        page_size: for "beton": bytes of a page, a power of two from 2 MiB on. A sample must fit into one page.
+        num_shards: number of shards; None: shards of 256 MiB, or of 10,000 samples where their size is not known.
+        max_count: maximum number of samples of a shard.
+        max_bytes: maximum size of a shard's file in bytes; all samples are read once more for it.
+        key: for "webdataset": how members are named: "number", nine digits, or "id", with all but letters, digits, "_",
+            "-" and "~" escaped as `urllib.parse.unquote` reads it (`unquote_to_bytes` for ids that are not UTF-8);
+            None: "number".
+        executor: for shards: runs the workers, instead of processes of this machine: any Executor of
+            `concurrent.futures`, like Dask's `client.get_executor()`. Its workers read the dataset and write to
             `out` by the same paths, on file systems that are mounted there.
-        part: of shards: "3/16" or (3, 16): write every 16th shard from the 3rd one on. Each of the 16 parts is a
+        part: for shards: "3/16" or (3, 16): write every 16th shard from the 3rd one on. Each of the 16 parts is a
             separate process, on any machine; they have the other arguments in common, and whichever finds all shards
             complete writes the manifest.
-        overwrite: of "beton": whether a file may be replaced, in one step, when the new one is complete. A folder of
+        overwrite: for "beton": whether a file may be replaced, in one step, when the new one is complete. A folder of
             shards is never overwritten.
-        progress: called in this thread, now and then, with the samples that are done and their number.
+        progress: called in this thread, now and then, with the number of samples that are done and that of all.
 
     Raises:
         ConfigError: an argument that cannot work, or values that cannot be stored.
-        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. A file that was there
-            before is as it was; complete shards stay. Where a worker of this machine died or hung at a shard, the
+        ExportError: a worker raised (with its traceback), died or hung; or the disk is full. An earlier
+            file stays as it was; complete shards stay. Where a worker of this machine died or hung at a shard, the
             others are written first.
     """
     check_format(format)
@@ -198,7 +198,7 @@ def check_format(format: object) -> None:
 
 
 def local_path(out: object) -> str:
-    """Return the path of the file or folder to write; raises ConfigError for a path that this machine cannot reach."""
+    """Return the path of the file or folder to write; raise ConfigError for a path that this machine cannot reach."""
     if not isinstance(out, str | os.PathLike):
         raise ConfigError(f"out={quoted(out)} must be the path of a file, or of a folder of shards.")
     if not os.fspath(out):  # The folder of the process would be a surprise.
@@ -248,7 +248,7 @@ def _numbered(source: Any, file_format: str) -> SampleSource:
 
 
 def _check_has_no_secrets(samples: SampleSource) -> None:
-    """Raise ConfigError where a dataset is read with storage options that its copies on other machines have not."""
+    """Raise ConfigError where a dataset is read with storage options that copies elsewhere do not have."""
     networks = samples.parser.source.networks if isinstance(samples, ParserSamples) else ()
     for store in networks:
         options = store.options.storage_options if isinstance(store, ObjectStore) else None
@@ -269,8 +269,9 @@ def _check_has_no_secrets(samples: SampleSource) -> None:
 def _check_is_not_read(samples: SampleSource, path: Path, is_folder: bool = False) -> None:
     """Raise ConfigError where an export to a path, of a file or of a folder of shards, would write to what it reads.
 
-    Of a TFDS dataset, that is everything in its directory; of an image folder, everything in its root; of files, such
-    as tars, these and, for a file, others of their form beside them; for a folder, the one that they are in.
+    For a TFDS dataset, that is everything in its directory; for an image folder, everything in its root. For files like
+    tars, it is these files; an export to a file must not replace others of their form beside them either, and one to a
+    folder must not go into theirs.
     """
     place = Path(os.path.realpath(path))
     own = _identity(place)

@@ -25,14 +25,14 @@ from tfds_torch.storage.beton.writer import BetonWriter
 
 @dataclass(frozen=True)
 class FileRequest:
-    """What is asked of an export to a `.beton` file.
+    """The arguments of an export to a `.beton` file.
 
     Attributes:
         fields: name -> how it is stored, as `check_choices` returns it.
         rename: fields -> their new names.
-        names: of the values of tuples, by position; None: their usual ones.
+        names: names of the values of tuples, by position; None: the usual ones.
         indices: numbers of samples, in the file's order; None: all.
-        shuffle_seed: of a shuffle of them; None: none.
+        shuffle_seed: the seed of a shuffle of them; None: no shuffle.
         chunk_size: samples that a worker takes at a time.
         page_size: bytes of a page.
     """
@@ -55,7 +55,7 @@ class BetonExport:
         self._names = ExampleNames(samples.name, self._next_step, samples.describe)
 
     def run(self, request: FileRequest, overwrite: bool, progress: Progress | None) -> ExportReport:
-        """Write the file; a ConfigError or ExportError leaves what was there before as it was."""
+        """Write the file; a ConfigError or ExportError leaves an earlier file as it was."""
         began_s = time.monotonic()
         samples = self._samples
         if isinstance(samples, WebDatasetShards):
@@ -137,7 +137,7 @@ class BetonExport:
         progress: Progress | None,
         num_pages: Callable[[], int],
     ) -> int:
-        """Write all samples, and returns how many processes did."""
+        """Write all samples, and return how many processes did."""
         num_workers = max(1, min(self._num_workers, -(-len(order) // chunk_size)))
         if isinstance(self._samples, WebDatasetShards):
             num_workers = min(self._num_workers, len(self._samples.urls))
@@ -188,7 +188,7 @@ class _PageFiller:
         return self._writer.page_writer()
 
     def __call__(self, task: object, metrics: StageMetrics) -> WrittenPart | OSError | None:
-        """Write the samples of a task; of the task None the last page, and return what this worker has written.
+        """Write the samples of a task, for the task None the last page; return the figures of this worker's writing.
 
         The error of a write that the system refused is returned.
         """
@@ -216,7 +216,7 @@ def _readable(known: Mapping[str, EncodedField | ConfigError], asked: Mapping[st
 
 
 def _describe_field(field: object) -> str:
-    """Return how a field is stored, in short: an image's mode, and what else is not as usual."""
+    """Return how a field is stored, in short: an image's mode, and all that is not as usual."""
     if not is_dataclass(field):
         return repr(field)
     parts = []

@@ -36,7 +36,7 @@ _COMMAND = "python -m tfds_torch.export"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with its arguments (None: those of this process) and returns its exit code.
+    """Run the command with its arguments (None: those of this process) and return its exit code.
 
     It is 0: written, 1: not written or not verified, 2: wrong usage or no such dataset, or 130: interrupted.
     """
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Run the command with its flags and returns its exit code, as `main`."""
+    """Run the command with its flags and return its exit code, as `main`."""
     prepare_output()
     console = PatientConsole(emoji=False, highlight=False)
     errors = Console(stderr=True, emoji=False, highlight=False)
@@ -93,7 +93,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _unwritten(flags: argparse.Namespace) -> str:
-    """Return the end of a sentence: what an interrupted export has left."""
+    """Return the end of a sentence about the files that an interrupted export has left."""
     if flags.format not in SHARDED or _identity(flags.out) is None:
         return "is as it was"
     return "has the shards that were complete, which stay: the same command goes on with the others"

@@ -1,6 +1,6 @@
 """The fields of a `.beton` file, and how they are stored: as asked for, else by the type of a value or its spec.
 
-Tar files share what is said here of samples, their fields, and JSON and PNG.
+Tar files share the code for samples, their fields, and JSON and PNG.
 """
 
 import io
@@ -47,10 +47,10 @@ SHORT_NAMES = (*MODES, *_PLAIN)
 SKIP = "skip"
 
 Form = int | frozenset[str] | None
-"""What samples have in common: the number of a tuple's values, or a dictionary's keys; None of a parser's examples."""
+"""The common form of samples: the number of a tuple's values, or a dictionary's keys; None for a parser's examples."""
 
 FieldChoice = BetonField | str | None
-"""How a field is stored: a field's value, a short name of one; None or "skip": not at all."""
+"""How a field is stored: an object of a field, or its short name; None or "skip": not at all."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class FieldPlan:
     form: Form
 
     def values(self, sample: Any) -> list[Any]:
-        """Return a sample's values for the fields; a ConfigError: it differs from the first sample."""
+        """Return a sample's values for the fields; raise ConfigError where it differs from the first sample."""
         check_alike(sample, self.form)
         return [convert(field, sample[key]) for key, field in zip(self.keys, self.fields.values(), strict=True)]
 
 
 def check_alike(sample: Any, form: Form) -> None:
-    """Raise a ConfigError where a sample has other values than the first one, whose form this is: none may get lost."""
+    """Raise ConfigError where a sample has other values than the first one, whose form this is: none may get lost."""
     if form is None:
         return
     if isinstance(form, int):
@@ -143,7 +143,7 @@ def choose_fields(
     Args:
         asked: as `check_choices` returns it; fields that are not named are stored by the type of their value.
         rename: as `check_choices` returns it.
-        names: of the values of tuples, by position; None: as ParserMapStyle calls them.
+        names: names of the values of tuples, by position; None: as ParserMapStyle calls them.
         known: the source's fields; None: the sample shows them.
         sample: the first one; None: there is none.
 
@@ -216,14 +216,14 @@ def _check_name(name: object, taken: Mapping[str, object]) -> str:
 
 
 def _with_decoder(chosen: Any) -> Any:
-    """Let images that must be decoded be decoded by `images/`, which is faster than Pillow."""
+    """Let `images/` decode the images that must be decoded: it is faster than Pillow."""
     if isinstance(chosen, BetonImage) and chosen.decode is None:
         return replace(chosen, decode=decode_image)
     return chosen
 
 
 def decode_image(image: bytes) -> "np.typing.NDArray[np.uint8]":
-    """Return the pixels of an encoded image, uint8 [h, w, 3]; a ConfigError: it cannot be decoded."""
+    """Return the pixels of an encoded image, uint8 [h, w, 3]; raise ConfigError where it cannot be decoded."""
     try:
         return _DECODER.decode(image, _DECODER.read_header(image))
     except ImageDecodeError as error:
@@ -239,7 +239,7 @@ def sample_fields(
     """Return a first sample's values by field; the key of each field, image and label first; and the samples' form.
 
     Args:
-        names: of the values of tuples, by position; None: as ParserMapStyle calls them.
+        names: names of the values of tuples, by position; None: as ParserMapStyle calls them.
         asked: fields that are asked for; the only ones that are known where there is no sample.
         known: the source's fields; None: the sample shows them.
         sample: a mapping, or a tuple; None: there is none.
@@ -271,7 +271,7 @@ def sample_fields(
 
 
 def check_are_fields(keys: Mapping[Any, Any], **given: Iterable[str]) -> None:
-    """Raise a ConfigError for the names in an argument of the export that are not those of fields."""
+    """Raise ConfigError for names in an argument of the export that are not those of fields."""
     for argument, names in given.items():
         for name in names:
             if name not in keys:
@@ -285,7 +285,7 @@ def check_are_fields(keys: Mapping[Any, Any], **given: Iterable[str]) -> None:
 
 
 class CannotStoreError(Exception):
-    """The reason why no field holds a value; never leaves this room."""
+    """The reason why no field can hold a value; never leaves this room."""
 
 
 def field_of_spec(name: str, known: EncodedField, value: Any) -> BetonField:
@@ -353,7 +353,7 @@ def _field_of_numbers(pixels: NDArray[Any]) -> BetonField:
 
 
 def can_be_png(pixels: NDArray[Any]) -> bool:
-    """Whether a PNG holds the numbers of an image, [h, w] or [h, w, C], as they are."""
+    """Return whether a PNG holds the numbers of an image, [h, w] or [h, w, C], as they are."""
     num_channels = pixels.shape[2] if pixels.ndim == 3 else 1
     return (pixels.dtype == np.uint8 and num_channels <= 4) or (pixels.dtype == np.uint16 and num_channels == 1)
 
@@ -397,7 +397,7 @@ def _array(dtype: Any, shape: tuple[int, ...], kind: type[BetonArray] = BetonArr
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is one of torch's tensors; torch need not be there."""
+    """Return whether a value is one of torch's tensors; torch need not be there."""
     return tensor_type.is_tensor(type(value))
 
 
@@ -408,7 +408,7 @@ def convert(field: BetonField, value: Any) -> Any:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value of JSON's types: arrays and tensors as lists, bytes as text; a ConfigError: none fits."""
+    """Return a value of JSON's types: arrays and tensors as lists, bytes as text; raise ConfigError where none fits."""
     if isinstance(value, bytes | bytearray):
         return _to_text(bytes(value))
     if is_tensor(value):

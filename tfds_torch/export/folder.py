@@ -59,7 +59,7 @@ _log_of_process: dict[int, str] = {}
 
 
 class OwnFiles:
-    """The files of an export: shards, manifest, logs, and what its writers leave when they are killed.
+    """The files of an export: shards, manifest, logs, and files that its writers leave when they are killed.
 
     Files of any other name are never changed or removed.
 
@@ -78,16 +78,16 @@ class OwnFiles:
         )
 
     def __contains__(self, name: str) -> bool:
-        """Whether a file of this name belongs to the export alone, which TFDS's metadata does not."""
+        """Return whether a file of this name belongs to the export alone, which TFDS's metadata does not."""
         is_record = name == manifest_name(self._plan.split) or self._log.fullmatch(name) is not None
         return is_record or name in self._shards or self.is_unfinished(name)
 
     def is_metadata(self, name: str) -> bool:
-        """Whether it is TFDS's metadata, which exports of several splits share."""
+        """Return whether it is TFDS's metadata, which exports of several splits share."""
         return name in self._metadata
 
     def is_unfinished(self, name: str) -> bool:
-        """Whether it was left by a killed writer: a temporary file of an attempt, or the file of a job."""
+        """Return whether it was left by a killed writer: a temporary file of an attempt, or the file of a job."""
         place = name_of_temporary(name)
         return (self._job.fullmatch(name) if place is None else self._temporary.fullmatch(place)) is not None
 
@@ -110,7 +110,7 @@ def _log_form(split: str) -> "re.Pattern[str]":
 
 
 def own_files_in(folder: Path) -> list[OwnFiles]:
-    """Return the files of each export in a folder; a ConfigError: a manifest cannot be read."""
+    """Return the files of each export in a folder; raise ConfigError where a manifest cannot be read."""
     found = map(read_manifest, manifests_in(folder))
     return [OwnFiles(content.plan, content.metadata) for content in found]
 
@@ -122,7 +122,7 @@ class ShardFolder:
         path: of the folder.
         split: in the plan's form.
         part: of the export that this process writes; None: all of it.
-        is_shared: whether workers of another Executor write to it, which get this object.
+        is_shared: whether workers of another Executor write to it, who get this object.
     """
 
     def __init__(self, path: Path, split: str, part: Part | None = None, is_shared: bool = False) -> None:
@@ -216,7 +216,7 @@ class ShardFolder:
         self._check(plan)
         self._check_parts()
         noted = self.noted()
-        if self.part is None and len(logs := self._logs()) > 1:  # One log is enough for what was before.
+        if self.part is None and len(logs := self._logs()) > 1:  # One log is enough for earlier shards.
             write_for_good(self._log, b"".join(map(_line, noted.values())), f"{self.stem}.")
             _remove(log for log in logs if log != self._log)
         return noted
@@ -243,14 +243,14 @@ class ShardFolder:
         return {shard.number: shard for shard in (*read_manifest(self.manifest).shards, *logs)}
 
     def is_there(self, plan: ExportPlan, shard: Shard | None) -> bool:
-        """Whether a shard that was noted lies in its place, by its size."""
+        """Return whether a shard that was noted lies in its place, by its size."""
         try:
             return shard is not None and (self.path / plan.file_name(shard.number)).stat().st_size == shard.num_bytes
         except OSError:
             return False
 
     def is_complete(self, plan: ExportPlan, shard: Shard, metrics: StageMetrics | None = None) -> bool:
-        """Whether a shard lies in its place as it was noted; all of it is read."""
+        """Return whether a shard lies in its place as it was noted; all of it is read."""
         path = self.path / plan.file_name(shard.number)
         return self.is_there(plan, shard) and read_file(path, metrics) == (shard.num_bytes, shard.crc32c)
 
@@ -264,9 +264,9 @@ class ShardFolder:
         self._forget()
 
     def remove_unfinished(self, plan: ExportPlan, metadata: Sequence[str] = ()) -> None:
-        """Remove what ended processes have left of an export's files; the caller has the lock.
+        """Remove the unfinished files that ended processes of an export have left; the caller has the lock.
 
-        A part removes what attempts at its own shards have left, and what ended writers of the manifest have.
+        A part removes those of attempts at its own shards, and those of ended writers of the manifest.
         """
         if self.part is not None:
             remove_left_behind(self.path, f"{self.stem}.")
@@ -312,7 +312,7 @@ class ShardFolder:
         return self.path / f"{self.stem}{'' if self.part is None else self.part.suffix}.log"
 
     def _logs(self) -> list[Path]:
-        """Return the logs; that of this machine, which may hold what was before, comes first."""
+        """Return the logs; that of this machine, which may hold earlier shards, comes first."""
         names = sorted(os.listdir(self.path), reverse=True)
         return [self.path / name for name in names if self._log_form.fullmatch(name)]
 
@@ -349,7 +349,7 @@ class ShardFile:
     All methods but `discard` raise WriteRefusedError.
 
     Args:
-        path: its place.
+        path: the file's place.
         prefix: of the temporary name, which a random part makes the attempt's own.
 
     Attributes:
@@ -371,7 +371,7 @@ class ShardFile:
             self._flush()
 
     def end(self) -> tuple[int, int]:
-        """Write the rest, and returns the file's size in bytes and its crc32c."""
+        """Write the rest, and return the file's size in bytes and its crc32c."""
         self._flush()
         return self._num_bytes, self._crc32c
 
@@ -383,7 +383,7 @@ class ShardFile:
 
     @refusals_named()
     def commit(self, *, syncs_folder: bool = True) -> None:
-        """Puts the file in its place, for good; see `AtomicFile.commit`."""
+        """Put the file in its place, for good; see `AtomicFile.commit`."""
         self._file.commit(syncs_folder=syncs_folder)
 
     @refusals_named()
@@ -412,9 +412,9 @@ class ShardFile:
 
 
 def read_file(path: str | os.PathLike[str], metrics: StageMetrics | None = None) -> tuple[int, int] | None:
-    """Return a file's size in bytes and its crc32c; None: it cannot be read.
+    """Return a file's size in bytes and its crc32c; None where it cannot be read.
 
-    `metrics` get the time of each part, so that the watch over workers sees a large file go on.
+    `metrics` get the time of each part, so that the watch over workers sees the progress of a large file.
     """
     num_bytes = crc32c = 0
     began_s = time.monotonic()
@@ -432,7 +432,7 @@ def read_file(path: str | os.PathLike[str], metrics: StageMetrics | None = None)
 
 
 def write_for_good(path: Path, content: bytes, prefix: str) -> None:
-    """Put content in the place of a file, also if the power fails afterwards; an OSError leaves what was there."""
+    """Put content in the place of a file, also if the power fails afterwards; an OSError leaves the earlier content."""
     file = ShardFile(path, prefix)
     try:
         file.write(content)
@@ -478,7 +478,7 @@ def verify_shards(path: str | os.PathLike[str], split: str | None = None, part: 
 
 
 def _lock(path: Path, flags: int, how: int, what: str, stack: ExitStack) -> None:
-    """Lock a file until the stack ends; an ExportError: somebody else has it for long."""
+    """Lock a file until the stack ends; raise ExportError where another process keeps it for long."""
     deadline = time.monotonic() + _WAIT_S
     while True:
         try:

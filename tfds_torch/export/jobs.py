@@ -1,6 +1,6 @@
-"""Jobs: what an export's workers do, here or on other machines, and how each of them gets what is large of it once.
+"""Jobs: the work of an export's workers, here or on other machines; each worker gets the large parts of a job once.
 
-A task is a few bytes: the reference of a job, and what it is asked to do. Forked workers inherit the job. Those of
+A task is a few bytes: the reference of a job, and the job's argument. Forked workers inherit the job. Those of
 another Executor load it from a file, `JobFile`, once for a process: its digest is the reference.
 """
 
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], object]
 """Called with the samples that are done, and their number."""
 
 Act = Callable[[Any, StageMetrics], Any]
-"""Do a task in a worker; note in the metrics what is read, and count samples."""
+"""Do a task in a worker; note in the metrics the sample that is read, and count samples."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ExampleNames(ErrorContext):
 
 @dataclass(frozen=True)
 class Job:
-    """What workers do with each task, and the names of the samples for messages about it.
+    """The work that workers do for each task, and the names of the samples for messages about it.
 
     Attributes:
         is_one_threaded: whether threads of one process have to take turns.
@@ -69,7 +69,7 @@ class JobReference(NamedTuple):
     Attributes:
         key: of the job where it is inherited; else the digest of the file's content.
         path: of the job's file; None: it is inherited.
-        versions: what must be equal where the job was pickled and where it is loaded.
+        versions: versions that must be equal where the job was pickled and where it is loaded.
     """
 
     key: str
@@ -98,7 +98,7 @@ class Workers:
     def outcomes(
         self, tasks: Iterable[Any], report: Callable[[], object] = lambda: None
     ) -> "Iterator[tuple[Any, Future[Any]]]":
-        """Yield tasks, picklable, with their futures as they are done; those not begun are cancelled where it is left.
+        """Yield tasks, picklable, with their futures as they are done; cancel those not begun where the loop is left.
 
         `report` is called now and then.
         """
@@ -189,7 +189,7 @@ def error_of(future: "Future[Any]") -> BaseException | None:
 
 
 def reporter(progress: Progress | None, count: Callable[[], int], total: int) -> Callable[[], None]:
-    """Return what calls `progress` where more samples are done than when it was called before."""
+    """Return a function that calls `progress` where more samples are done than at its call before."""
     reported = -1
 
     def report() -> None:
@@ -217,7 +217,7 @@ def choose_by_first(
     names: ExampleNames,
     context: str,
 ) -> Choice:
-    """Return what `choose` returns for the first sample's value (None: there is none), read and chosen in a worker.
+    """Return the result of `choose` for the first sample's value (None: there is none), from a worker.
 
     Files and threads that the sample needs are then inherited by no other worker. `fields` are read, or all (None).
     """

@@ -29,13 +29,13 @@ _NUMBER = re.compile("[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What an export writes. It is kept as JSON, and compared with the plan of an earlier export to the folder.
+    """The plan of an export. It is kept as JSON, and compared with the plan of an earlier export to the folder.
 
     Attributes:
         format: of the shards, one of SHARDED.
         dataset: its name in names of files: letters, digits and `_`.
         split: its name in names of files: letters, digits and `_`.
-        source: what identifies the examples: name, split, fingerprint ...
+        source: the identity of the examples: name, split, fingerprint ...
         options: how they are stored, as JSON has it.
         bounds: shard n holds the places bounds[n] to bounds[n + 1] of the export's order.
     """
@@ -78,7 +78,7 @@ class ExportPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ExportPlan":
-        """Return the plan of `to_dict`'s values; a KeyError, TypeError or ValueError: somebody has damaged them."""
+        """Return the plan of `to_dict`'s values; raise KeyError, TypeError or ValueError for damaged ones."""
         if values["format"] not in SHARDED:
             raise ValueError(f"there is no format {quoted(values['format'])} of shards")
         for name in ("dataset", "split"):
@@ -114,7 +114,7 @@ class Part(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """What the name of its log has."""
+        """The suffix of its log's name."""
         return f"-part-{self.number}-of-{self.of}"
 
     def shards(self, num_shards: int) -> range:
@@ -123,7 +123,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of_argument(cls, value: object) -> "Part":
-        """Return the part that "3/16" or (3, 16) names; a ConfigError: it names none."""
+        """Return the part that "3/16" or (3, 16) names; raise ConfigError where it names none."""
         words = value.split("/") if isinstance(value, str) else value
         if isinstance(words, list | tuple) and len(words) == 2:
             numbers = [int(one) if isinstance(one, str) and _NUMBER.fullmatch(one) else one for one in words]
@@ -160,14 +160,14 @@ class ShardSizes:
         end_bytes: int = 0,
         block_bytes: int = 1,
     ) -> tuple[int, ...]:
-        """Return where shards begin and end, as in ExportPlan; a ConfigError: there is no such division.
+        """Return where shards begin and end, as in ExportPlan; raise ConfigError where there is no such division.
 
         Args:
             num_examples: of all shards, >= 1.
             mean_bytes: of an example; None: not known.
             sizes: int64 [num_examples], bytes of each one in a shard; needed where max_bytes is given.
-            end_bytes: of a file's end.
-            block_bytes: a file is filled up to a multiple of these.
+            end_bytes: bytes of a file's end.
+            block_bytes: a file is filled up to a multiple of so many bytes.
         """
         if self.max_bytes is not None and sizes is not None:
             bounds = _cut_by_bytes(sizes, self.max_bytes, end_bytes, block_bytes, self.max_count or num_examples)
@@ -244,7 +244,7 @@ def safe_name(name: str) -> str:
 # The manifest
 
 PREFIX = "export-"
-"""What names of manifests begin with."""
+"""The beginning of names of manifests."""
 _SUFFIX = ".json"
 
 
@@ -282,12 +282,12 @@ def manifest_name(split: str) -> str:
 
 
 def is_manifest(name: str) -> bool:
-    """Whether a file of this name is a manifest."""
+    """Return whether a file of this name is a manifest."""
     return name.startswith(PREFIX) and name.endswith(_SUFFIX)
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """Return the manifests of a folder, by name; an OSError where it is not a folder that may be read."""
+    """Return the manifests of a folder, by name; raise OSError where it is not a folder that may be read."""
     return [path for path in sorted(folder.iterdir()) if is_manifest(path.name)]
 
 
@@ -298,7 +298,7 @@ def manifest_content(plan: ExportPlan, shards: Sequence[Shard] | None, metadata:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the content of a manifest; a ConfigError: it cannot be read, or is damaged."""
+    """Return the content of a manifest; raise ConfigError where it cannot be read, or is damaged."""
     try:
         values = json.loads(path.read_bytes())
         plan = ExportPlan.from_dict(values["plan"])
@@ -321,29 +321,29 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest(plan, shards, metadata)
 
 
-# What has come of it
+# The outcome
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export has written.
+    """The outcome of an export.
 
     Attributes:
         path: of the file, or of the folder of shards.
         format: of the file or of the shards.
-        num_samples: that it holds.
-        num_bytes: its size, or that of all shards.
+        num_samples: number of samples that it holds.
+        num_bytes: size in bytes, of the file or of all shards.
         elapsed_s: how long the export took, seconds.
         num_workers: processes that wrote it; 0: those of another Executor.
         num_reencoded: samples with an image that should have kept its bytes, and could not.
         fields: name in the file -> how it is stored.
         verified: whether all of the file was read again and found right; None: it was not tried.
-        unchecked: what the reading again could not check, in sentences.
-        num_shards: of the folder; None: it is one file.
+        unchecked: sentences about content that reading again could not check.
+        num_shards: number of shards of the folder; None: it is one file.
         split: of a folder of shards: its name in names of files.
-        num_kept: shards that an earlier export of the same plan had written.
+        num_kept: number of shards that an earlier export of the same plan had written.
         part: of the folder that was written, "3/16", whose samples, bytes and shards are counted; None: all of it.
-        num_missing: shards that other parts have still to write.
+        num_missing: number of shards that other parts have still to write.
     """
 
     path: str
@@ -364,7 +364,7 @@ class ExportReport:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples a second, of the whole export."""
+        """Samples per second, of the whole export."""
         return self.num_samples / self.elapsed_s if self.elapsed_s else 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _copy(records: Iterator[bytes], writer: TfrecordWriter | ArrayRecordFileWrit
 
 
 def read_dataset_name(source: Folder) -> str:
-    """Return the dataset's name in names of files; a ConfigError: TFDS would not find files of that name."""
+    """Return the dataset's name in names of files; raise ConfigError where TFDS would not find files of that name."""
     name = str(_read_info(source)["name"])
     if safe_name(name) != name:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""SampleSource: what can be exported (parsers, map-style datasets, sized iterables), and SampleOrder: which of it."""
+"""SampleSource: datasets that can be exported (parsers, map-style, sized iterables); SampleOrder: which samples."""
 
 import hashlib
 import os
@@ -27,8 +27,8 @@ class SampleOrder:
 
     Args:
         num_samples: of the source.
-        indices: numbers of samples, in the file's order, perhaps one several times; None: all of them.
-        shuffle_seed: of a shuffle of these; None: they stay in order.
+        indices: numbers of samples, in the file's order; a number may come several times; None: all of them.
+        shuffle_seed: the seed of a shuffle of these; None: they stay in order.
     """
 
     def __init__(self, num_samples: int, indices: Iterable[int] | None = None, shuffle_seed: int | None = None) -> None:
@@ -137,7 +137,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def describe(self, number: int) -> str:
-        """Return a sample's id, or what else it is called by."""
+        """Return a sample's id, or another name of it."""
 
     def encoded_fields(self) -> Mapping[str, EncodedField | ConfigError] | None:
         """Return the fields of samples, or why one cannot be read; None: the first sample shows them."""
@@ -158,11 +158,11 @@ class SampleSource(ABC):
     def samples(
         self, task: Any, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
     ) -> Iterator[tuple[int, Sample]]:
-        """Yield place in the file and sample, for a task, in a worker; notes each number before it is read."""
+        """Yield place in the file and sample, for a task, in a worker; note each number before it is read."""
 
 
 def count_samples(source: SampleSource) -> int:
-    """Return how many samples there are; a ConfigError reports that the user's own len() failed."""
+    """Return how many samples there are; raise ConfigError where the user's own len() fails."""
     try:
         return len(source)
     except ConfigError:
@@ -226,7 +226,7 @@ class ParserSamples(SampleSource):
 
 
 class NumberedSamples(SampleSource):
-    """A map-style dataset, such as torch's: `len(dataset)` and `dataset[number]`."""
+    """A map-style dataset, like torch's: `len(dataset)` and `dataset[number]`."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -280,7 +280,7 @@ class IteratedSamples(SampleSource):
         return Sample(self._ahead[0], None) if self._ahead else None
 
     def tasks(self, order: SampleOrder, chunk_size: int) -> Iterator[list[tuple[int, list[int], Any]]]:
-        """Yield number, places and value of samples; an ExportError reports another count than promised."""
+        """Yield number, places and value of samples; raise ExportError for another count than promised."""
         chunk, number = [], -1
         for number, value in enumerate(self._all()):
             if number >= len(self):
@@ -313,7 +313,7 @@ class IteratedSamples(SampleSource):
 
 
 def samples_of(source: Any) -> SampleSource:
-    """Return the samples of a dataset; a ConfigError explains why it cannot be exported."""
+    """Return the samples of a dataset; raise ConfigError where it cannot be exported."""
     if isinstance(source, DatasetParser):
         return ParserSamples(source)
     if isinstance(source, str | bytes | os.PathLike):
@@ -333,7 +333,7 @@ def samples_of(source: Any) -> SampleSource:
 
 
 def _is_iterable_only(source: Any) -> bool:
-    """Whether a dataset is one of torch's that can be iterated alone: these inherit a [] that fails."""
+    """Return whether a dataset is one of torch's that can be iterated alone: these inherit a [] that fails."""
     kinds = {f"{base.__module__}.{base.__name__}" for base in type(source).__mro__}
     return "torch.utils.data.dataset.IterableDataset" in kinds
 

@@ -57,22 +57,22 @@ _MOST_SUBMITTED = 1000
 """Tasks that another Executor has at a time."""
 
 ShardContent = TarContent | RecordContent
-"""What goes into shards, by place of the export's order."""
+"""The content of shards, by place of the export's order."""
 
 
 @dataclass(frozen=True)
 class ShardRequest:
-    """What is asked of a sharded export.
+    """The arguments of a sharded export.
 
     Attributes:
         format: one of SHARDED.
-        key: what WebDataset's members are called by; None: by number.
+        key: how WebDataset's members are named; None: by number.
         skipped: fields that are left out.
         rename: fields -> their new names.
-        names: of the values of tuples, by position; None: their usual ones.
+        names: names of the values of tuples, by position; None: the usual ones.
         indices: numbers of examples, in the export's order; None: all.
-        shuffle_seed: of a shuffle of them; None: none.
-        part: of the shards that are written here; None: all of them.
+        shuffle_seed: the seed of a shuffle of them; None: no shuffle.
+        part: the part of the shards that is written here; None: all of them.
     """
 
     format: str
@@ -88,7 +88,7 @@ class ShardRequest:
 
 @dataclass(frozen=True)
 class WriteShards:
-    """What workers do: write a shard, unless it is complete; `noted` are those of an earlier export, by number."""
+    """Writes a shard in a worker, unless it is complete; `noted` are those of an earlier export, by number."""
 
     plan: ExportPlan
     content: ShardContent
@@ -125,7 +125,7 @@ class ShardedExport:
     """An export of numbered samples to a folder of shards.
 
     Args:
-        samples: what is exported.
+        samples: the samples to export.
         path: of the folder.
         num_workers: processes of this machine, at most, that write.
         executor: whose workers write instead; None: those processes.
@@ -217,7 +217,7 @@ class ShardedExport:
         return choose_by_first(self._samples, order, None, choose, self._names, self._context)
 
     def _records(self, file_format: str) -> RecordSource:
-        """Return the records that are copied; a ConfigError: the dataset has none."""
+        """Return the records that are copied; raise ConfigError where the dataset has none."""
         parser = self._parser
         source = None if parser is None else parser.source
         if parser is not None and parser.dataset.has_windows:
@@ -362,7 +362,7 @@ class ShardedExport:
 
         def count() -> int:
             if local is not None and len(done) < len(numbers):
-                return min(local.num_done, total)  # What a lost worker has done is done again.
+                return min(local.num_done, total)  # The work of a lost worker is done again.
             return sum(len(plan.places(number)) for number in done)
 
         report = reporter(progress, count, total)
@@ -399,7 +399,7 @@ class ShardedExport:
         return 0
 
     def _refusal(self, error: OSError, plan: ExportPlan, done: Sequence[Shard]) -> ExportError:
-        """Return the error of a write that the system refused: why, how many bytes are missing, and how to go on."""
+        """Return the error of a write that the system refused: why, how many bytes are missing, and how to continue."""
         what = f"The export to {self._path} failed: {error.strerror or error}."
         if error.errno == errno.EFBIG:
             return ExportError(

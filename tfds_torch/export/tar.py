@@ -39,7 +39,7 @@ from tfds_torch.storage.source import FieldSpec
 from tfds_torch.storage.webdataset.writer import BLOCK_BYTES, LONGEST_NAME, RECORD_BYTES, TarWriter, member_bytes
 
 TAR_END_BYTES, TAR_BLOCK_BYTES = 2 * BLOCK_BYTES, RECORD_BYTES
-"""Of a tar file's end, and what the file is filled up to a multiple of."""
+"""Bytes of a tar file's end, and of the blocks to a multiple of which the file is filled up."""
 _KEYS = ("number", "id")
 _LONGEST_EXTENSIONS = {"image": "webp", "beside": "webp", "value": "json", "floats": "npy"}
 """Of kinds whose extension depends on the value."""
@@ -137,7 +137,7 @@ class TarContent:
     def write(self, places: range, file: ShardFile, metrics: StageMetrics) -> tuple[int, int, int]:
         """Write the samples of these places; return the file's size, its crc32c, and the bytes of all members.
 
-        A WriteRefusedError: the file cannot be written.
+        Raise WriteRefusedError where the file cannot be written.
         """
         tar, content_bytes = TarWriter(file.write), 0
         keys = set[str]()
@@ -154,7 +154,7 @@ class TarContent:
         return *file.end(), content_bytes
 
     def sizes(self, places: range, metrics: StageMetrics) -> Int64Array:
-        """Read n samples, and returns the bytes that each takes in a shard, int64 [n]."""
+        """Read n samples, and return the bytes that each takes in a shard, int64 [n]."""
         found = []
         for _, sample in self._samples(places, metrics):
             found.append(sum(member_bytes(len(content)) for _, content in self._encode(sample)))
@@ -171,7 +171,7 @@ class TarContent:
         return digest.hexdigest()
 
     def _encode(self, sample: Any) -> list[tuple[str, bytes]]:
-        """Return the members of a sample; a ConfigError: it would have none, and be none."""
+        """Return the members of a sample; raise ConfigError where it has none, and so would not be a sample."""
         check_alike(sample, self.form)
         found = [encoded for member in self.members if (encoded := member.encode(sample)) is not None]
         if not found:
@@ -206,7 +206,7 @@ def _quote_id(sample_id: str) -> str:
 
 
 def check_key(key: object, order: SampleOrder) -> None:
-    """Raise ConfigError for what members cannot be called by."""
+    """Raise ConfigError for a `key` by which members cannot be named."""
     if not isinstance(key, str) or key not in _KEYS:
         raise ConfigError(f"key={quoted(key)} (--key) must be 'number' or 'id'.")
     if key == "id" and order.has_repeats:
@@ -214,7 +214,7 @@ def check_key(key: object, order: SampleOrder) -> None:
 
 
 def longest_key(key: str, order: SampleOrder, samples: SampleSource) -> str:
-    """Return the longest key of the first, the middle and the last member; a ConfigError: samples have no ids."""
+    """Return the longest key of first, middle and last member; raise ConfigError where samples have no ids."""
     last = len(order) - 1
     if key == "number":
         return _number_key(last)
@@ -225,7 +225,7 @@ def longest_key(key: str, order: SampleOrder, samples: SampleSource) -> str:
 
 
 def check_room(members: Sequence[Member], key: str) -> None:
-    """Raise a ConfigError that names all members for whose names, after this key, a tar file has no room."""
+    """Raise ConfigError with all members for whose names, after this key, a tar file has no room."""
     room = max(0, LONGEST_NAME - len(f"{key}."))
     refused = [
         f"{quoted(member.of)}: its member would be {quoted(name)}, {len(name):,} characters after the key"
@@ -256,7 +256,7 @@ def choose_members(
     Args:
         skipped: fields that are left out.
         rename: fields -> their new names.
-        names: of the values of tuples, by position; None: their usual ones.
+        names: names of the values of tuples, by position; None: the usual ones.
         known: the source's fields; None: the sample shows them.
         sample: the first one; not needed where the fields are known.
 
@@ -374,7 +374,7 @@ def _array_of(tensor: Any) -> Any:
 
 
 def _check_dtype(dtype: "np.dtype[Any]") -> None:
-    if dtype.kind not in _KINDS_OF_ARRAYS:  # Such as bfloat16, which the file cannot name.
+    if dtype.kind not in _KINDS_OF_ARRAYS:  # Like bfloat16, which the file cannot name.
         raise CannotStoreError(f"a .npy file has no name for the type {dtype}")
 
 
@@ -427,7 +427,7 @@ def _encode_beside(value: Any, dtype: Any) -> tuple[str, bytes]:
 
 
 def _encode_floats(value: Any, dtype: Any) -> tuple[str, bytes]:
-    """Encode an image of floats as an array: TFDS stores each as the four bytes of an RGBA pixel, as no other does."""
+    """Encode an image of floats as an array: only TFDS stores each as the four bytes of an RGBA pixel."""
     decoder = ImageDecoder("RGBA")
     pixels = decoder.decode(value, decoder.read_header(value))
     return _encode_array(np.ascontiguousarray(pixels).view(np.float32), None)

@@ -19,9 +19,9 @@ class WebDatasetShards(SampleSource):
     these workers, twice, and must make the same samples both times.
 
     Args:
-        urls: of the shards, in the order of their samples; or one text with braces, such as
+        urls: the URLs of the shards, in the order of their samples; or one text with braces, like
             "train-{000..099}.tar", which WebDataset expands.
-        pipeline: turns a shard's `webdataset.WebDataset` into an iterable of samples, dictionaries or tuples, such as
+        pipeline: turns a shard's `webdataset.WebDataset` into an iterable of samples, dictionaries or tuples, like
             `lambda shard: shard.decode("rgb8").to_tuple("jpg", "cls")`. None: samples as they are stored, bytes by
             extension. The `__key__` of a dictionary becomes the id.
 
@@ -79,7 +79,7 @@ class WebDatasetShards(SampleSource):
     def samples(
         self, task: int, order: SampleOrder, fields: Sequence[str] | None, metrics: StageMetrics
     ) -> Iterator[tuple[int, Sample]]:
-        """Yield the samples of a shard; an ExportError reports that it has more or fewer than were counted."""
+        """Yield the samples of a shard; raise ExportError where it has more or fewer than were counted."""
         assert self._starts is not None  # noqa: S101 (it was counted before)
         start, stop = self._starts[task : task + 2]
         number = start
@@ -110,7 +110,7 @@ class WebDatasetShards(SampleSource):
 
 
 def _is_private(name: object) -> bool:
-    """Whether a name is WebDataset's own: `__url__`, `__local_path__`."""
+    """Return whether a name is WebDataset's own: `__url__`, `__local_path__`."""
     return isinstance(name, str) and name.startswith("__") and name.endswith("__")
 
 

@@ -19,13 +19,13 @@ from tfds_torch.runtime.processes import close_at_exit, interrupts_held
 from tfds_torch.runtime.worker_faults import ErrorContext, WorkerFaults
 from tfds_torch.runtime.worker_output import WorkerOutput
 
-_Task = tuple["Future[Any]", bytes, int | None]  # What is called, and the worker that has to; None: any.
+_Task = tuple["Future[Any]", bytes, int | None]  # The call, pickled, and the worker that has to do it; None: any.
 LOOK_S, STUCK_S = 0.2, 300.0
 """How often workers are looked at, and how long one may take for one sample."""
 
 
 class LocalExecutor(Executor):
-    """An Executor of forked processes: what this one holds need not be pickled.
+    """An Executor of forked processes: objects of this process need not be pickled.
 
     A worker that raises, dies or hangs fails its own task, and another process takes its place. All end with this
     process (also by SIGKILL), at shutdown, and at once where an error or Ctrl-C leaves the `with` block. Threads may
@@ -60,7 +60,7 @@ class LocalExecutor(Executor):
         return sum(self._faults.metrics.counts(worker)[1] for worker in range(len(self._processes)))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """Have a worker call a picklable function; what cannot be pickled raises here."""
+        """Have a worker call a picklable function; an argument that cannot be pickled raises here."""
         return self._submit(None, (fn, args, kwargs))
 
     def submit_to_each(self, fn: Callable[..., Any], /, *args: Any) -> "list[Future[Any]]":
@@ -114,7 +114,7 @@ class LocalExecutor(Executor):
                 for worker, process in enumerate(self._processes):
                     if process is not None and (process.link in ready or worker in self._running):
                         self._do(worker, process.answer, process.link in ready)
-        except BaseException as other:  # Such as a fork that fails: whoever waits for a result gets it.
+        except BaseException as other:  # Like a fork that fails: whoever waits for a result gets it.
             error = other
         self._end(error)
 

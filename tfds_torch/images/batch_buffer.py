@@ -24,13 +24,13 @@ class BatchBuffer(Protocol):
 
     @property
     def images(self) -> Any:
-        """The images in the form that the buffer's maker wants, such as a tensor."""
+        """The images in the form that the buffer's maker wants, like a tensor."""
 
     def channels_first(self, num_images: int | None) -> Any:
-        """Returns the images of windows in that form: [B, C, H, W], or [B / num_images, num_images, C, H, W]."""
+        """Return the images of windows in that form: [B, C, H, W], or [B / num_images, num_images, C, H, W]."""
 
     def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
-        """Copies n pieces that begin at `starts` of memory, uint8 [m], to `out`, uint8 [n, length], in one call."""
+        """Copy n pieces that begin at `starts` of memory, uint8 [m], to `out`, uint8 [n, length], in one call."""
 
     def resize(
         self,
@@ -41,7 +41,7 @@ class BatchBuffer(Protocol):
         bicubic: bool,
         columns_first: bool = False,
     ) -> Pixels:
-        """Returns an image resized with antialiasing, uint8 [*size, C], as Pillow does it.
+        """Return an image resized with antialiasing, uint8 [*size, C], as Pillow does it.
 
         Args:
             pixels: uint8 [h, w, C].
@@ -49,7 +49,7 @@ class BatchBuffer(Protocol):
             steps: pixels of the image by pixel of the result; size x steps may be less than the image, whose other
                 pixels are only reached by the filter.
             bicubic: the filter; otherwise it is bilinear.
-            columns_first: which pass of bicubic comes first, see `CropParameters`.
+            columns_first: whether bicubic resizes columns before rows, see `CropParameters`.
         """
 
     def fill_row(
@@ -62,17 +62,17 @@ class BatchBuffer(Protocol):
         flip: bool,
         columns_first: bool = False,
     ) -> None:
-        """Resizes an image to the size of the rows, as `resize` does, and writes it into one, perhaps mirrored."""
+        """Resize an image to the size of the rows, as `resize` does, and write it into one, perhaps mirrored."""
 
     def part(self, start: int, stop: int, shape: tuple[int, int, int, int]) -> "BatchBuffer":
-        """Returns bytes start..stop-1 of the memory as a buffer of [B, H, W, C]."""
+        """Return bytes start..stop-1 of the memory as a buffer of [B, H, W, C]."""
 
 
 class MakeBatchBuffer(Protocol):
     """Makes batch buffers. It can be pickled."""
 
     def __call__(self, shape: tuple[int, int, int, int]) -> BatchBuffer:
-        """Returns a buffer of [B, H, W, C]."""
+        """Return a buffer of [B, H, W, C]."""
 
 
 class ArrayBuffer:
@@ -129,7 +129,7 @@ Passes = Sequence[tuple[tuple[int, int], tuple[float, float]]]
 
 
 def passes_of(pixels: Pixels, size: tuple[int, int], steps: tuple[float, float], *, columns_first: bool) -> Passes:
-    """Returns a resize of an image as two: one of its columns, one of its rows."""
+    """Return a resize of an image as two passes: one of its columns, one of its rows."""
     if columns_first:
         return ((size[0], pixels.shape[1]), (steps[0], 1.0)), (size, (1.0, steps[1]))
     return ((pixels.shape[0], size[1]), (1.0, steps[1])), (size, (steps[0], 1.0))
@@ -143,13 +143,13 @@ def resize_with_pillow(
     bicubic: bool,
     columns_first: bool = False,
 ) -> Pixels:
-    """Returns an image resized by Pillow; see `BatchBuffer.resize`."""
+    """Return an image resized by Pillow; see `BatchBuffer.resize`."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     mode = image.mode
     if mode in _WEIGHED:  # As Pillow does it, here before the first of two passes.
         image = image.convert(_WEIGHED[mode])
     resample = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-    # Its own choice of the order is by the size of what is decoded, which may be a part of the image.
+    # Pillow chooses the order by the size of the decoded pixels, which may be a part of the image.
     passes: Passes = passes_of(pixels, size, steps, columns_first=columns_first) if bicubic else ((size, steps),)
     for (height, width), (down, right) in passes:
         # Rounded floats may reach beyond the image by a trifle.

@@ -1,12 +1,12 @@
 """Images beside the image of an example: masks and depths keep their numbers, further cameras are pictures.
 
-One rule says what any of them becomes, whatever the parser, and whether it goes through the crop of its image or not:
+One rule decides what each of them becomes, for every parser, whether it gets the crop of its image or not:
 
 - **numbers**, as they are stored, whose crops take the nearest pixel: indices of a palette, bits as 0 and 1, grey of 8
   bits (one channel), all of 16 bits (uint16), and of arrays and Pillow's images integers and floats of any size;
 - **pictures**, RGB, whose crops are resized bilinearly: colours of 8 bits.
 
-A preprocess says otherwise by name: `also={"left": "picture", "heat": "numbers"}`.
+A preprocess can set the kind by name: `also={"left": "picture", "heat": "numbers"}`.
 """
 
 from typing import Any, Literal
@@ -27,12 +27,12 @@ _COLOURS = (3, 4)
 
 
 def has_other_numbers(image: bytes, header: Header) -> bool:
-    """Whether an image stores other numbers than decoders of pictures make of it: indices of a palette, or bits."""
+    """Return whether an image stores indices of a palette, or bits: decoders of pictures make other numbers of them."""
     return is_indexed(image, header) or header.bit_depth == 1
 
 
 def is_picture(image: bytes | NDArray[Any]) -> bool:
-    """Whether an image, encoded or as an array [h, w, C], is a picture: of colours of 8 bits, without a palette."""
+    """Return whether an image, encoded or an array [h, w, C], is a picture: of colours of 8 bits, without a palette."""
     if isinstance(image, np.ndarray):
         return image.dtype == np.uint8 and image.ndim == 3 and image.shape[-1] in _COLOURS
     header = read_header(image)
@@ -45,8 +45,8 @@ class BesideDecoder:
     """Decodes images beside the image, in the thread that calls it. Thread-safe.
 
     Args:
-        kind: what they are; None: each is what `is_picture` says.
-        jpeg_decoder: as of `ImageDecoder`.
+        kind: kind of the images; None: `is_picture` decides for each image.
+        jpeg_decoder: as in `ImageDecoder`.
     """
 
     def __init__(self, kind: Kind | None = None, jpeg_decoder: str = "auto") -> None:
@@ -55,17 +55,17 @@ class BesideDecoder:
         self._stored = ImageDecoder(None, jpeg_decoder=jpeg_decoder)
 
     def is_picture(self, image: bytes | NDArray[Any]) -> bool:
-        """Whether an image, encoded or as an array [h, w, C], is a picture; else it is numbers."""
+        """Return whether an image, encoded or as an array [h, w, C], is a picture; else it is numbers."""
         return is_picture(image) if self._kind is None else self._kind == "picture"
 
     def decode(self, image: bytes | NDArray[Any]) -> NDArray[Any]:
-        """Returns a whole image, encoded or as an array [h, w, C], as [h, w, C].
+        """Return a whole image, encoded or as an array [h, w, C], as [h, w, C].
 
         Pictures are uint8 [h, w, 3]. Numbers are uint8, or uint16 of 16 bits, with the channels that are stored (RGB
         for CMYK); arrays come as they are.
 
         Raises:
-            ImageDecodeError: it cannot be decoded, or is to be a picture and has other numbers than uint8.
+            ImageDecodeError: the image cannot be decoded, or must be a picture and has other numbers than uint8.
         """
         if self.is_picture(image):
             if isinstance(image, np.ndarray) and image.dtype != np.uint8:

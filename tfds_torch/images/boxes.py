@@ -1,4 +1,4 @@
-"""Boxes that move with their images: cut, mirrored, and left out with their rows where too little is visible.
+"""Boxes that move with their images: cut, mirrored, and left out with their rows where too little of them is visible.
 
 Boxes are TFDS's: [ymin, xmin, ymax, xmax], relative to the image.
 """
@@ -23,11 +23,11 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True, order=True)
 class FieldPart:
-    """A field, or what lies within each of its values: `objects`, keys ("bbox",).
+    """A field, or a part of each of its values: `objects`, keys ("bbox",).
 
     Attributes:
-        field: its name.
-        keys: keys from a value down to the part; none: the whole value.
+        field: name of the field.
+        keys: keys from a value down to the part; (): the whole value.
     """
 
     field: str
@@ -37,7 +37,7 @@ class FieldPart:
         return "/".join((self.field, *self.keys))
 
     def take_from(self, columns: Mapping[str, Any]) -> list[Any]:
-        """Returns the n values of the part."""
+        """Return the n values of the part."""
         values = list(columns[self.field])
         for position, value in enumerate(values if self.keys else ()):
             for key in self.keys:
@@ -48,7 +48,7 @@ class FieldPart:
         return values
 
     def put_into(self, columns: Columns, values: Any) -> None:
-        """Replaces the n values of the part, in copies of the dictionaries around it."""
+        """Replace the n values of the part, in copies of the dictionaries around it."""
         if not self.keys:
             columns[self.field] = values
             return
@@ -59,12 +59,12 @@ class FieldPart:
 
 @dataclass(frozen=True)
 class BoxRows:
-    """Boxes, and what has a row for each of them.
+    """Boxes, and the parts that have a row for each of them.
 
     Attributes:
-        boxes: where they are: float [number of boxes, 4] of each example, or one box, [4]. Of several such parts, all
-            have a row for the same object, which stays as long as one of its boxes does.
-        rows: other parts that have a row for each box, such as its label.
+        boxes: parts with boxes: float [number of boxes, 4] of each example, or one box, [4]. Several such parts have
+            their rows for the same objects: an object stays as long as one of its boxes does.
+        rows: other parts that have a row for each box, like its label.
     """
 
     boxes: tuple[FieldPart, ...]
@@ -83,22 +83,22 @@ def move_boxes(
     sizes: Int64Array,
     size: tuple[int, int],
 ) -> None:
-    """Moves the boxes of n examples as their images were cut and mirrored, in `columns` itself.
+    """Move the boxes of n examples as their images were cut and mirrored, in `columns` itself.
 
-    Boxes become float32 and end at the edges of the result. One of which less than the fraction min_visible of its area
-    is in the result, or nothing at all, is left out, and its row in the other parts; a single box of an example becomes
+    Boxes become float32 and end at the edges of the result. A box with less than the fraction min_visible of its area
+    in the result, or with none, is left out, with its row in the other parts; a single box of an example becomes
     [0, 0, 0, 0] instead.
 
     Args:
         columns: field -> n values. New lists and dictionaries take the places of those that change.
-        groups: which boxes, each in one group.
-        min_visible: 0 to 1.
+        groups: the boxes to move, each in one group.
+        min_visible: least share of a box's area that must be visible, 0 to 1.
         parameters: how the n images were cut.
-        sizes: int64 [n, 2], heights and widths of the images.
-        size: height and width of the results.
+        sizes: int64 [n, 2], heights and widths of the images, pixels.
+        size: height and width of the results, pixels.
 
     Raises:
-        BadBoxError: something else than boxes, or another number of rows than of boxes.
+        BadBoxError: a value is not boxes, or has another number of rows than of boxes.
     """
     scales, shifts = _placement(parameters, sizes, size)
     for group in groups:
@@ -108,7 +108,7 @@ def move_boxes(
 def _placement(
     parameters: CropParameters, sizes: Int64Array, size: tuple[int, int]
 ) -> tuple[Float64Array, Float64Array]:
-    """Returns (scales, shifts), float64 [n, 2]: a place y of an image is at y * scale + shift before the flip."""
+    """Return (scales, shifts), float64 [n, 2]: a place y of an image is at y * scale + shift before the flip."""
     steps = parameters.steps * parameters.shrinks[:, None]  # Pixels of the whole image by pixel of the resized one.
     target = np.array(size, np.float64)
     return sizes / (steps * target), -(parameters.windows[:, :2] / steps + parameters.offsets) / target
@@ -186,7 +186,7 @@ class _Boxes:
         return boxes
 
     def _check(self, part: FieldPart) -> None:
-        """Raises BadBoxError for a box that does not lie in its image, or is upside down."""
+        """Raise BadBoxError for a box that does not lie in its image, or is upside down."""
         values = self.values
         if not len(values):
             return
@@ -206,7 +206,7 @@ class _Boxes:
 
 
 def _as_boxes(part: FieldPart, value: Any, position: int) -> NDArray[Any]:
-    """Returns the boxes of one example as numbers [number of boxes, 4], or [4]."""
+    """Return the boxes of one example as numbers [number of boxes, 4], or [4]."""
     if isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[1] == 4 and value.dtype.kind in "fiu":
         return value
     try:
@@ -225,7 +225,7 @@ def _as_boxes(part: FieldPart, value: Any, position: int) -> NDArray[Any]:
 def _move(
     boxes: _Boxes, scales: Float64Array, shifts: Float64Array, flips: tuple[BoolArray, BoolArray]
 ) -> tuple[NDArray[np.float32], Float64Array]:
-    """Returns the moved boxes, float32 [number of boxes, 4], and how much of each is in the result, 0 to 1.
+    """Return the moved boxes, float32 [number of boxes, 4], and how much of each is in the result, 0 to 1.
 
     `flips` are two of bool [n]: which images are mirrored downwards, and which to the right.
     """
@@ -257,7 +257,7 @@ def _check_rows(part: FieldPart, values: Sequence[Any], counts: Int64Array, boxe
 
 
 def _split(values: NDArray[Any], stops: Int64Array) -> list[NDArray[Any]]:
-    """Returns the rows of each example, which end at `stops`."""
+    """Return the rows of each example, which end at `stops`."""
     start, parts = 0, []
     for stop in stops.tolist():
         parts.append(values[start:stop])
@@ -266,14 +266,14 @@ def _split(values: NDArray[Any], stops: Int64Array) -> list[NDArray[Any]]:
 
 
 def _take_rows(value: Any, mask: BoolArray) -> Any:
-    """Returns the rows of one value that a mask, bool [number of rows], marks."""
+    """Return the rows of one value that a mask, bool [number of rows], marks."""
     if isinstance(value, np.ndarray):
         return value[mask]
     return [row for row, is_taken in zip(value, mask.tolist(), strict=True) if is_taken]
 
 
 def _with_value(whole: Mapping[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """Returns a copy of nested dictionaries with another value below some keys."""
+    """Return a copy of nested dictionaries with another value below some keys."""
     key, *rest = keys
     return {**whole, key: _with_value(whole[key], tuple(rest), value) if rest else value}
 

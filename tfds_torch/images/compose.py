@@ -1,7 +1,7 @@
-"""Take over the beginning of a torchvision or timm Compose: what of it a preprocess does while it decodes.
+"""Take over the beginning of a torchvision or timm Compose: the part that a preprocess does while it decodes.
 
 Transforms are known by the names of their classes and of the packages that these are from; neither package is imported.
-Conversions within the beginning, such as `ToTensor`, are passed over: they run behind it, where they do the same.
+Conversions within the beginning, like `ToTensor`, are passed over: they run behind it, where they do the same.
 """
 
 import logging
@@ -18,7 +18,7 @@ from tfds_torch.runtime.arguments import check_integer
 _logger = logging.getLogger(__name__)
 
 _PIL, _BYTES, _SCALED, _NUMBERS = "PIL", "bytes", "0 to 1", "0 to 255"
-"""What an image is between two transforms: a PIL image, or a tensor of bytes or of floats."""
+"""Kinds of an image between two transforms: a PIL image, or a tensor of bytes or of floats."""
 
 _PRESETS = ("ClassificationPresetTrain", "ClassificationPresetEval")
 _ROOTS_OF_PRESETS = ("presets", "references", "torchvision")
@@ -33,12 +33,12 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tail:
-    """Transforms that run one after the other, as those of a Compose do."""
+    """Transforms that run one after the other, like those of a Compose."""
 
     transforms: tuple[Any, ...]
 
     def __call__(self, image: Any) -> Any:
-        """Returns what the last one returns; the image itself where there are none."""
+        """Return the result of the last transform; the image itself where there are none."""
         for transform in self.transforms:
             image = transform(image)
         return image
@@ -46,17 +46,17 @@ class Tail:
 
 @dataclass(frozen=True)
 class Taken:
-    """What of a transform a preprocess does, and what is left of it.
+    """The part of a transform that a preprocess does, and the rest of it.
 
     Attributes:
-        values: arguments of the preprocess; none: nothing is taken over.
-        names: of the transforms that are taken over, in their order.
+        values: arguments of the preprocess; empty: nothing is taken over.
+        names: names of the transforms that are taken over, in their order.
         rest: runs behind the preprocess, on a PIL image: then the result is that of the whole transform.
-        is_pure: whether the rest does no more than change the layout, scale bytes to 0 to 1, and normalise.
-        gives_tensor: whether a pure rest returns tensors; else the PIL image.
-        mean: of such a rest, of each channel; None: it leaves bytes, or the rest does more.
-        std: likewise.
-        left: why no more was taken over; "": no more is there.
+        is_pure: whether the rest only changes the layout, scales bytes to 0 to 1, and normalises.
+        gives_tensor: whether a pure rest returns tensors; else it returns the PIL image.
+        mean: mean of each channel in a pure rest; None: it leaves bytes, or the rest does more.
+        std: standard deviation of each channel, likewise.
+        left: why no more was taken over; "": there is no more.
     """
 
     values: Values
@@ -83,19 +83,19 @@ class Taken:
 
 @cache
 def log_once(text: str) -> None:
-    """Logs a text, level INFO, the first time that it comes."""
+    """Log a text, level INFO, the first time that it comes."""
     _logger.info("%s", text)
 
 
 def take_over(transform: Any, *, is_random: bool, check: Callable[[Values], object]) -> Taken:
-    """Returns what of a transform a preprocess does: the longest beginning after which all images are of one size.
+    """Return the part of a transform that a preprocess does: the longest beginning after which images have one size.
 
-    What is not known ends the beginning; nothing is an error.
+    A transform that is not known ends the beginning; it is never an error.
 
     Args:
         transform: a Compose or preset of torchvision or timm, or anything else.
         is_random: whether the preprocess has a random part.
-        check: raises ConfigError for arguments that the preprocess cannot have.
+        check: raises ConfigError for arguments that the preprocess does not accept.
     """
     steps = list(_flatten(transform))
     beginning = _Beginning(is_random)
@@ -137,11 +137,11 @@ class _Beginning:
 
     Attributes:
         is_random: whether it may have a random part.
-        taken: the arguments, as far as transforms say them.
-        names: of the transforms.
-        image: what the script has made of the image.
+        taken: the arguments, as far as transforms determine them.
+        names: names of the transforms.
+        image: the kind of the image behind them.
         is_resized: whether a resize was taken over.
-        is_cut: whether a crop was.
+        is_cut: whether a crop was taken over.
     """
 
     is_random: bool
@@ -162,7 +162,7 @@ class _Beginning:
         return ({"hflip": 0.0} if self.is_random else {}) | self.taken
 
     def add(self, step: Any) -> bool:
-        """Takes a transform over, or passes over a conversion: False; raises _LeftError where neither can be."""
+        """Take a transform over, or pass over a conversion: False; raise _LeftError where neither can be."""
         converted = _convert(step, self.image)
         if converted is not None:
             self.image = converted
@@ -175,13 +175,13 @@ class _Beginning:
         return True
 
     def begin_crop(self) -> None:
-        """Raises _LeftError where there was a crop already."""
+        """Raise _LeftError where there was a crop already."""
         if self.is_cut:
             raise _LeftError("a second crop")
         self.is_cut = True
 
     def begin_resize(self, step: Any) -> Values:
-        """Returns the filter of the first resize; raises _LeftError where this is not the first, or does not fit."""
+        """Return the filter of the first resize; raise _LeftError where this is not the first, or does not fit."""
         if self.is_cut or self.is_resized:
             raise _LeftError("a second resize or crop")
         self.is_resized = True
@@ -195,12 +195,12 @@ class _Beginning:
         return {"interpolation": interpolation}
 
     def begin_random(self) -> None:
-        """Raises _LeftError where nothing may be random."""
+        """Raise _LeftError where nothing may be random."""
         if not self.is_random:
             raise _LeftError("it is random, and EvalPreprocess is not")
 
     def fill_of(self, step: Any) -> Values:
-        """Returns the grey level of the padding."""
+        """Return the grey level of the padding."""
         fill = getattr(step, "fill", 0)
         levels = fill if isinstance(fill, tuple | list) else (fill,)
         if getattr(step, "padding_mode", "constant") != "constant":
@@ -282,7 +282,7 @@ _TAKEN: Mapping[tuple[str, str], Callable[[_Beginning, Any], Values]] = {
 
 
 def _convert(step: Any, image: str) -> str | None:
-    """Returns what a conversion makes of an image; None: the transform is none, or is not for such an image."""
+    """Return the kind of image that a conversion makes; None: it is not a conversion, or not for such an image."""
     root, name = _class_of(step)
     if _does_nothing(step) or (root, name) in ((_V, "RGB"), (_V, "ToPureTensor")):
         return image
@@ -315,7 +315,7 @@ _End = tuple[bool, tuple[float, ...] | None, tuple[float, ...] | None]
 
 
 def _read_end(rest: Sequence[Any]) -> _End | None:
-    """Returns what is known of an end that does no more than layout, scale and Normalize; None: it does more."""
+    """Return the values of an end that does only layout, scale and Normalize; None: it does more."""
     image = _PIL
     for number, step in enumerate(rest):
         root, name = _class_of(step)
@@ -335,7 +335,7 @@ def _read_end(rest: Sequence[Any]) -> _End | None:
 
 
 def _flatten(transform: Any) -> Iterator[Any]:
-    """Yields the transforms of nested ones in their order; others by themselves."""
+    """Yield the transforms within nested ones in their order, and other transforms by themselves."""
     root, name = _class_of(transform)
     inner = getattr(transform, "transforms", None)
     if (root, name) == (_V, "Compose") or (name in _PRESETS and root in _ROOTS_OF_PRESETS and inner is not None):
@@ -354,7 +354,7 @@ def _flatten(transform: Any) -> Iterator[Any]:
 
 
 def _class_of(transform: Any) -> tuple[str, str]:
-    """Returns the package of a transform's class, and the name of the class."""
+    """Return the package of a transform's class, and the name of the class."""
     return type(transform).__module__.partition(".")[0], type(transform).__name__
 
 
@@ -364,7 +364,7 @@ def _name_of(transform: Any) -> str:
 
 
 def _interpolation_of(step: Any) -> str:
-    """Returns the name of a resize's filter; raises _LeftError for one that no preprocess has."""
+    """Return the name of a resize's filter; raise _LeftError for one that no preprocess has."""
     given = step.interpolation
     names = [_INTERPOLATIONS.get(one) for one in map(_plain, given if isinstance(given, tuple | list) else (given,))]
     if names == ["bilinear", "bicubic"]:
@@ -383,7 +383,7 @@ def _plain(value: Any) -> Any:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    """Returns height and width of a size of one or two numbers."""
+    """Return height and width of a size of one or two numbers."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size,)
     height, width = sides * 2 if len(sides) == 1 else sides
     return _integer(height), _integer(width)

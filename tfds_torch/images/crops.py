@@ -1,4 +1,4 @@
-"""Crops: which part of each image becomes the result; worked out from sizes alone, before a pixel is decoded.
+"""Crops: the part of each image that becomes the result; worked out from sizes alone, before a pixel is decoded.
 
 A preprocess returns `Crops`: boxes. `CropParameters` are made from them: how the images are decoded and resized.
 """
@@ -22,8 +22,9 @@ Boxes = NDArray[np.int64]
 KEEP, COVER, INSIDE = "keep", "cover", "inside"
 
 Resize = int | tuple[int, int] | tuple[str, int, int] | str
-"""What whole images are resized to: the pixels of the shorter side; (height, width); ("cover", height, width) or
-("inside", height, width): as the ratio has it, so that they cover that size or lie inside of it; "keep": not at all."""
+"""The size to which whole images are resized: the pixels of the shorter side; (height, width); ("cover", height,
+width) or ("inside", height, width): with their ratio, so that they cover that size or lie inside of it; "keep": they
+are not resized."""
 
 NUM_ATTEMPTS = 10
 NUM_DRAWS = 4 * NUM_ATTEMPTS
@@ -56,17 +57,17 @@ class ExampleRandom:
     Args:
         keys: int64 [n], sample keys, see `plan.order`.
         seed: any integer >= 0.
-        first: which number of each example is the first one.
+        first: number of the first random number of each example.
     """
 
     def __init__(self, keys: Int64Array, seed: int, first: int = 0) -> None:
         self._keys, self._seed, self._next = keys, seed, first
 
     def uniforms(self, draws: int | Sequence[int]) -> Float64Array:
-        """Returns the next random numbers of each example, which no other call returns.
+        """Return the next random numbers of each example; no other call returns the same ones.
 
         Args:
-            draws: how many; or which of the next ones, in ascending order: those between are left out.
+            draws: how many of the next numbers; or which of them, in ascending order: those between are left out.
 
         Returns:
             float64 [n, m], uniform in [0, 1).
@@ -79,22 +80,22 @@ class ExampleRandom:
 
 @dataclass(frozen=True, eq=False)
 class Crops:
-    """Which part of each of n images becomes the result: a box, or else the centre of the resized image.
+    """The part of each of n images that becomes the result: a box, or else the centre of the resized image.
 
     Attributes:
         boxes: int [n, 4]: top, left, height, width, in pixels of the image. A box is resized to the result, whatever
-            its ratio. Only a box of the result's size may reach outside of its image, where it is padded.
-        resized: int [n, 2], instead of boxes: heights and widths that whole images are resized to. The centre becomes
-            the result, padded where it is smaller.
-        flips: bool [n], whether the result is mirrored, left to right; None: none is.
-        bicubic: bool [n], the filter, which otherwise is bilinear; None: none is.
-        starts: int [n, 2], beside `resized`: top and left of the result in the resized image, negative where it is
-            padded; None: those of the centre.
-        vflips: bool [n], whether the result is mirrored, top to bottom; None: none is.
+            its ratio. Only a box of the result's size may reach outside of its image; there it is padded.
+        resized: int [n, 2], instead of boxes: heights and widths to which whole images are resized, pixels. The centre
+            becomes the result, padded where it is smaller.
+        flips: bool [n], whether the result is mirrored, left to right; None: no result is.
+        bicubic: bool [n], whether the filter is bicubic, otherwise bilinear; None: all are bilinear.
+        starts: int [n, 2], with `resized`: top and left of the result in the resized image, pixels, negative where it
+            is padded; None: those of the centre.
+        vflips: bool [n], whether the result is mirrored, top to bottom; None: no result is.
 
     Raises:
-        ValueError: there are neither boxes nor resized, or both; starts without resized; an array is of another shape
-            or type.
+        ValueError: neither boxes nor resized is set, or both are; starts is set without resized; an array has another
+            shape or type.
     """
 
     boxes: Boxes | None = None
@@ -132,13 +133,17 @@ class Crops:
         return len(rows) if np.ndim(rows) else 0  # type: ignore[arg-type]
 
     def parameters(self, sizes: Int64Array, size: tuple[int, int], shrinkable: BoolArray) -> "CropParameters":
-        """Returns how images of `sizes`, int64 [n, 2], are decoded and resized to `size`.
+        """Return how n images are decoded and resized.
 
-        Where decoding shrinks an image, which `shrinkable`, bool [n], allows, its box is rounded to whole pixels of the
-        shrunk one.
+        Where decoding shrinks an image, its box is rounded to whole pixels of the shrunk image.
+
+        Args:
+            sizes: int64 [n, 2], heights and widths of the images, pixels.
+            size: height and width of the results, pixels.
+            shrinkable: bool [n], whether decoding can shrink the image.
 
         Raises:
-            PreprocessError: a box has no pixel of its image, or reaches outside of it and is to be resized; or the
+            PreprocessError: a box has no pixel of its image, or reaches outside of it and must be resized; or the
                 result has no pixel of the resized image.
         """
         none = np.zeros(len(self), np.bool_)
@@ -194,7 +199,7 @@ def _check_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array) -> None:
 
 
 def central_starts(sizes: Int64Array, target: Int64Array) -> Int64Array:
-    """Returns top and left of the centres of images, int64 [n, 2]; negative where these are smaller than the target.
+    """Return top and left of the centres of images, int64 [n, 2]; negative where these are smaller than the target.
 
     Source: torchvision 0.28, `functional.center_crop`; timm 1.0.31, `center_crop_or_pad`.
     """
@@ -205,7 +210,7 @@ def central_starts(sizes: Int64Array, target: Int64Array) -> Int64Array:
 def _cut_resized(
     resized: Int64Array, starts: Int64Array, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray
 ) -> _Geometry:
-    """Returns how whole images are resized, and the results cut out of them or padded.
+    """Return how whole images are resized, and the results cut out of them or padded.
 
     Pixels below and to the right of the result are not decoded, but for those that the filter reaches.
     """
@@ -228,7 +233,7 @@ def _cut_resized(
 
 
 def _shrinks(factors: Float64Array, shrinkable: BoolArray) -> Int64Array:
-    """Returns by what images can be shrunk while they are decoded, int64 [n], of the factors [n, 2] of the resize."""
+    """Return the factors by which decoding can shrink images, int64 [n], from the factors [n, 2] of the resize."""
     least = np.where(shrinkable, factors.min(axis=1), 0)
     shrinks = np.ones(len(factors), np.int64)
     for shrink in _SHRINKS:
@@ -242,12 +247,12 @@ class CropParameters:
 
     Attributes:
         windows: int64 [n, 4], the pixels that are decoded: top, left, height, width.
-        shrinks: int64 [n], 1, 2, 4 or 8: by what decoding downsizes them.
+        shrinks: int64 [n], 1, 2, 4 or 8: the factor by which decoding downsizes the image.
         resized: int64 [n, 2], height and width to which the decoded pixels are resized.
         steps: float64 [n, 2], decoded pixels by pixel of the resized image, downwards and to the right.
         offsets: int64 [n, 2], where in the resized image the result begins; negative where it is padded.
         flips: bool [n], whether the result is mirrored, left to right.
-        bicubic: bool [n], the filter; otherwise it is bilinear.
+        bicubic: bool [n], whether the filter is bicubic; otherwise it is bilinear.
         columns_first: bool [n], whether bicubic resizes each column before the rows, as Pillow does for these sizes:
             either clips what overshoots. Bilinear never overshoots.
         vflips: bool [n], whether the result is mirrored, top to bottom.
@@ -267,7 +272,7 @@ class CropParameters:
         return len(self.windows)
 
     def keep_all(self, sizes: Int64Array, size: tuple[int, int]) -> bool:
-        """Whether nothing is done to any image: all of them, int64 [n, 2], are of the size of the results."""
+        """Return whether all images, of sizes int64 [n, 2], stay as they are: they have the size of the results."""
         return bool(
             (sizes == size).all()
             and (self.windows == (0, 0, *size)).all()
@@ -279,7 +284,7 @@ class CropParameters:
         )
 
     def only_cut(self, sizes: Int64Array) -> bool:
-        """Whether nothing is resized, and all images, int64 [n, 2], are of one size."""
+        """Return whether no image is resized, and all sizes, int64 [n, 2], are the same."""
         return bool(
             (sizes == sizes[0]).all()
             and (self.steps == 1).all()
@@ -288,13 +293,13 @@ class CropParameters:
         )
 
     def rows(self) -> Sequence[tuple[Any, ...]]:
-        """Returns (resized, steps, offset, flip, bicubic, columns_first) of each, in plain values."""
+        """Return (resized, steps, offset, flip, bicubic, columns_first) of each, in plain values."""
         columns = (self.resized, self.steps, self.offsets, self.flips, self.bicubic, self.columns_first)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def resizes_columns_first(sizes: Int64Array, resized: Int64Array) -> BoolArray:
-    """Returns whether the installed Pillow resizes columns before rows, bool [n], of sizes int64 [n, 2].
+    """Return, bool [n], whether the installed Pillow resizes columns before rows for sizes int64 [n, 2].
 
     Source: Pillow 13, where the height must lose more than twice the pixels that the width loses; 12 never does.
     """
@@ -306,7 +311,7 @@ def resizes_columns_first(sizes: Int64Array, resized: Int64Array) -> BoolArray:
 def random_resized_crops(
     sizes: Int64Array, uniforms: Float64Array, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Boxes:
-    """Returns a random box for each of n images, int64 [n, 4].
+    """Return a random box for each of n images, int64 [n, 4].
 
     As in torchvision: ten times, an area is drawn uniformly among the fractions `scale` of the image's, and a ratio of
     width to height whose logarithm is uniform; the first box that fits is taken, at a uniform place. Where none fits,
@@ -351,7 +356,7 @@ def _central_boxes(sizes: Int64Array, ratio: tuple[float, float]) -> Boxes:
 
 
 def resize_shorter_side(sizes: Int64Array, length: int) -> Int64Array:
-    """Returns the sizes of images, int64 [n, 2], whose shorter side is resized to a length.
+    """Return the sizes of images, int64 [n, 2], whose shorter side is resized to a length.
 
     Source: torchvision 0.28, `transforms.Resize` of one number.
     """
@@ -362,7 +367,7 @@ def resize_shorter_side(sizes: Int64Array, length: int) -> Int64Array:
 
 
 def resize_keeping_ratio(sizes: Int64Array, size: tuple[int, int], *, inside: bool) -> Int64Array:
-    """Returns the sizes of images, int64 [n, 2], resized so that they cover `size`, or lie inside of it.
+    """Return the sizes of images, int64 [n, 2], after a resize to cover `size`, or to lie inside of it.
 
     Source: timm 1.0.31, `transforms.ResizeKeepRatio`.
     """
@@ -373,7 +378,7 @@ def resize_keeping_ratio(sizes: Int64Array, size: tuple[int, int], *, inside: bo
 
 
 def resize_to(sizes: Int64Array, resize: Resize) -> Int64Array:
-    """Returns the sizes of images, int64 [n, 2], after a resize."""
+    """Return the sizes of images, int64 [n, 2], after a resize."""
     if isinstance(resize, int):
         return resize_shorter_side(sizes, resize)
     if isinstance(resize, str):
@@ -384,5 +389,5 @@ def resize_to(sizes: Int64Array, resize: Resize) -> Int64Array:
 
 
 def scaled_size(size: tuple[int, int], crop_pct: float) -> tuple[int, int]:
-    """Returns height and width of which a centre of `size` is the fraction crop_pct, rounded down."""
+    """Return height and width whose fraction crop_pct is `size`, rounded down."""
     return math.floor(size[0] / crop_pct), math.floor(size[1] / crop_pct)

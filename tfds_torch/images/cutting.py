@@ -13,7 +13,7 @@ from tfds_torch.plan.order import Int64Array
 
 
 def cut_windows_of(pixels: Pixels, starts: Int64Array, fill: Any, out: Pixels) -> None:
-    """Cuts a window out of each of n images, padded where it reaches outside.
+    """Cut a window out of each of n images, padded where it reaches outside.
 
     Args:
         pixels: uint8 [n, h, w, C], contiguous.
@@ -41,10 +41,10 @@ def cut_windows_of(pixels: Pixels, starts: Int64Array, fill: Any, out: Pixels) -
 
 
 def mirror(pixels: Pixels, flips: NDArray[np.bool_]) -> None:
-    """Mirrors some of n images, uint8 [n, H, W, C], left to right, where they lie.
+    """Mirror some of n images, uint8 [n, H, W, C], left to right, where they lie.
 
-    A channel at a time: numpy copies a line of one channel in one go, and a line of pixels pixel by pixel, which takes
-    five times as long.
+    It mirrors one channel at a time: numpy copies a line of one channel in one go, and a line of pixels pixel by pixel,
+    which takes five times as long.
     """
     which = np.flatnonzero(flips)
     if not len(which):
@@ -57,13 +57,13 @@ def mirror(pixels: Pixels, flips: NDArray[np.bool_]) -> None:
 
 
 def turn_over(pixels: Pixels, vflips: NDArray[np.bool_]) -> None:
-    """Mirrors some of n images, uint8 [n, H, W, C], top to bottom, where they lie."""
+    """Mirror some of n images, uint8 [n, H, W, C], top to bottom, where they lie."""
     for number in np.flatnonzero(vflips).tolist():
         pixels[number] = pixels[number, ::-1].copy()
 
 
 def check_masks(masks: Mapping[str, Sequence[Pixels]], sizes: Int64Array) -> None:
-    """Raises BadImageError where a mask is of another size than its image, int64 [n, 2]."""
+    """Raise BadImageError where a mask is of another size than its image, int64 [n, 2]."""
     for name, values in masks.items():
         for position, (mask, size) in enumerate(zip(values, sizes.tolist(), strict=True)):
             if list(mask.shape[:2]) != size:
@@ -81,14 +81,14 @@ def cut_alike(
     are_pictures: Sequence[bool] | None = None,
     fill: int | tuple[int, ...] = 0,
 ) -> list[NDArray[Any]]:
-    """Returns masks, [h, w, C], cropped, resized and mirrored like their n images.
+    """Return masks, [h, w, C], cropped, resized and mirrored like their n images.
 
     Args:
-        masks: of the sizes of their images; numbers of any type.
+        masks: [h, w, C], of the sizes of their images; numbers of any type.
         parameters: how the images are cut.
-        size: height and width of the results.
-        are_pictures: which of them are resized with antialiasing, bilinearly: uint8; all others, or with None all, take
-            the nearest pixel.
+        size: height and width of the results, pixels.
+        are_pictures: which masks, uint8, are resized bilinearly with antialiasing; the others take the nearest pixel;
+            None: all do.
         fill: grey level of a picture's padding, or one for each channel; numbers are 0 where they are padded.
 
     Source: Pillow, `Image.resize` with NEAREST.
@@ -123,7 +123,7 @@ def cut_alike(
 def _nearest(
     length: int, resized: int, offset: int, step: float, first: int, available: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Returns positions along a side of the result, and the pixels of the whole image that are nearest to them."""
+    """Return positions along a side of the result, and the pixels of the whole image that are nearest to them."""
     positions = np.arange(max(-offset, 0), min(length, resized - offset))
     pixels = first + np.floor((positions + offset + 0.5) * step).astype(np.int64)
     return positions, np.minimum(pixels, available - 1)

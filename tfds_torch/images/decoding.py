@@ -65,8 +65,8 @@ class ImageDecoder:
     Of 16 bits the upper 8 are kept.
 
     Args:
-        mode: of the pixels: `RGB`, `L`, `RGBA`, or None for the channels as stored (RGB for CMYK).
-        max_pixels: more of them are not decoded.
+        mode: mode of the pixels: `RGB`, `L`, `RGBA`, or None for the channels as stored (RGB for CMYK).
+        max_pixels: an image with more pixels is not decoded.
         jpeg_decoder: one of `decoders.jpeg.CHOICES`.
 
     Raises:
@@ -81,10 +81,10 @@ class ImageDecoder:
         self._jpeg_decoder = jpeg_decoder
 
     def read_header(self, image: EncodedImage) -> Header:
-        """Returns the header of an image, encoded or stored as pixels uint8 [h, w, C], before it is decoded.
+        """Return the header of an image, encoded or stored as pixels uint8 [h, w, C], before it is decoded.
 
         Raises:
-            ImageDecodeError: it is empty, not an image, has no pixels or more than `max_pixels`.
+            ImageDecodeError: it is empty, is not an image, or has no pixels or more than `max_pixels`.
         """
         if isinstance(image, np.ndarray):
             return self.header_of_pixels(image.shape)
@@ -94,12 +94,12 @@ class ImageDecoder:
                 raise ImageDecodeError("It is empty.")
             found = find_format(image)
             if found is not None and found.is_pillows:
-                pillow_only.read_header(image, found)  # Raises: it says what is wrong.
+                pillow_only.read_header(image, found)  # It raises an error that names the fault.
             raise ImageDecodeError(f"Its {len(image)} bytes are not a whole {READABLE_FORMATS} image.")
         return self._checked(header)
 
     def header_of_pixels(self, shape: tuple[int, ...]) -> Header:
-        """Returns a header for an image that is stored as pixels uint8 [h, w, C]; errors as of `read_header`."""
+        """Return a header for an image that is stored as pixels uint8 [h, w, C]; raises the errors of `read_header`."""
         height, width, channels = shape
         return self._checked(Header(ImageFormat.PIXELS, height, width, channels, 8))
 
@@ -116,19 +116,19 @@ class ImageDecoder:
         return header
 
     def num_channels(self, header: Header) -> int:
-        """Returns the number of channels of the pixels of an image with this header."""
+        """Return the number of channels of the pixels of an image with this header."""
         return NUM_CHANNELS[self._mode_of(header)]
 
     def decode(
         self, image: EncodedImage, header: Header, window: Sequence[int] | None = None, shrink: int = 1
     ) -> Pixels:
-        """Returns the pixels of an image, or of a window of it: uint8 [h, w, C], not always contiguous.
+        """Return the pixels of an image, or of a window of it: uint8 [h, w, C], not always contiguous.
 
         Args:
             image: encoded.
-            header: of the image, from `read_header`.
+            header: header of the image, from `read_header`.
             window: top, left, height, width, in pixels of the shrunk image; None: all of it.
-            shrink: by what it is downsized: 1, or 2, 4 or 8 where `header.is_shrinkable`. Sizes are rounded up.
+            shrink: factor by which it is downsized: 1, or 2, 4 or 8 where `header.is_shrinkable`. Sizes are rounded up.
 
         Raises:
             ImageDecodeError: it cannot be decoded, or only in part, or to another size than in its header.
@@ -150,7 +150,7 @@ class ImageDecoder:
         return pixels
 
     def decode_into(self, image: EncodedImage, header: Header, out: Pixels) -> None:
-        """Decodes a whole image into `out`, uint8 [h, w, C], contiguous; without another copy where decoders can.
+        """Decode a whole image into `out`, uint8 [h, w, C], contiguous, without another copy where the decoder can.
 
         Raises:
             ImageDecodeError: it cannot be decoded, or is of another size than `out`, whose content is then undefined.
@@ -184,7 +184,7 @@ class ImageDecoder:
         if self._mode is not None:
             return self._mode
         if header.format == ImageFormat.JPEG and header.channels == 4:
-            return "RGB"  # CMYK is not what other images of four channels are.
+            return "RGB"  # The four channels of CMYK are not those of other images.
         return _STORED_MODES.get(header.channels, "RGB")
 
 

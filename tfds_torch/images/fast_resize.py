@@ -1,4 +1,4 @@
-"""Resizing without torch: by cykooz-resizer, several times as fast as Pillow and with its algorithm; else by Pillow."""
+"""Resizing without torch: by cykooz-resizer (Pillow's algorithm, several times as fast as Pillow), or by Pillow."""
 
 import threading
 from typing import Any
@@ -60,7 +60,7 @@ def _resize(pixels: Pixels, passes: Passes, bicubic: bool) -> Pixels:
 
 
 def _options(bicubic: bool) -> Any:
-    """Returns this thread's options for a filter."""
+    """Return this thread's options for a filter."""
     if not hasattr(_of_thread, "resizer"):
         filters = resizer.FilterType.bilinear, resizer.FilterType.catmull_rom
         _of_thread.options = [

@@ -81,9 +81,9 @@ class Header(NamedTuple):
 
     @property
     def frame_end(self) -> int:
-        """Bytes of a JPEG that is decoded from top to bottom up to the end of its frame header; 0: of any other image.
+        """Number of bytes up to the end of the frame header of a JPEG that is decoded from top to bottom, else 0.
 
-        What begins with the same bytes has the same header.
+        Images that begin with the same bytes have the same header.
         """
         return self.height_at and self.height_at + 5 + 3 * self.channels
 
@@ -99,7 +99,7 @@ class Header(NamedTuple):
 
 
 def read_header(image: bytes) -> Header | None:
-    """Returns the header of an image file; None: it is not an image.
+    """Return the header of an image file; None: it is not an image.
 
     Of JPEG, PNG, GIF, BMP and WebP, the beginning of the file is enough.
     """
@@ -117,10 +117,10 @@ def read_header(image: bytes) -> Header | None:
 
 
 def has_all_scans(image: bytes) -> bool:
-    """Whether a JPEG that is stored progressively has all bits of all coefficients; True of any other JPEG.
+    """Return whether a JPEG that is stored progressively has all bits of all coefficients; True for any other JPEG.
 
-    A file that was saved before its last scans came is well-formed, and no decoder warns. libjpeg-turbo smooths what is
-    missing: each version in its way, and otherwise beside a window than in the whole image.
+    A file that was saved before its last scans came is well-formed, and no decoder warns. libjpeg-turbo smooths the
+    missing bits: each version in its own way, and differently beside a window than in the whole image.
     """
     missing: dict[int, int] = {}  # Component -> its coefficients that lack bits.
     position, end = 2, len(image) - 10
@@ -153,13 +153,13 @@ def has_all_scans(image: bytes) -> bool:
 
 
 def _next_jpeg_marker(image: bytes, position: int) -> int:
-    """Returns where the next marker is behind coded bytes, or behind what decoders skip; -1: nowhere."""
+    """Return where the next marker is behind coded bytes, or behind what decoders skip; -1: nowhere."""
     found = _find_jpeg_marker(image, position)
     return -1 if found is None else found.start()
 
 
 def is_indexed(image: bytes, header: Header) -> bool:
-    """Whether the pixels of an image with this header are stored as indices of a palette's colours."""
+    """Return whether the pixels of an image with this header are stored as indices of a palette's colours."""
     if header.pillow_mode:
         return header.pillow_mode in ("P", "PA")
     if header.format == ImageFormat.PNG:
@@ -171,7 +171,7 @@ def is_indexed(image: bytes, header: Header) -> bool:
 
 
 def _read_by_pillow(image: bytes) -> Header | None:
-    from tfds_torch.images.decoders.decoder import ImageDecodeError  # These need what is defined here.
+    from tfds_torch.images.decoders.decoder import ImageDecodeError  # These need this module.
     from tfds_torch.images.decoders.pillow_only import read_header
 
     file_format = find_format(image)
@@ -182,10 +182,10 @@ def _read_by_pillow(image: bytes) -> Header | None:
 
 
 def _read_jpeg(image: bytes) -> Header | None:
-    """Walks the segments up to the one that begins the frame."""
+    """Walk the segments up to the one that begins the frame."""
     position, end = 2, len(image) - 10
     while position <= end:
-        if image[position] != 0xFF:  # Decoders skip what is not a marker.
+        if image[position] != 0xFF:  # Decoders skip bytes that are not a marker.
             position = image.find(b"\xff", position)
             if position < 0:
                 return None
@@ -222,7 +222,7 @@ def _read_png(image: bytes) -> Header | None:
 
 
 def _count_palette_channels(image: bytes) -> int | None:
-    """Walks the chunks of a PNG from its palette to its pixels."""
+    """Walk the chunks of a PNG from its palette to its pixels."""
     position = 33
     while position + 8 <= len(image):
         length, kind = _unpack_png_chunk(image, position)
@@ -235,7 +235,7 @@ def _count_palette_channels(image: bytes) -> int | None:
 
 
 def _read_gif(image: bytes) -> Header | None:
-    """Walks the blocks up to the first frame, which can be larger than the screen that the file begins with."""
+    """Walk the blocks up to the first frame, which can be larger than the screen that the file begins with."""
     if len(image) < 13:
         return None
     width, height = int.from_bytes(image[6:8], "little"), int.from_bytes(image[8:10], "little")
@@ -247,7 +247,7 @@ def _read_gif(image: bytes) -> Header | None:
             return Header(ImageFormat.GIF, *size, channels, 8)
         if image[position] == 0x3B:  # The end.
             return None
-        if image[position] != 0x21:  # Pillow skips what is not a block.
+        if image[position] != 0x21:  # Pillow skips bytes that are not a block.
             position += 1
             continue
         if image[position + 1] == 0xF9 and image[position + 2] and image[position + 3] & 1:

@@ -1,7 +1,7 @@
 """Preprocesses: how images of any size become images of one size, as plain values that can be pickled.
 
 A preprocess has two methods: `crop` decides, from sizes and random numbers, which part of each image is decoded and
-resized; `augment` changes finished images in place. One of your own overrides either.
+resized; `augment` changes finished images in place. Your own preprocess overrides either.
 """
 
 import math
@@ -71,17 +71,17 @@ _Result = TypeVar("_Result")
 
 
 class Preprocess(ABC):
-    """How images of any size become images of one size.
+    """Makes images of one size from images of any size.
 
     To write one, derive a frozen dataclass with a field `size` from this class and define `crop`; or derive one from
     `TrainPreprocess` or `EvalPreprocess` and override `crop` or `augment`. Loaders call these methods in several
     threads and processes, each time for some examples of a batch: treat every example by itself, and keep nothing
-    between calls. Then an example has the same pixels in whatever batch, rank or worker, and after a resume.
+    between calls. Then an example has the same pixels in any batch, rank or worker, and after a resume.
 
     Attributes:
-        size: of the result: pixels of a side, or (height, width).
+        size: size of the result: pixels of a side, or (height, width).
         fill: grey level of the padding, or one for each channel, 0 to 255.
-        also: other image features that go through the same crop, see `TrainPreprocess`.
+        also: other image features that get the same crop, see `TrainPreprocess`.
         max_pixels: an image of more pixels is an error; it is not decoded.
         boxes: fields of boxes that move with the image, see `TrainPreprocess`.
         min_visible: share of a box's area that must be in the result, see `TrainPreprocess`.
@@ -89,7 +89,7 @@ class Preprocess(ABC):
         of_transform: the transform whose beginning this is, see `TrainPreprocess.from_transform`.
 
     Raises:
-        ConfigError: a value out of range or of the wrong type.
+        ConfigError: a value is out of range or has the wrong type.
     """
 
     size: int | tuple[int, int]
@@ -106,22 +106,22 @@ class Preprocess(ABC):
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """Names of the transforms that it does in the place of a Compose, see `TrainPreprocess.from_transform`."""
+        """Names of the transforms of a Compose that it does, see `TrainPreprocess.from_transform`."""
         return () if self.of_transform is None else self.of_transform.names
 
     @property
     def tail(self) -> Tail | None:
-        """What of that Compose is to run behind it, on single images; None: at most the end that mean and std say."""
+        """The rest of that Compose, for single images; None: at most the end that `mean` and `std` describe is left."""
         return None if self.of_transform is None else self.of_transform.tail
 
     @property
     def mean(self) -> tuple[float, ...] | None:
-        """That of each channel in the Normalize that ends that Compose: for `create_loader`; None: there is none."""
+        """Mean of each channel in the Normalize that ends that Compose, for `create_loader`; None: it has none."""
         return None if self.of_transform is None else self.of_transform.mean
 
     @property
     def std(self) -> tuple[float, ...] | None:
-        """Likewise."""
+        """Standard deviation of each channel, likewise."""
         return None if self.of_transform is None else self.of_transform.std
 
     @property
@@ -142,19 +142,19 @@ class Preprocess(ABC):
 
     @abstractmethod
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
-        """Returns which part of each of n images becomes the result.
+        """Return the part of each of n images that becomes the result.
 
         Args:
-            sizes: int64 [n, 2], heights and widths.
-            random: the random numbers of the n examples.
+            sizes: int64 [n, 2], heights and widths of the images, pixels.
+            random: random numbers of the n examples.
         """
 
     def augment(self, images: NDArray[np.uint8], random: ExampleRandom) -> None:  # noqa: B027 (may be left out)
-        """Changes n finished images in place; by default not at all.
+        """Change n finished images in place; the default changes nothing.
 
         Args:
-            images: uint8 [n, H, W, C], in the memory of their batch.
-            random: the random numbers of the n examples; others than those of `crop`.
+            images: uint8 [n, H, W, C], cropped and resized, in the memory of their batch.
+            random: random numbers of the n examples, which differ from those that `crop` gets.
         """
 
     @property
@@ -166,7 +166,7 @@ class Preprocess(ABC):
 
     @property
     def also_kinds(self) -> Mapping[str, Kind | None]:
-        """Name of each other image feature -> what its images are; None: each is what it is."""
+        """Name of each other image feature -> the kind of its images; None: the format of each image decides."""
         return dict((entry, None) if isinstance(entry, str) else entry for entry in self.also)
 
     @property
@@ -176,12 +176,12 @@ class Preprocess(ABC):
 
     @property
     def num_pixels(self) -> int:
-        """Pixels of what becomes of one image."""
+        """Number of pixels that are made of one image."""
         return math.prod(height_and_width(self.size))
 
     @property
     def augments(self) -> bool:
-        """Whether the class has an `augment` of its own."""
+        """Whether the class has its own `augment`."""
         return type(self).augment is not Preprocess.augment
 
     @property
@@ -197,11 +197,21 @@ class Preprocess(ABC):
         shrinkable: NDArray[np.bool_],
         view: int = 0,
     ) -> CropParameters:
-        """Returns how n images of sizes int64 [n, 2] are decoded and resized.
+        """Return how n images are decoded and resized, as `crop` decides it.
 
-        The sample keys, int64 [n], and the seed choose the random numbers; shrinkable, bool [n]: whether decoding can
-        shrink it; each view of an example has random numbers of its own. A PreprocessError: `crop` failed, or returned
-        impossible crops.
+        Args:
+            sizes: int64 [n, 2], heights and widths of the images, pixels.
+            keys: int64 [n], sample keys of the examples: with `seed` and `view` they choose the random numbers.
+            seed: seed of the random numbers, >= 0.
+            shrinkable: bool [n], whether decoding can shrink the image by 2, 4 or 8, as it can most JPEGs.
+            view: number of the view, >= 0: each view of an example has its own random numbers.
+
+        Returns:
+            The windows to decode, and how these become images of `size`.
+
+        Raises:
+            PreprocessError: `crop` failed, or returned crops that cannot be cut, or something other than Crops of n
+                images (a TypeError is the cause then); `position` is that of the example.
         """
 
         def crop(some: slice) -> Crops:
@@ -218,10 +228,17 @@ class Preprocess(ABC):
             raise PreprocessError(error.position, f"{type(self).__name__}.crop failed: {error.reason}") from None
 
     def augment_all(self, images: NDArray[np.uint8], keys: NDArray[np.int64], seed: int, view: int = 0) -> None:
-        """Lets `augment` change n finished images, uint8 [n, H, W, C], whose sample keys are int64 [n].
+        """Call `augment` on n finished images, which it changes in place.
+
+        Args:
+            images: uint8 [n, H, W, C], cropped and resized.
+            keys: int64 [n], sample keys of the examples: with `seed` and `view` they choose the random numbers.
+            seed: seed of the random numbers, >= 0.
+            view: number of the view, >= 0: each view of an example has its own random numbers.
 
         Raises:
-            PreprocessError: it failed, or returned something.
+            PreprocessError: `augment` failed, or returned something (a TypeError is the cause then); `position` is that
+                of the example.
         """
 
         def augment(some: slice) -> None:
@@ -233,7 +250,7 @@ class Preprocess(ABC):
         self._call("augment", augment, len(keys))
 
     def _call(self, name: str, call: Callable[[slice], _Result], count: int) -> _Result:
-        """Returns the result of a method for all of `count` examples; where it fails, finds the example."""
+        """Return the result of a method for all of `count` examples; where it fails, find the example."""
         try:
             return call(slice(0, count))
         except MemoryError:
@@ -261,38 +278,39 @@ class TrainPreprocess(Preprocess):
     belong to (seed, pass, example), so that the result is the same in every world, after a resume, and in any thread.
 
     Attributes:
-        size: of the result: pixels of a side, or (height, width).
+        size: size of the result: pixels of a side, or (height, width).
         scale: least and greatest fraction of the image's area that is cut out, 0 < least <= greatest <= 1.
         ratio: least and greatest ratio of width to height of the box, 0 < least <= greatest.
         hflip: probability of a flip, left to right.
         interpolation: `bilinear`, `bicubic`, or `random`: one of the two for each example.
-        crop_padding: None: crops are resized. A number: nothing is resized; the image is padded by so many pixels on
+        crop_padding: None: crops are resized. A number: nothing is resized; the image is padded by this many pixels on
             every side (more, where it would still be smaller than `size`) and a window of `size` is cut out at random.
-            scale, ratio and interpolation are not used then.
+            Then scale, ratio and interpolation are not used.
         fill: grey level of the padding, or one for each channel, 0 to 255.
-        also: other image features that go through the same crop and flip. Numbers (a palette's indices, one channel, 16
+        also: other image features that get the same crop and flip. Numbers (a palette's indices, one channel, 16
             bits) take the nearest pixel, and keep their values and type. Pictures (colours of 8 bits, as of a second
-            camera) are resized bilinearly, as RGB. {"left": "picture", "heat": "numbers"} says otherwise.
+            camera) are resized bilinearly, as RGB. {"left": "picture", "heat": "numbers"} sets the kind by name.
         max_pixels: an image of more pixels is an error; it is not decoded.
-        boxes: fields of boxes that move with the image: TFDS's, [ymin, xmin, ymax, xmax], relative to it. None: those
-            that a TFDS dataset declares as BBox, and with them the rows of their sequence. Names, for datasets that
-            declare none; or name -> the fields that have a row for each of its boxes, such as
+        boxes: fields of boxes that move with the image: TFDS's [ymin, xmin, ymax, xmax], relative to it. None: the
+            fields that a TFDS dataset declares as BBox, with the rows of their sequence. Names, for datasets that
+            declare none; or name -> the fields that have a row for each of its boxes, like
             `{"bboxes": ("classes",)}`. (): no boxes move.
-        min_visible: share of a box's area, 0 to 1, that must be in the result: a box of which less is there, or nothing
-            at all, is left out, with its row in the other fields of its sequence. A single box becomes [0, 0, 0, 0].
+        min_visible: share of a box's area, 0 to 1, that must be in the result: a box with a smaller share there, or
+            with none, is left out, with its row in the other fields of its sequence. A single box becomes [0, 0, 0, 0].
         shrink: whether a JPEG of which five pixels or more become one may be decoded at a half, a quarter or an eighth
-            of its size: in less than half the time, and within half a grey level on average for photographs. For
-            halftone, text and other fine patterns of black and white it is two to five levels: False is exact.
-        resize: None: as above. Else the whole image is resized to it, and a window of `size` cut out of that: pixels of
+            of its size. That takes less than half the time, and photographs differ by less than half a grey level on
+            average; halftone, text and other fine patterns of black and white differ by two to five levels. False is
+            exact.
+        resize: None: as above. Else the whole image is resized, and a window of `size` is cut out of it: pixels of
             the shorter side (torchvision's Resize of a number); (height, width), whatever the ratio; ("cover", height,
             width) or ("inside", height, width), which keep the ratio (timm's ResizeKeepRatio); "keep": nothing is
             resized. crop_padding then counts pixels of the resized image, 0 by default; scale and ratio are not used.
-        place: of that window, and of the one that crop_padding cuts: `random`, or `center`.
+        place: where that window, or the one that crop_padding cuts, lies: `random`, or `center`.
         vflip: probability of a flip, top to bottom.
         of_transform: the transform whose beginning this is: `from_transform` sets it.
 
     Raises:
-        ConfigError: a value out of range or of the wrong type.
+        ConfigError: a value is out of range or has the wrong type.
     """
 
     size: int | tuple[int, int]
@@ -334,38 +352,43 @@ class TrainPreprocess(Preprocess):
 
     @classmethod
     def from_timm_config(cls, config: Any, **changes: Any) -> "TrainPreprocess":
-        """Returns what timm's data config asks for.
+        """Return the preprocess that timm's data config asks for.
 
         Args:
             config: a model's `pretrained_cfg`, what `timm.data.resolve_data_config` returned, or another mapping with
                 `input_size` and, where they differ from the defaults, `interpolation`, `scale`, `ratio` and `hflip`.
-            **changes: attributes that are to have other values.
+            **changes: other values of attributes.
 
         Raises:
-            ConfigError: config has no input_size, or a value that cannot be.
+            ConfigError: config has no input_size, or a value that an attribute cannot have.
         """
         values = read_timm_config(config, ("interpolation", "scale", "ratio", "hflip"))
         return cls(**values | changes)
 
     @classmethod
     def from_transform(cls, transform: Any, **changes: Any) -> "TrainPreprocess":
-        """Returns what does the beginning of a torchvision or timm transform: crops, resizes and flips.
+        """Return a preprocess that does the beginning of a torchvision or timm transform: crops, resizes and flips.
 
-        Of the result, `taken` names the transforms that it does. `tail` is what is left to do, in Python; None where
-        that is layout, scale and Normalize alone: give `mean` and `std` to `create_loader`. `left` says why no more is
-        taken over. The transform's classes are known by name; a class derived from one of them is left.
+        The result's `taken` names the transforms that it does. Its `tail` does the rest, in Python; it is None where
+        the rest is only layout, scale and Normalize: pass `mean` and `std` to `create_loader`. Its `left` says why no
+        more is taken over. The transform's classes are known by name; a class derived from one of them is left.
 
         Args:
             transform: a Compose, or a preset.
-            **changes: attributes that are to have other values.
+            **changes: other values of attributes.
 
         Raises:
-            ConfigError: nothing of it can be taken over, or a change cannot be.
+            ConfigError: nothing of it can be taken over, or a changed attribute has a value that it cannot have.
         """
         return cls._take_over(transform, changes, is_random=True)
 
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
-        """Returns random boxes, or places in resized images; see `Preprocess`."""
+        """Return random boxes, or random places in resized images; see `Preprocess.crop`.
+
+        Args:
+            sizes: int64 [n, 2], heights and widths of the images, pixels.
+            random: random numbers of the n examples.
+        """
         resize = "keep" if self.resize is None else self.resize
         has_boxes = self.resize is None and self.crop_padding is None
         # A random number has one meaning whatever else is drawn: an example looks the same in later versions.
@@ -386,7 +409,7 @@ class TrainPreprocess(Preprocess):
         return Crops(resized=resized, starts=starts, flips=flips, bicubic=bicubic, vflips=vflips)
 
     def _window_starts(self, sizes: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Returns top and left of a window of `size` in images of some sizes, int64 [n, 2]; negative in the padding."""
+        """Return top and left of a window of `size` in images of some sizes, int64 [n, 2]; negative in the padding."""
         size = np.array(height_and_width(self.size))
         padding = self.crop_padding or 0
         room = sizes + (2 * padding - size)
@@ -406,24 +429,24 @@ class EvalPreprocess(Preprocess):
     The result is uint8 `[H, W, C]`, resized with antialiasing as Pillow, timm and torchvision do it.
 
     Attributes:
-        size: of the result: pixels of a side, or (height, width).
-        crop_pct: fraction of the resized image that the result is, 0 < crop_pct <= 1: size / crop_pct is what the image
-            is resized to.
+        size: size of the result: pixels of a side, or (height, width).
+        crop_pct: fraction of the resized image that is cut out, 0 < crop_pct <= 1: the image is resized to
+            size / crop_pct.
         interpolation: `bilinear` or `bicubic`.
-        crop_mode: `center`: the shorter side is resized to size / crop_pct, and the centre cut out; `squash`: both
-            sides are, whatever the ratio; `border`: the longer side is, and the rest is padded.
+        crop_mode: `center`: the shorter side is resized to size / crop_pct, and the centre is cut out; `squash`: both
+            sides are resized to it, whatever the ratio; `border`: the longer side is, and the rest is padded.
         fill: grey level of the padding, or one for each channel, 0 to 255.
-        also: as in TrainPreprocess.
-        max_pixels: as in TrainPreprocess.
-        boxes: as in TrainPreprocess.
-        min_visible: as in TrainPreprocess.
-        shrink: as in TrainPreprocess.
-        resize: None: as above. Else what the whole image is resized to before the centre is cut out, as in
-            TrainPreprocess; crop_pct and crop_mode are not used then.
+        also: as in `TrainPreprocess`.
+        max_pixels: as in `TrainPreprocess`.
+        boxes: as in `TrainPreprocess`.
+        min_visible: as in `TrainPreprocess`.
+        shrink: as in `TrainPreprocess`.
+        resize: None: as above. Else the size to which the whole image is resized before the centre is cut out, as in
+            TrainPreprocess; then crop_pct and crop_mode are not used.
         of_transform: the transform whose beginning this is: `from_transform` sets it.
 
     Raises:
-        ConfigError: a value out of range or of the wrong type.
+        ConfigError: a value is out of range or has the wrong type.
 
     Source: timm 1.0.31, `transforms_imagenet_eval`.
     """
@@ -463,15 +486,15 @@ class EvalPreprocess(Preprocess):
 
     @classmethod
     def from_timm_config(cls, config: Any, **changes: Any) -> "EvalPreprocess":
-        """Returns what timm's data config asks for; the padding of crop mode `border` has the config's mean.
+        """Return the preprocess that timm's data config asks for; crop mode `border` pads with the config's mean.
 
         Args:
-            config: as in `TrainPreprocess.from_timm_config`; read are `input_size`, `interpolation`, `crop_pct`,
-                `crop_mode` and `mean`.
-            **changes: attributes that are to have other values.
+            config: as in `TrainPreprocess.from_timm_config`; the keys `input_size`, `interpolation`, `crop_pct`,
+                `crop_mode` and `mean` are read.
+            **changes: other values of attributes.
 
         Raises:
-            ConfigError: config has no input_size, or a value that cannot be.
+            ConfigError: config has no input_size, or a value that an attribute cannot have.
         """
         values = read_timm_config(config, ("interpolation", "crop_pct", "crop_mode", "mean"))
         mean = values.pop("mean", None)
@@ -481,22 +504,28 @@ class EvalPreprocess(Preprocess):
 
     @classmethod
     def from_transform(cls, transform: Any, **changes: Any) -> "EvalPreprocess":
-        """Returns what does the beginning of a transform of evaluation, as `TrainPreprocess.from_transform` does.
+        """Return a preprocess that does the beginning of a transform for evaluation.
 
-        What is random is left. Large JPEGs are decoded at their whole size, unless `shrink=True`: the pixels are those
-        of the transform, within 0.01 grey levels on average.
+        It works like `TrainPreprocess.from_transform`, but takes over no random transforms. Large JPEGs are decoded at
+        their whole size, unless `shrink=True`: the pixels are those of the transform, within 0.01 grey levels on
+        average.
 
         Args:
             transform: a Compose, or a preset.
-            **changes: attributes that are to have other values.
+            **changes: other values of attributes.
 
         Raises:
-            ConfigError: nothing of it can be taken over, or a change cannot be.
+            ConfigError: nothing of it can be taken over, or a changed attribute has a value that it cannot have.
         """
         return cls._take_over(transform, {"shrink": False} | changes, is_random=False)
 
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
-        """Returns the sizes that whole images are resized to; see `Preprocess`."""
+        """Return the sizes to which whole images are resized; see `Preprocess.crop`.
+
+        Args:
+            sizes: int64 [n, 2], heights and widths of the images, pixels.
+            random: random numbers of the n examples.
+        """
         size = height_and_width(self.size)
         if self.resize == "keep":
             return Crops(_windows_at(central_starts(sizes, np.array(size)), self.size))
@@ -515,12 +544,12 @@ class EvalPreprocess(Preprocess):
 
 
 def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Returns (height, width) of a size that may be one number for both."""
+    """Return (height, width) of a size that may be one number for both."""
     return size if isinstance(size, tuple) else (size, size)
 
 
 def _windows_at(starts: NDArray[np.int64], size: int | tuple[int, int]) -> NDArray[np.int64]:
-    """Returns boxes of a size, int64 [n, 4], whose tops and lefts are int64 [n, 2]: they are not resized."""
+    """Return boxes of a size, int64 [n, 4], whose tops and lefts are int64 [n, 2]: they are not resized."""
     boxes = np.empty((len(starts), 4), np.int64)
     boxes[:, :2], boxes[:, 2:] = starts, height_and_width(size)
     return boxes

@@ -1,4 +1,4 @@
-"""Which values the fields of a preprocess may have, and how they are read from a timm config."""
+"""The values that the fields of a preprocess may have, and how they are read from a timm config."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ INTERPOLATIONS = ("bilinear", "bicubic", "random")
 
 
 def check_shared(value: Any) -> None:
-    """Raises ConfigError for fields of any preprocess that cannot be; turns their lists into tuples."""
+    """Raise ConfigError for values that fields of a preprocess cannot have; turn lists into tuples."""
     kind = type(value).__name__
     sides = value.size if isinstance(value.size, tuple | list) else (value.size,)
     if len(sides) not in (1, 2):
@@ -51,7 +51,7 @@ def check_shared(value: Any) -> None:
 
 
 def _read_also(kind: str, also: Any) -> tuple[str | tuple[str, Kind], ...]:
-    """Returns image features as names, or pairs of a name and what its images are."""
+    """Return image features as names, or pairs of a name and the kind of its images."""
     entries = also.items() if isinstance(also, Mapping) else also if isinstance(also, tuple | list) else (None,)
     read: list[str | tuple[str, Kind]] = []
     for entry in entries:
@@ -69,7 +69,7 @@ def _read_also(kind: str, also: Any) -> tuple[str | tuple[str, Kind], ...]:
 
 
 def _read_boxes(kind: str, boxes: Any) -> tuple[str | tuple[str, tuple[str, ...]], ...] | None:
-    """Returns fields of boxes as names, or pairs of a name and those of the fields with a row for each box."""
+    """Return fields of boxes as names, or pairs of a name and those of the fields with a row for each box."""
     if boxes is None:
         return None
     entries = boxes.items() if isinstance(boxes, Mapping) else boxes if isinstance(boxes, tuple | list) else (boxes,)
@@ -91,7 +91,7 @@ def _read_boxes(kind: str, boxes: Any) -> tuple[str | tuple[str, tuple[str, ...]
 
 
 def check_interpolation(kind: str, interpolation: object) -> None:
-    """Raises ConfigError for an unknown filter; kind names the preprocess."""
+    """Raise ConfigError for an unknown filter; kind names the preprocess."""
     if interpolation not in INTERPOLATIONS:
         names = ", ".join(map(repr, INTERPOLATIONS))
         hint = did_you_mean(interpolation, INTERPOLATIONS)
@@ -99,7 +99,7 @@ def check_interpolation(kind: str, interpolation: object) -> None:
 
 
 def check_range(name: str, value: Any, most: float) -> tuple[float, float]:
-    """Returns two numbers, 0 < least <= greatest <= most; raises ConfigError for anything else."""
+    """Return two numbers, 0 < least <= greatest <= most; raise ConfigError for anything else."""
     pair = tuple(value) if isinstance(value, tuple | list) else ()
     if len(pair) != 2 or not all(map(is_number, pair)) or not 0 < pair[0] <= pair[1] <= most:
         limit = f" <= {most:g}" if math.isfinite(most) else ""
@@ -108,7 +108,7 @@ def check_range(name: str, value: Any, most: float) -> tuple[float, float]:
 
 
 def check_resize(kind: str, resize: Any) -> Resize | None:
-    """Returns what whole images are resized to, in plain values; raises ConfigError for anything else."""
+    """Return the size to which whole images are resized, in plain values; raise ConfigError for anything else."""
     name = f"{kind}: resize"
     if resize is None or (isinstance(resize, str) and resize == KEEP):
         return resize
@@ -126,13 +126,13 @@ def check_resize(kind: str, resize: Any) -> Resize | None:
 
 
 def check_probability(name: str, value: object) -> None:
-    """Raises ConfigError for what is not a number from 0 to 1."""
+    """Raise ConfigError for a value that is not a number from 0 to 1."""
     if not is_number(value) or not 0 <= value <= 1:  # type: ignore[operator]
         raise ConfigError(f"{name}={value!r} must be a probability, 0 to 1.")
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number of Python or numpy."""
+    """Return whether a value is a finite number of Python or numpy."""
     return (
         isinstance(value, int | float | np.integer | np.floating)
         and not isinstance(value, bool)
@@ -141,7 +141,7 @@ def is_number(value: object) -> bool:
 
 
 def read_timm_config(config: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns size and the named values of a timm config, as far as it has them."""
+    """Return size and the named values of a timm config, as far as it has them."""
     input_size = _get(config, "input_size")
     if not isinstance(input_size, tuple | list) or len(input_size) != 3:
         raise ConfigError(

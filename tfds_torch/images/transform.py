@@ -1,4 +1,4 @@
-"""Decode and transform: encoded images become rows of batch buffers, or arrays of their own size."""
+"""Decode and transform: encoded images become rows of batch buffers, or arrays that keep their size."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ again: blocks of twice the size take twice the time."""
 """uint8 [n, H, W, C] and the sample keys int64 [n] -> uint8 [n, H, W, C]."""
 
 MoveAlong = Callable[[CropParameters, Int64Array, tuple[int, int]], None]
-"""Moves what belongs to n images, of sizes int64 [n, 2], as these are cut to (height, width)."""
+"""Moves the boxes of n images, of sizes int64 [n, 2], as these are cut to (height, width)."""
 
 
 @dataclass(frozen=True)
 class BufferRows:
-    """Rows `start` to `stop` - 1 of a batch buffer, which images belong to."""
+    """Rows `start` to `stop` - 1 of a batch buffer, in which images belong."""
 
     buffer: BatchBuffer
     start: int
@@ -49,14 +49,14 @@ class BufferRows:
 
     @property
     def pixels(self) -> Pixels:
-        """Their memory, uint8 [n, H, W, C]."""
+        """The memory of the rows, uint8 [n, H, W, C]."""
         return self.buffer.pixels[self.start : self.stop]
 
 
 Images = Sequence[EncodedImage]
 Headers = Sequence[Header]
 Rows = Sequence[BufferRows]
-"""Where n results go: n rows in all."""
+"""The places of n results: n rows in all."""
 
 
 class ImageTransform:
@@ -64,10 +64,10 @@ class ImageTransform:
 
     Args:
         mode: `RGB`, `L`, `RGBA`, or None for the channels as stored.
-        preprocess: decides on the crops.
-        seed: of the random numbers.
-        jpeg_decoder: as of `ImageDecoder`.
-        view: number of the view that it makes, see `Views`; 0: there is one.
+        preprocess: decides on the crops; None: images are only decoded.
+        seed: seed of the random numbers.
+        jpeg_decoder: as in `ImageDecoder`.
+        view: number of the view that it makes, see `Views`; 0 without Views.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class ImageTransform:
         self._decoder = ImageDecoder(mode, max_pixels, jpeg_decoder)
 
     def row_shape(self, images: Images, first: int = 0) -> tuple[int, int, int]:
-        """Returns [H, W, C] of the rows of a batch: that of the preprocess, else that of images[first].
+        """Return [H, W, C] of the rows of a batch: that of the preprocess, else that of images[first].
 
         Raises:
-            BadImageError: that is not an image.
+            BadImageError: images[first] is not an image.
         """
         if self.preprocess is not None:
             return (*height_and_width(self.preprocess.size), self._num_channels)
@@ -98,7 +98,7 @@ class ImageTransform:
         return header.height, header.width, self._decoder.num_channels(header)
 
     def only_copies(self, images: StoredPixels, keys: Int64Array) -> bool:
-        """Whether stored images, those of `keys` for example, become rows by a copy, or are cut and flipped at once."""
+        """Return whether stored images, like those of `keys`, become rows by a copy, or by a cut of all at once."""
         if self._num_channels not in (0, images.shape[2]):
             return False
         if self.preprocess is None:
@@ -115,7 +115,7 @@ class ImageTransform:
         return is_kept or (is_small and parameters.only_cut(sizes))
 
     def decode(self, images: Images) -> list[Pixels]:
-        """Returns the pixels of n whole images, uint8 [h, w, C].
+        """Return the pixels of n whole images, uint8 [h, w, C].
 
         Raises:
             BadImageError: one is not an image, has no pixels or too many, or cannot be decoded.
@@ -137,22 +137,22 @@ class ImageTransform:
         move: MoveAlong | None = None,
         pictures: Mapping[str, Sequence[bool]] = MappingProxyType({}),
     ) -> dict[str, list[NDArray[Any]]]:
-        """Decodes and transforms n images into n rows of batch buffers.
+        """Decode and transform n images into n rows of batch buffers.
 
         Args:
             images: encoded.
-            keys: int64 [n], their sample keys, whose random numbers they get.
-            rows: of the results, n in all.
-            masks: other images, name -> n images, that go through the same crop.
-            move: moves boxes along, where there is a preprocess; None: there are none.
-            pictures: which of those images are pictures, by name; all others keep their numbers.
+            keys: int64 [n], sample keys of the images, which choose their random numbers.
+            rows: places of the results, n rows in all.
+            masks: other images, name -> n images, that get the same crop.
+            move: moves boxes along, where there is a preprocess; None: no boxes move.
+            pictures: name -> which of those images are pictures; all others keep their numbers.
 
         Returns:
-            The masks, cut: name -> n images [H, W, C].
+            The cut masks: name -> n images [H, W, C].
 
         Raises:
             BadImageError: an image, a mask or a box cannot be used.
-            OtherSizeError: without a preprocess, an image is not of the size of its row.
+            OtherSizeError: without a preprocess, an image does not have the size of its row.
             PreprocessError: the preprocess failed.
         """
         images, preprocess = self._as_stored(images), self.preprocess
@@ -197,18 +197,18 @@ class ImageTransform:
         move: MoveAlong | None = None,
         pictures: Mapping[str, Sequence[bool]] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """Cuts and flips n images of any numbers, [h, w, C], and what goes along; `augment` is not called.
+        """Cut and flip n images of any numbers, [h, w, C], with their masks and boxes; `augment` is not called.
 
         Args:
-            name: of the images.
-            images: of any sizes and types.
-            keys: int64 [n], their sample keys.
-            masks: as of `write`.
-            move: as of `write`.
-            pictures: as of `write`.
+            name: name of the images.
+            images: n arrays [h, w, C] of any sizes and types.
+            keys: int64 [n], sample keys of the images.
+            masks: as in `write`.
+            move: as in `write`.
+            pictures: as in `write`.
 
         Returns:
-            The images, [n, H, W, C], by their name, and the masks, cut. What is padded is 0.
+            The cut images, [n, H, W, C], by their name, and the cut masks. Padding is 0.
 
         Raises:
             BadImageError: a mask or a box cannot be used.
@@ -236,13 +236,13 @@ class ImageTransform:
         return cut | {name: np.stack(cut_alike(images, parameters, size))}
 
     def crop_parameters(self, sizes: Int64Array, keys: Int64Array, shrinkable: NDArray[np.bool_]) -> CropParameters:
-        """Returns how n images are cut where there is a preprocess; see `Preprocess.crop_parameters`."""
+        """Return how n images are cut where there is a preprocess; see `Preprocess.crop_parameters`."""
         if self.preprocess is None:
             raise ValueError("Without a preprocess, nothing is cut.")
         return self.preprocess.crop_parameters(sizes, keys, self._seed, shrinkable, self._view)
 
     def augment(self, keys: Int64Array, rows: Rows) -> None:
-        """Lets the preprocess change n finished images; see `Preprocess.augment`."""
+        """Let the preprocess change n finished images; see `Preprocess.augment`."""
         preprocess = self.preprocess
         if preprocess is None or not preprocess.augments:
             return
@@ -256,7 +256,7 @@ class ImageTransform:
             first = last
 
     def _copies(self, size: tuple[int, int]) -> bool:
-        """Whether the preprocess leaves all images of this size as they are."""
+        """Return whether the preprocess leaves all images of this size as they are."""
         if self._kept_size == size:
             return True
         if self.preprocess is None or type(self.preprocess).crop is not EvalPreprocess.crop:
@@ -267,14 +267,14 @@ class ImageTransform:
         return self._kept_size is not None
 
     def _as_stored(self, images: Images) -> Images:
-        """Returns StoredPixels where they can be copied as they are stored, else a list of images."""
+        """Return StoredPixels where they can be copied as they are stored, else a list of images."""
         if not isinstance(images, StoredPixels):
             return images
         (header,) = self.read_headers(images[:1])
         return images if self._decoder.num_channels(header) == images.shape[2] else list(images)
 
     def read_headers(self, images: Images) -> list[Header]:
-        """Returns the headers of n images; raises BadImageError."""
+        """Return the headers of n images; raise BadImageError."""
         headers: list[Header] = []
         try:
             if isinstance(images, StoredPixels):  # They are all of one size.
@@ -290,7 +290,7 @@ class ImageTransform:
         return headers
 
     def _copy(self, images: Images, headers: Headers, rows: Rows, first: int = 0) -> None:
-        """Decodes whole images into their rows; `first` is the number of the first one, for messages."""
+        """Decode whole images into their rows; `first` is the number of the first one, for messages."""
         if isinstance(images, StoredPixels):
             _copy_stored(images, rows)
             return
@@ -306,7 +306,7 @@ class ImageTransform:
                 raise BadImageError(position, str(error)) from None
 
     def _cut(self, images: Images, headers: Headers, rows: Rows, parameters: CropParameters) -> None:
-        """Cuts a window out of each of n small images of one size, padded where it reaches outside: all at once."""
+        """Cut a window out of each of n small images of one size, padded where it reaches outside: all at once."""
         if isinstance(images, StoredPixels):
             shape = images.shape
         else:
@@ -332,16 +332,16 @@ class ImageTransform:
         _turn_over(rows, parameters.vflips)
 
     def _resize(self, images: Images, headers: Headers, rows: Rows, parameters: CropParameters) -> None:
-        """Decodes, resizes and flips n images of any sizes, each by itself."""
+        """Decode, resize and flip n images of any sizes, each by itself."""
         if isinstance(images, StoredPixels):
             images = list(images)
             headers = self.read_headers(images)
         self.fill(rows, self._decode_windows(images, headers, parameters), parameters)
 
     def _decode_windows(self, images: Images, headers: Headers, parameters: CropParameters) -> list[Pixels]:
-        """Returns the windows of n images, uint8 [h, w, C].
+        """Return the windows of n images, uint8 [h, w, C].
 
-        All of them are decoded before the first one is resized: taking turns costs a tenth more.
+        All of them are decoded before the first one is resized: taking turns takes a tenth longer.
         """
         shrinks = parameters.shrinks
         # Rounded up: the last pixels of an image become one of the shrunk image, too.
@@ -356,7 +356,7 @@ class ImageTransform:
         return decoded
 
     def fill(self, rows: Rows, decoded: Sequence[Pixels], parameters: CropParameters) -> None:
-        """Resizes decoded images into their rows, in the way of their buffers."""
+        """Resize decoded images into their rows, in the way of their buffers."""
         for (buffer, row), pixels, crop in zip(_single_rows(rows), decoded, parameters.rows(), strict=True):
             self._fill_row(buffer, row, pixels, *crop)
         _turn_over(rows, parameters.vflips)
@@ -401,7 +401,7 @@ def _single_rows(rows: Rows) -> Iterator[tuple[BatchBuffer, int]]:
 
 
 def _turn_over(rows: Rows, vflips: NDArray[np.bool_]) -> None:
-    """Mirrors some of n finished rows, top to bottom."""
+    """Mirror some of n finished rows, top to bottom."""
     if not vflips.any():
         return
     first = 0
@@ -411,7 +411,7 @@ def _turn_over(rows: Rows, vflips: NDArray[np.bool_]) -> None:
 
 
 def _blocks_of(rows: Rows) -> Iterator[tuple[BatchBuffer, int, int, int]]:
-    """Yields (buffer, start, stop, number of the first image) of a few rows each, whose scratch memory stays small."""
+    """Yield (buffer, start, stop, number of the first image) of a few rows each, whose scratch memory stays small."""
     first = 0
     for part in rows:
         step = max(1, _BLOCK_BYTES // part.buffer.pixels[0].nbytes)

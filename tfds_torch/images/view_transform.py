@@ -1,4 +1,4 @@
-"""Decode and transform for several views of each image, which share what is decoded."""
+"""Decode and transform for several views of each image, which share the decoded pixels."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -24,7 +24,7 @@ def make_transform(
     seed: int,
     jpeg_decoder: str,
 ) -> ImageTransform:
-    """Returns what makes the images of batches by a preprocess; the arguments are those of ImageTransform."""
+    """Return the transform that makes the images of batches by a preprocess; its arguments are ImageTransform's."""
     if isinstance(preprocess, Views):
         return ViewsTransform(mode, preprocess, seed=seed, jpeg_decoder=jpeg_decoder)
     return ImageTransform(mode, preprocess, seed=seed, jpeg_decoder=jpeg_decoder)
@@ -41,7 +41,7 @@ class ViewsTransform(ImageTransform):
         ]
 
     def only_copies(self, images: StoredPixels, keys: Int64Array) -> bool:
-        """Whether stored images become rows by a copy: they never do."""
+        """Return False: stored images never become rows by a copy."""
         return False
 
     def write(
@@ -53,7 +53,7 @@ class ViewsTransform(ImageTransform):
         move: MoveAlong | None = None,
         pictures: Mapping[str, Sequence[bool]] = MappingProxyType({}),
     ) -> dict[str, list[NDArray[Any]]]:
-        """Decodes n images and writes their views; masks and boxes do not go along. See ImageTransform."""
+        """Decode n images and write their views; masks and boxes do not go along. See ImageTransform."""
         images = list(images)
         headers = self.read_headers(images)
         sizes = np.array([(header.height, header.width) for header in headers], np.int64)
@@ -74,10 +74,10 @@ def _part_of(buffer: Any, number: int) -> Any:
 def decode_shared(
     decoder: ImageDecoder, images: Images, headers: Sequence[Header], views: Sequence[CropParameters]
 ) -> list[list[Pixels]]:
-    """Returns the windows of n images for each view, uint8 [h, w, C].
+    """Return the windows of n images for each view, uint8 [h, w, C].
 
-    The windows of an image that are decoded at one resolution are cut out of what holds them all, decoded once: most of
-    the time goes into the lines of a JPEG, which are read for one window as for several.
+    The windows of an image that are decoded at one resolution are cut out of one larger window, which is decoded once:
+    most of the time goes into the lines of a JPEG, which are read for one window as for several.
 
     Raises:
         BadImageError: an image cannot be decoded.

@@ -24,16 +24,16 @@ _MOST_VIEWS = 256
 class Views(Preprocess):
     """Several views of every image: the field `image` is a list of batches, one for each view.
 
-    `Views((TrainPreprocess(224), 2), (TrainPreprocess(96), 8))` gives ten batches: two of 224 pixels, then eight of 96.
-    An image is read once, and decoded once for all views whose crops need the same resolution. Each view has random
-    numbers of its own; those of the first one are the numbers that its preprocess has alone.
+    `Views((TrainPreprocess(224), 2), (TrainPreprocess(96), 8))` makes ten batches: two of 224 pixels, then eight of 96.
+    An image is read once, and decoded once for all views whose crops need the same resolution. Each view has its own
+    random numbers; the first view has those that its preprocess has without Views.
 
     Args:
-        *views: pairs of a preprocess and how many views it makes, >= 1; a preprocess by itself makes one.
+        *views: pairs of a preprocess and the number of views that it makes, >= 1; a bare preprocess makes one.
 
     Raises:
-        ConfigError: something else; or a preprocess with `also` or with named boxes, which follow one
-            crop and not several.
+        ConfigError: a view is something else, or its preprocess has `also` or named boxes, which follow one crop and
+            not several.
     """
 
     views: tuple[tuple[Preprocess, int], ...]
@@ -58,12 +58,12 @@ class Views(Preprocess):
 
     @property
     def size(self) -> int | tuple[int, int]:  # type: ignore[override]
-        """That of the first view."""
+        """Size of the results of the first view."""
         return self.views[0][0].size
 
     @property
     def max_pixels(self) -> int:  # type: ignore[override]
-        """The least of all views."""
+        """The smallest `max_pixels` of all views."""
         return min(one.max_pixels for one, _ in self.views)
 
     @property
@@ -73,7 +73,7 @@ class Views(Preprocess):
 
     @property
     def augments(self) -> bool:
-        """Whether a view has an `augment` of its own."""
+        """Whether a view has its own `augment`."""
         return any(one.augments for one, _ in self.views)
 
     @property
@@ -82,12 +82,17 @@ class Views(Preprocess):
         return all(one.keeps_positions for one, _ in self.views)
 
     def crop(self, sizes: NDArray[np.int64], random: ExampleRandom) -> Crops:
-        """Returns the crops of the first view; see `Preprocess`."""
+        """Return the crops of the first view; see `Preprocess.crop`.
+
+        Args:
+            sizes: int64 [n, 2], heights and widths of the images, pixels.
+            random: random numbers of the n examples.
+        """
         return self.views[0][0].crop(sizes, random)
 
 
 def _read_view(view: Any) -> tuple[Preprocess, int]:
-    """Returns a preprocess and how many views it makes; raises ConfigError for anything else."""
+    """Return a preprocess and how many views it makes; raise ConfigError for anything else."""
     pair = view if isinstance(view, tuple | list) else (view, 1)
     if len(pair) != 2 or not isinstance(pair[0], Preprocess) or isinstance(pair[0], Views):
         raise ConfigError(
@@ -108,7 +113,7 @@ class ViewsBuffer:
 
     Args:
         memory: a buffer of [1, 1, number of bytes, 1].
-        shapes: of the views, [B, H, W, C].
+        shapes: shapes of the views, [B, H, W, C].
     """
 
     def __init__(self, memory: BatchBuffer, shapes: Sequence[tuple[int, int, int, int]]) -> None:
@@ -140,7 +145,7 @@ class MakeViewsBuffer:
     make_buffer: MakeBatchBuffer | None = None
 
     def __call__(self, shape: tuple[int, int, int, int]) -> Any:
-        """Returns a buffer of the views of B images of C channels, as [B, H, W, C] says them."""
+        """Return a buffer of the views of B images of C channels; `shape` is [B, H, W, C]."""
         num_images, _, _, num_channels = shape
         shapes = [(num_images, *height_and_width(one.size), num_channels) for one in self.views.each]
         make = self.make_buffer or ArrayBuffer

@@ -1,1 +1,1 @@
-"""What other people's training loops need, switched on by hand: importing this room changes nothing."""
+"""Adapters for other libraries' training loops, switched on by hand: importing this room changes nothing."""

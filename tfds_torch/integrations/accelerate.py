@@ -34,8 +34,8 @@ _MARK = "_keeps_own_shards"
 def keep_own_shards(accelerator: Accelerator) -> None:
     """Let an Accelerator's `prepare` take our loaders as they are. Call it before `prepare`.
 
-    Nothing but this one object is changed, and of what it prepares only loaders over an ImageDataset, and Loaders of
-    `create_loader` over a map-style dataset that it plans:
+    Only this one object is changed, and its `prepare` treats only loaders over an ImageDataset, and Loaders of
+    `create_loader` over a map-style dataset that they plan, in another way:
 
     - A Loader of `create_loader` becomes a `PreparedLoader`. `save_state` and `load_state` carry its position: after
       `load_state` the next iteration continues where the state was saved, also in another number of processes (with the
@@ -43,13 +43,13 @@ def keep_own_shards(accelerator: Accelerator) -> None:
     - torch's DataLoader becomes Accelerate's, as for one process. Its position is not saved; a `save_state` in the
       middle of its epoch warns.
 
-    In evaluation `gather_for_metrics` returns a value for every example, once: of the last batch only as many as there
-    are examples left, without padding.
+    In evaluation, `gather_for_metrics` returns a value for every example, once: for the last batch only the examples
+    that are left, without padding.
 
     A second call changes nothing.
 
     Args:
-        accelerator: which one.
+        accelerator: the Accelerator to change.
 
     Raises:
         ConfigError: by `prepare`, on every process: split_batches or dispatch_batches was asked for;
@@ -130,7 +130,7 @@ class PreparedLoader(WrappedLoader, DataLoaderStateMixin):  # type: ignore[misc]
     examples it has. All else is the Loader's own.
 
     Args:
-        loader: that has a state: over an ImageDataset, or over a map-style dataset that it plans.
+        loader: a Loader that has a state: over an ImageDataset, or over a map-style dataset that it plans.
         device: where batches are moved; None: they stay where the Loader puts them.
         asked_by: the function that was given the loader, for messages.
     """
@@ -162,7 +162,7 @@ class PreparedLoader(WrappedLoader, DataLoaderStateMixin):  # type: ignore[misc]
             self.end()
 
     def state_dict(self, num_ahead: int = 0) -> dict[str, Any]:
-        """Return where training is; at an epoch's end that is the beginning of the next one.
+        """Return where training is; at an epoch's end, this is the beginning of the next one.
 
         Args:
             num_ahead: batches of the latest iteration that have been taken, and not been used yet.
@@ -180,7 +180,7 @@ class PreparedLoader(WrappedLoader, DataLoaderStateMixin):  # type: ignore[misc]
 
 
 def _prepare_plain(accelerator: Accelerator, loader: Any, dataset: ImageDataset, device_placement: bool | None) -> Any:
-    """Return what `Accelerator.prepare_data_loader` would, for one process, and let the accelerator know it."""
+    """Return the loader of `Accelerator.prepare_data_loader` for one process, and register it."""
     if device_placement is None:
         device_placement = accelerator.device_placement and accelerator.distributed_type != DistributedType.XLA
     dataset.is_read_ahead = True  # The prepared loader fetches a batch before it yields the one before.
@@ -206,8 +206,8 @@ def count_last(plan: EpochPlan, batch_size: int | None = None) -> int:
     In the order of the ranks, padding comes last. Processes that read the same share are counted each.
 
     Args:
-        plan: of the rest of the epoch.
-        batch_size: of the loader; None: the planned one.
+        plan: the plan of the rest of the epoch.
+        batch_size: examples of the loader's batch; None: the planned number.
     """
     if plan.remainder not in (Remainder.PAD, Remainder.KEEP):
         return 0

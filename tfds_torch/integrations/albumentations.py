@@ -18,8 +18,8 @@ from tfds_torch.integrations.image_fields import BOXES, Boxes, ImageFields, Movi
 from tfds_torch.runtime.printable import quoted
 
 _FIELD = "field "
-"""Begins the names by which fields are given to albumentations, which has meanings of its own for some names."""
-_LEAST_AREA = 1e-6  # Pixels. With 0, boxes of which nothing is left go on into the next transform.
+"""Begins the names by which fields are given to albumentations, which has its own meanings for some names."""
+_LEAST_AREA = 1e-6  # Pixels. With 0, boxes of which nothing is left reach the next transform.
 
 
 def transform(
@@ -27,16 +27,17 @@ def transform(
 ) -> Transform:
     """Return a Transform that calls a Compose of albumentations, or one of its transforms.
 
-    Boxes are given to it as it takes them. Empty ones are left out before and after it, and with them their rows of
-    all fields of their sequence. Of a Compose's `bbox_params` the limits count (`min_area`, `min_visibility`,
-    `min_width`, `min_height`, `max_accept_ratio`); `format` and `label_fields` do not. Its random numbers are the
-    example's: a `seed` of the Compose does not count. `ToTensorV2` changes nothing.
+    The Compose gets boxes in its own form. Empty ones are left out before and after it, and with them their rows of all
+    fields of their sequence. The limits of the Compose's `bbox_params` (`min_area`, `min_visibility`, `min_width`,
+    `min_height`, `max_accept_ratio`) have an effect; `format` and `label_fields` do not. Random numbers are the
+    example's own: a `seed` of the Compose has no effect. `ToTensorV2` changes nothing.
 
     Args:
-        compose: it is copied.
+        compose: the Compose, or one transform; it is copied.
         boxes: the field of the boxes as TFDS has them; or {that field: the fields that have a row for each box}, where
-            these are not all those that begin alike; None: boxes stay as they are. By the first form what is asked
-            for is moved, and a transform that looks at boxes finds none where they are not; by the others all is read.
+            these are not all those that begin alike; None: boxes stay as they are. In the first form, only fields that
+            are asked for are moved, and a transform that looks at boxes finds none where they are not asked for; in the
+            other forms, all of them are read.
         masks: fields that are moved as masks, besides the Compose's `additional_targets`.
         image: the field of the image.
         version: as of `Transform`.
@@ -48,7 +49,7 @@ def transform(
 
 
 class AlbumentationsTransform(ImageFields):
-    """The function of what `transform` returns."""
+    """The function of the Transform that `transform` returns."""
 
     def __init__(self, compose: Any, boxes: Boxes, masks: Sequence[str], image: str) -> None:
         import albumentations
@@ -79,7 +80,7 @@ class AlbumentationsTransform(ImageFields):
         self.random = random.Random()  # noqa: S311
 
     def apply(self, moving: Moving, rng: np.random.Generator) -> Moving:
-        """Return what the Compose makes of an image and of what moves with it."""
+        """Return the Compose's results for an image and the fields that move with it."""
         if moving.image.ndim != 3:
             raise ConfigError(
                 f"transform: an image is {list(moving.image.shape)}, and albumentations takes one of [H, W, C]. "

@@ -41,17 +41,18 @@ def use_loaders(
     """Let a Trainer read Loaders in place of its own DataLoaders. Call it before `train`.
 
     Its checkpoints hold the training loader's position, and `train(resume_from_checkpoint=...)` continues there, also
-    in another number of processes (with the same global batch). A Loader yields what the model takes: give
+    in another number of processes (with the same global batch). A Loader must yield the model's arguments: give
     `create_loader` a `collate_fn` that returns a dictionary. `evaluate` and `predict` take Loaders, too, and count each
     example once: on several processes the padding of the last batch, with the label -100 (floats: NaN), is left out.
 
-    Nothing but this trainer is changed.
+    Only this trainer is changed.
 
     Args:
-        trainer: which one. Its `train_dataset` is not read.
-        train_loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
+        trainer: the Trainer to change. Its `train_dataset` is not read.
+        train_loader: the Loader that `create_loader` returned for an ImageDataset, or for a map-style dataset that it
+            plans.
         eval_loader: likewise, or several by name, whose metrics are `eval_<name>_loss` etc.: they become the trainer's
-            `eval_dataset`. None: the trainer evaluates what it has.
+            `eval_dataset`. None: the trainer's evaluation stays as it is.
 
     Raises:
         ConfigError: a loader over another dataset, or the training loader's to evaluate with; its batch_size is not
@@ -236,7 +237,7 @@ def _check_arguments(args: "TrainingArguments", train_loader: Loader) -> None:
 
 
 def _check_dataloader_arguments(args: "TrainingArguments", train_loader: Loader, evaluated: Any) -> None:
-    """Refuse arguments of DataLoaders that nothing here would follow, unless the Trainer reads a dataset itself."""
+    """Refuse arguments of DataLoaders that have no effect here, unless the Trainer reads a dataset itself."""
     sources = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
     has_own = any(not isinstance(source, Loader | None) for source in sources)
     for name, instead in _OF_DATALOADERS.items():

@@ -1,4 +1,4 @@
-"""What moves with an example's image, for transforms of other libraries: boxes, what has a row for each, and masks."""
+"""Fields that move with an example's image, for other libraries' transforms: boxes, fields with their rows, masks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ Boxes = str | Mapping[str, Sequence[str]] | None
 
 _NAME_OF_BOXES = "bbox"  # Within names of fields of TFDS.
 _MOST = 2.0  # Of a relative coordinate: a box may reach beyond the image by a part of it, but not by pixels.
-_LEAST_SIDE = 1e-6  # By the image's: what a cut leaves of a box that it touches is rounding.
+_LEAST_SIDE = 1e-6  # By the image's: a smaller rest of a box that a cut touches is rounding.
 
 
 @dataclass(frozen=True)
 class Moving:
-    """An image and what moves with it.
+    """An image and the fields that move with it.
 
     Attributes:
         image: [H, W, C]; of a window [T, H, W, C].
@@ -40,7 +40,7 @@ class Moving:
 
 
 def check_masks(masks: Sequence[str]) -> None:
-    """Raise ConfigError for what are no names of masks."""
+    """Raise ConfigError for values that are not names of masks."""
     if isinstance(masks, str) or not all(isinstance(name, str) for name in masks):
         raise ConfigError(f"transform: masks={quoted(masks)} must be a list of names of fields, such as ['mask'].")
 
@@ -48,10 +48,10 @@ def check_masks(masks: Sequence[str]) -> None:
 class ImageFields(ABC):
     """The function of a Transform that calls a transform of another library. Picklable where that one is.
 
-    Where the names of all fields are known, it reads them whatever is asked for. Else it moves what is asked for.
+    Where the names of all fields are known, it reads all of them. Else it moves the fields that are asked for.
 
     Args:
-        boxes: as of `Boxes`. That there is no field of the default's name is no error.
+        boxes: as of `Boxes`. A missing field of the default's name is not an error.
         masks: the fields that are masks.
         image: the field of the image.
     """
@@ -77,7 +77,7 @@ class ImageFields(ABC):
 
     @abstractmethod
     def apply(self, moving: Moving, rng: np.random.Generator) -> Moving:
-        """Return what the library's transform makes of an image and of what moves with it."""
+        """Return the library's results for an image and the fields that move with it."""
 
     def __call__(self, example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         """Return the fields of an example that have moved; raise ConfigError where one would stay behind."""
@@ -99,7 +99,7 @@ class ImageFields(ABC):
         return found
 
     def _check(self, example: Mapping[str, Any]) -> None:
-        """Raise ConfigError where some of what moves together is asked for without the rest."""
+        """Raise ConfigError where only some of the fields that move together are asked for."""
         # Another image beside a mask that is missing: the mask's name is wrong.
         others = [name for name, value in example.items() if _num_axes(value) >= 3 and name not in self.masks]
         missing = [name for name in self.masks if name not in example] if others != [self.image] else []

@@ -2,11 +2,11 @@
 
     trainer.fit(model, resumable(train_loader), val_loader)
 
-A Trainer takes loaders over an ImageDataset as they are, on any number of ranks: nothing is to be replaced, and
+A Trainer takes loaders over an ImageDataset as they are, on any number of ranks: it replaces nothing, and
 `use_distributed_sampler` has no effect on them. Its checkpoints hold the `state_dict()` of a training loader that has
-one, but it begins an iteration of every loader just to try it, restores no loader that it had asked for before it read
-the checkpoint, and writes that an epoch is over wherever it stopped. An ExactCheckpoints among the Trainer's callbacks
-puts that right; of Lightning nothing but this list is changed.
+one. But it begins an iteration of every loader just to try it, does not restore a loader that it had asked for before
+it read the checkpoint, and writes that an epoch is over wherever it stopped. An ExactCheckpoints among the Trainer's
+callbacks corrects this; nothing else of Lightning is changed.
 """
 
 import sys
@@ -27,13 +27,13 @@ _PACKAGES = "lightning.pytorch", "pytorch_lightning"  # One Lightning under two 
 def resumable(loader: Loader) -> "ResumableLoader":
     """Return a training loader that continues exactly where a Trainer's checkpoint was saved.
 
-    That is in the middle of an epoch or at its end, on as many ranks or on others (with the same global batch), also
-    where `max_steps`, `max_time` or `should_stop` had ended training within an epoch. A Trainer's epoch e reads the
-    Loader's epoch e. A shorter one of several loaders, which is read n times in an epoch, reads its epochs n * e and
-    following. With `overfit_batches` every epoch is epoch 0.
+    The checkpoint may be from the middle of an epoch or its end, from any number of ranks (with the same global batch);
+    `max_steps`, `max_time` or `should_stop` may have ended training within an epoch. A Trainer's epoch e reads the
+    Loader's epoch e. Where a shorter one of several loaders is read n times in an epoch, it reads its epochs from
+    n * e on. With `overfit_batches` every epoch is epoch 0.
 
     Args:
-        loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
+        loader: the Loader that `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
 
     Raises:
         ConfigError: it is another loader. By `Trainer.fit`, before the first step: two loaders of the Trainer read one
@@ -116,10 +116,10 @@ class Epochs(SequentialSampler):
 class ExactCheckpoints:
     """A Trainer's callback: its checkpoints count the batches that were trained, not those that were only fetched.
 
-    A Trainer that stops within an epoch counts it as done: its checkpoints then say that it is not. One that is saved
-    between two epochs says that the next one has not begun; as Lightning writes it, a Trainer with `max_steps` leaves
-    that one out. One that is saved while a batch is trained (by an exception, or a hook before the step) says that it
-    is still to come.
+    A Trainer that stops within an epoch counts it as done: with this callback, its checkpoint says that the epoch is
+    not done. A checkpoint between two epochs says that the next one has not begun; without this callback, a Trainer
+    with `max_steps` would leave that epoch out. A checkpoint during the training of a batch (by an exception, or a hook
+    before the step) says that the batch is still to come.
     """
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -182,13 +182,13 @@ def _load_states(trainer: Any, was_stopped: bool) -> None:
 
 
 def _was_stopped(trainer: Any) -> bool:
-    """Return whether a Trainer that resumes had stopped within its epoch, whatever its checkpoint says of it."""
+    """Return whether a Trainer that resumes had stopped within its epoch, whatever its checkpoint says."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     return bool(0 < progress.current.completed < trainer.num_training_batches and not progress.is_last_batch)
 
 
 def _step_back(trainer: Any, states: list[dict[str, Any]], num_batches: int) -> None:
-    """Take back what was fetched and not trained, in the states of those loaders that it came from."""
+    """Take back batches that were fetched and not trained, in the states of the loaders that they came from."""
     if hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper"):
         return  # The step takes batches itself, and only it knows how many.
     loaders = trainer.fit_loop._combined_loader.flattened

@@ -15,17 +15,17 @@ from tfds_torch.torch_data.wrapped_datasets import find_layer
 def load_state(loader: Any, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
     """Let the next iteration of a loader continue where a StatefulDataLoader's state was taken.
 
-    By itself a StatefulDataLoader continues with as many workers only: with none in place of some, or the other way
-    round, it fails with an AssertionError before anything of ours is asked.
+    By itself, a StatefulDataLoader continues only with the same number of workers: with none in place of some, or the
+    other way round, it fails with an AssertionError before our code is called.
 
     Args:
         loader: a StatefulDataLoader or DataLoader over an ImageDataset, which has not begun; with any number of
             workers in read mode `index`.
-        state: what `StatefulDataLoader.state_dict()` returned.
-        allow_batch_change: whether a state of another global batch is taken, as in `ImageDataset.load_state_dict`.
+        state: the result of `StatefulDataLoader.state_dict()`.
+        allow_batch_change: whether a state of another global batch is accepted, as in `ImageDataset.load_state_dict`.
 
     Raises:
-        ConfigError: the loader reads no ImageDataset.
+        ConfigError: the loader does not read an ImageDataset.
         StateMismatchError: it is not such a state, or it does not fit the dataset; or it was taken in the middle of a
             batch, and the loader has other workers.
     """

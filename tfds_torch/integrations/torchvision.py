@@ -30,14 +30,15 @@ def transform(
     """Return a Transform that calls one of torchvision.transforms.v2, or another function of a dictionary of tensors.
 
     It gets tv_tensors: "image", "boxes" (pixels, XYXY) and "masks" (field -> Mask), and "labels", by which
-    `SanitizeBoundingBoxes()` finds what belongs to the boxes. Boxes end at the image's edge; empty ones are left out
-    before and after it, and with them their rows of all fields of their sequence.
+    `SanitizeBoundingBoxes()` finds the rows that belong to the boxes. Boxes end at the image's edge; empty ones are
+    left out before and after it, and with them their rows of all fields of their sequence.
 
     Args:
-        v2_transform: draws from torch's default generator, which is seeded for each example.
+        v2_transform: the transform; it draws from torch's default generator, which is seeded for each example.
         boxes: the field of the boxes as TFDS has them; or {that field: the fields that have a row for each box}, where
-            these are not all those that begin alike; None: boxes stay as they are. By the first form what is asked
-            for is moved, and a transform that looks at boxes finds none where they are not; by the others all is read.
+            these are not all those that begin alike; None: boxes stay as they are. In the first form, only fields that
+            are asked for are moved, and a transform that looks at boxes finds none where they are not asked for; in the
+            other forms, all of them are read.
         masks: fields that are moved as masks.
         image: the field of the image, of a window [T, H, W, C].
         version: as of `Transform`.
@@ -49,7 +50,7 @@ def transform(
 
 
 class TorchvisionTransform(ImageFields):
-    """The function of what `transform` returns."""
+    """The function of the Transform that `transform` returns."""
 
     def __init__(self, v2_transform: Callable[[Any], Any], boxes: Boxes, masks: Sequence[str], image: str) -> None:
         super().__init__(boxes, masks, image)
@@ -61,7 +62,7 @@ class TorchvisionTransform(ImageFields):
         self.v2_transform = v2_transform
 
     def apply(self, moving: Moving, rng: np.random.Generator) -> Moving:
-        """Return what the transform makes of an image and of what moves with it."""
+        """Return the transform's results for an image and the fields that move with it."""
         from torchvision import tv_tensors
         from torchvision.transforms.v2 import functional as F
 
@@ -71,7 +72,7 @@ class TorchvisionTransform(ImageFields):
             pixels = torch.from_numpy(moving.boxes * [*canvas[::-1], *canvas[::-1]])
             given["boxes"] = tv_tensors.BoundingBoxes(pixels, format="XYXY", canvas_size=canvas)
             given["labels"] = torch.from_numpy(moving.rows)
-        # SanitizeBoundingBoxes cuts a mask that has a first side of as many as there are boxes.
+        # SanitizeBoundingBoxes cuts a mask whose first side is as long as there are boxes.
         copies = 2 if len(moving.rows) == 1 else 1
         given["masks"] = {
             name: tv_tensors.Mask(torch.stack([_channels_first(mask)] * copies)) for name, mask in moving.masks.items()

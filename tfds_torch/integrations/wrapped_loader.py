@@ -10,7 +10,7 @@ from tfds_torch.torch_data.loader import Loader
 
 
 class Delegating:
-    """Stands for another object: whatever a subclass does not define is the other one's."""
+    """Stands for another object: attributes that a subclass does not define are the other one's."""
 
     def __init__(self, inner: Any) -> None:
         vars(self)["_inner"] = inner
@@ -25,7 +25,7 @@ class WrappedLoader(Delegating):
     """A Loader with a position, for a loop that reads it and saves and restores its state.
 
     Args:
-        loader: what `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
+        loader: the Loader that `create_loader` returned for an ImageDataset, or for a map-style dataset that it plans.
         asked_by: the function that was given it, for the message.
 
     Raises:
@@ -50,7 +50,7 @@ class WrappedLoader(Delegating):
 
 
 def planned_of(loader: Any, asked_by: str) -> ImageDataset:
-    """Return the planned dataset of a Loader, which gives it a position; ConfigError where there is none."""
+    """Return the planned dataset of a Loader, which has its position; raise ConfigError where there is none."""
     planned = loader.options.planned if isinstance(loader, Loader) else None
     if planned is None:
         raise ConfigError(

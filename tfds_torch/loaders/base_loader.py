@@ -1,4 +1,4 @@
-"""BaseLoader: what Loader and MultiLoader share, from the start of an iteration to the end of its processes."""
+"""BaseLoader: the code that Loader and MultiLoader share, from an iteration's start to the end of its processes."""
 
 import logging
 import weakref
@@ -41,17 +41,17 @@ class Reader(Protocol):
         """Whether another iteration may begin: it is open, its workers live, and this is not a forked process."""
 
     def begin(self, start: Start) -> Iterator[WorkerBatch]:
-        """Begins an iteration; the one before is over."""
+        """Begin an iteration; the one before is over."""
 
     def close(self) -> None:
-        """Ends the processes; the reader cannot be used any more."""
+        """End the processes; the reader cannot be used any more."""
 
 
 class PoolReader:
     """Reads by a pool of workers, which begin when this is made.
 
     Every iteration raises WorkerError for a worker that died, StallError for a batch that did not come in time, and
-    what the source raised. `grace_s` seconds is how long `close` waits for workers.
+    the source's own error. `close` waits `grace_s` seconds for workers.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
     """Begins the iterations of a loader, keeps their reader or ends it, and measures them. For one thread.
 
     Args:
-        name: of what is read, for the log.
+        name: of the source, for the log.
         keeps_reader: whether a reader serves one iteration after the other, until `close`.
         is_concurrent: whether iterations live side by side; else a new one ends the one before.
-        log_every: batches after which `stats()` is logged; None: never.
+        log_every: number of batches after which `stats()` is logged; None: never.
     """
 
     _fixed: ClassVar[frozenset[str]] = frozenset()
@@ -131,25 +131,25 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         close_at_exit(self)
 
     def _note_parser(self, parser: Parser, fields: Collection[str]) -> None:
-        """Notes whose examples are read, for `stats`."""
+        """Note the parser whose examples are read, for `stats`."""
         if "image" in fields:
             self._jpeg_decoder = parser.read.jpeg_decoder
         self._networks = parser.source.networks if isinstance(parser, DatasetParser) else ()
         self._network_before = total_stats(self._networks)
 
     def _begin(self) -> tuple[Position, int | None]:
-        """Returns where an iteration begins, and how many batches it must have; None: unknown."""
+        """Return where an iteration begins, and how many batches it must have; None: unknown."""
         raise NotImplementedError
 
     def _make_reader(self) -> _Reader:
         raise NotImplementedError
 
     def _staged(self, batches: Iterator[WorkerBatch]) -> Iterator[tuple[Any, int]]:
-        """Returns the batches of a reader on their last way to the training loop."""
+        """Return the batches of a reader on their last way to the training loop."""
         return batches
 
     def _note_epoch_end(self) -> None:
-        """Is called when the last batch has been delivered, and another one is asked for."""
+        """Note that a batch was asked for after the epoch's last one; does nothing here."""
 
     @property
     def worker_pids(self) -> list[int]:
@@ -181,7 +181,7 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         return iteration
 
     def stats(self) -> LoaderStats:
-        """Returns what was delivered since the loader was made, and where the time went, by stage and worker.
+        """Return how much was delivered since the loader was made, and where the time went, by stage and worker.
 
         Where iterations live side by side, the workers and their stages are those of the latest one.
         """
@@ -192,7 +192,7 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         return replace(self._metrics.stats(), jpeg_decoder=decoder, downloaded_bytes=downloaded)
 
     def close(self) -> None:
-        """Ends all iterations and all processes; the loader cannot be iterated any more."""
+        """End all iterations and all processes; the loader cannot be iterated any more."""
         self._is_closed = True
         self._end_live()
         if self._kept is not None:
@@ -214,7 +214,7 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         return readers if self._kept is None or self._kept in readers else [*readers, self._kept]
 
     def _take_reader(self) -> _Reader:
-        """Returns what reads the iteration that begins now: the reader that was kept, if it can go on."""
+        """Return the reader of the iteration that begins now: the one that was kept, if it is still usable."""
         if self._kept is not None:
             if self._kept.is_usable:
                 return self._kept
@@ -226,7 +226,7 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         return reader
 
     def _end_reader(self, reader: _Reader, can_go_on: bool) -> None:
-        """Ends the processes of an iteration, unless they are to be used again."""
+        """End the processes of an iteration, unless they are to be used again."""
         if can_go_on and reader is self._kept and not self._is_closed and reader.is_usable:
             return
         reader.close()

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class FeedBatches(Iterable[FedBatch]):
-    """The batches of a source; every iteration is a training loop of its own, and all of them share the source.
+    """The batches of a source; every iteration is a separate training loop, and all of them share the source.
 
     A batch is a dictionary: name -> array. Each row comes once, to one of the iterations that are under way. Up to four
     batches are made ahead of all of them: an iteration that ends leaves none behind. Iterations may run in different
@@ -48,7 +48,7 @@ class FeedBatches(Iterable[FedBatch]):
         return FeedIteration(run, self)
 
     def note_end(self, run: FeedRun) -> None:
-        """Notes that an iteration in this thread has seen the end of a run."""
+        """Note that an iteration in this thread has seen the end of a run."""
         self._seen.end_of = run
 
     def __repr__(self) -> str:
@@ -65,13 +65,13 @@ class FeedIteration(Iterator[FedBatch]):
         self._run, self._batches, self._is_closed = run, batches, False
 
     def __next__(self) -> FedBatch:
-        """Returns the next batch: name -> array.
+        """Return the next batch: name -> array.
 
         Raises:
             StopIteration: the source has ended.
             StallError: no batch came within `timeout_s`.
             ConfigError: the source was stopped, or this is another process.
-            TfdsTorchError: a fetcher failed: the error that it raised where that is one of ours, else a WorkerError.
+            TfdsTorchError: a fetcher failed: its own error where that is one of this package, else a WorkerError.
         """
         self._run.check_process()
         try:
@@ -82,7 +82,7 @@ class FeedIteration(Iterator[FedBatch]):
         return batch
 
     def close(self) -> None:
-        """Ends the iteration, also where another thread waits for its next batch."""
+        """End the iteration, also where another thread waits for its next batch."""
         self._is_closed = True
         if self._run.is_of_this_process:
             self._run.queue.wake()
@@ -91,8 +91,8 @@ class FeedIteration(Iterator[FedBatch]):
 class MixedBatches(Iterable[FedBatch]):
     """Batches of several sources: the source of each is drawn by weight, from (seed, number of the batch) alone.
 
-    A batch holds rows of one source. Every iteration draws the same sequence of sources; of which rows the batches
-    consist is the sources' own order.
+    A batch holds rows of one source. Every iteration draws the same sequence of sources; each source decides the order
+    of its rows.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class MixedBatches(Iterable[FedBatch]):
                 iteration.close()
 
     def _draws(self) -> Iterator[float]:
-        """Yields a number in [0, 1) for each batch, without an end."""
+        """Yield a number in [0, 1) for each batch, endlessly."""
         start = 0
         while True:
             yield from draw_uniforms(np.arange(start, start + _DRAWS), self._seed, 1)[:, 0].tolist()
@@ -141,7 +141,7 @@ class MixedBatches(Iterable[FedBatch]):
 
 
 def _choose(draw: float, weights: Mapping[str, float]) -> str:
-    """Returns the name whose share of the weights a number in [0, 1) falls into."""
+    """Return the name whose share of the weights a number in [0, 1) falls into."""
     left = draw * sum(weights.values())
     for name, weight in weights.items():
         left -= weight
@@ -151,7 +151,7 @@ def _choose(draw: float, weights: Mapping[str, float]) -> str:
 
 
 def find_weights(weights: Weights, sources: Sequence[str]) -> dict[str, float]:
-    """Returns the sources that are drawn, in the order in which they were added, with weights > 0."""
+    """Return the sources that are drawn, in the order in which they were added, with weights > 0."""
     if isinstance(weights, Mapping):
         for name in weights:
             if name not in sources:
@@ -180,7 +180,7 @@ def find_weights(weights: Weights, sources: Sequence[str]) -> dict[str, float]:
 
 
 def not_picklable(what: str) -> ConfigError:
-    """Returns the error for what cannot leave its process."""
+    """Return the error for an object that cannot leave its process."""
     return ConfigError(
         f"{what} cannot go to another process: threads do not travel. Make a Feeder there; with create_loader, use "
         f"num_workers=0, as the Feeder's threads read ahead by themselves."

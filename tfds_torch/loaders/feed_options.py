@@ -1,4 +1,4 @@
-"""FeedOptions: what a source of a Feeder is, checked when it is added; FeedLimits: when a Feeder speaks up."""
+"""FeedOptions: how a Feeder reads a source, checked when it is added; FeedLimits: when a Feeder reports."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ _MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class FeedLimits:
-    """How long a Feeder waits before it warns, reports and gives up, seconds.
+    """How long, in seconds, a Feeder waits before it warns, reports, and stops waiting for threads.
 
     Attributes:
-        slow_s: between two warnings that a waiting training loop gets no data.
-        lagging_s: how long the queue may hold fewer than two chunks before a warning.
-        status_s: between two status lines of a source.
-        join_s: how long `stop` waits for threads to end.
+        slow_s: seconds between two warnings that a waiting training loop gets no data.
+        lagging_s: seconds for which the queue may hold fewer than two chunks before a warning.
+        status_s: seconds between two status lines of a source.
+        join_s: seconds that `stop` waits for threads to end.
     """
 
     slow_s: float = 10.0

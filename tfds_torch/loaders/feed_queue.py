@@ -1,4 +1,4 @@
-"""FeedQueue: what lies between the threads of a source and its training loops; every wait in it can be ended."""
+"""FeedQueue: the queue between the threads of a source and its training loops; every wait in it can be ended."""
 
 import logging
 import math
@@ -19,17 +19,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Timer:
-    """Decides by given times whether a period is over, and begins the next one then; seconds."""
+    """Decides by given times, in seconds, whether a period is over, and then begins the next one."""
 
     def __init__(self, period_s: float, now: float) -> None:
         self._period_s, self.began_at = period_s, now
 
     def left_s(self, now: float, since: float = -math.inf) -> float:
-        """Returns what is left of a period that begins no earlier than `since`."""
+        """Return the seconds left of a period that begins no earlier than `since`."""
         return max(self.began_at, since) + self._period_s - now
 
     def is_over(self, now: float, since: float = -math.inf) -> bool:
-        """Returns whether nothing is left of it; it begins anew then."""
+        """Return whether the period is over; if so, begin the next one."""
         is_over = self.left_s(now, since) <= 0
         if is_over:
             self.began_at = now
@@ -65,7 +65,7 @@ class FeedQueue:
     # For fetchers.
 
     def put(self, chunk: Chunk, worker: FetcherMetrics) -> None:
-        """Puts a chunk behind the others; waits for room first."""
+        """Wait for room, then put a chunk behind the others."""
         began, options = self._clock(), self.options
         with self._lock:
             self._note_filled(began)
@@ -90,28 +90,28 @@ class FeedQueue:
             _logger.warning("Data loading is lagging behind: queue size=%d, name=%s", num_chunks, options.name)
 
     def end_worker(self) -> bool:
-        """Notes that a fetcher has ended; returns whether it was the last one."""
+        """Note that a fetcher has ended; return whether it was the last one."""
         with self._lock:
             self._num_fetching -= 1
             self._can_make.notify()
             return self._num_fetching == 0
 
     def fail(self, kind: type[TfdsTorchError], message: str, cause: BaseException) -> None:
-        """Ends the queue with an error, which every training loop gets at once."""
+        """End the queue with an error, which every training loop gets at once."""
         with self._lock:
             if not self.is_over:
                 self._error = kind, message, cause
                 self.end()
 
     def is_status_due(self) -> bool:
-        """Returns whether a status line is due."""
+        """Return whether a status line is due."""
         with self._lock:
             return self._status.is_over(self._clock())
 
     # For the thread that makes batches.
 
     def take(self) -> list[Arrays] | None:
-        """Waits for the next batch's rows, and until few batches are ready; None: there are no more."""
+        """Wait for the next batch's rows, and until few batches are ready; None: there are no more."""
         with self._lock:
             while not self.is_over and (self._num_fetching or self._can_find()):
                 if len(self._ready) < _MOST_READY and self._can_find():
@@ -123,7 +123,7 @@ class FeedQueue:
             return None
 
     def offer(self, batch: Any) -> None:
-        """Puts a batch that was made behind the others."""
+        """Put a batch that was made behind the others."""
         with self._lock:
             self._is_making = False
             if not self.is_over:
@@ -133,7 +133,7 @@ class FeedQueue:
     # For training loops.
 
     def next_batch(self, is_closed: Callable[[], bool]) -> Any:
-        """Returns the next batch; stops when `is_closed` returns True, which `wake` lets it ask again."""
+        """Return the next batch; stop when `is_closed` returns True, which is asked again after each `wake`."""
         asked_at = self._clock()
         while True:
             with self._lock:
@@ -149,7 +149,7 @@ class FeedQueue:
             _logger.warning("%s", slow)  # Without the lock, as above.
 
     def wake(self) -> None:
-        """Lets loops that wait look whether they were closed."""
+        """Let waiting loops check whether they were closed."""
         with self._lock:
             self._can_take.notify_all()
 
@@ -167,14 +167,14 @@ class FeedQueue:
             return not (self._num_fetching or self._can_find() or self._is_making or self._ready)
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Lets the batches that are not made yet be of another size."""
+        """Set the size of the batches that are not made yet."""
         with self._lock:
             self.batch_size = batch_size
             self._can_put.notify_all()
             self._can_make.notify()
 
     def end(self) -> None:
-        """Ends all waiting, and drops what is in the queue."""
+        """End all waiting, and drop all chunks and batches in the queue."""
         with self._lock:
             if self.is_over:
                 return
@@ -186,7 +186,7 @@ class FeedQueue:
                 condition.notify_all()
 
     def stats(self, *, begins_interval: bool = False) -> SourceStats:
-        """Returns what was done so far; with `begins_interval` recent is from then on what comes after."""
+        """Return the figures so far; with `begins_interval`, the recent ones count from now on."""
         with self._lock:
             found = self._metrics.stats(len(self._ready))
             if begins_interval:
@@ -240,7 +240,7 @@ class FeedQueue:
         return self._ready.popleft()
 
     def _look_at_wait(self, asked_at: float) -> str | None:
-        """Returns the warning for a training loop that waits; None: it has not waited for long."""
+        """Return the warning for a training loop that waits; None: it has not waited for long."""
         now, name, timeout_s = self._clock(), self.options.name, self.options.timeout_s
         is_late = timeout_s is not None and now - asked_at >= timeout_s
         if not is_late and not self._slow.is_over(now, asked_at):
@@ -255,7 +255,7 @@ class FeedQueue:
         )
 
     def _wait_s(self, asked_at: float) -> float:
-        """Returns how long a training loop may wait until it looks again."""
+        """Return how many seconds a training loop may wait until it looks again."""
         now, timeout_s = self._clock(), self.options.timeout_s
         slow_in_s = max(0.0, self._slow.left_s(now, asked_at))
         return slow_in_s if timeout_s is None else min(asked_at + timeout_s - now, slow_in_s)

@@ -25,10 +25,10 @@ _logger = logging.getLogger(__name__)
 
 
 class FeedRun:
-    """Fetches a source from its start to its end, in threads of its own; one more makes batches, once a loop asks.
+    """Fetches a source from its start to its end, in its own threads; one more makes batches, once a loop asks.
 
-    The threads know the run, and the run knows nothing of its Feeder: one that is dropped can end them. They are
-    daemons, so that one that is stuck does not keep the process alive.
+    The threads refer to the run, and the run does not refer to its Feeder: a Feeder that is dropped can end the
+    threads. They are daemons: a stuck thread does not keep the process alive.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FeedRun:
         self._owner = os.getpid()
         num_threads = 1 if isinstance(fetch, IterableReader) else options.num_threads
         self._fetchers = [FetcherMetrics(next(_worker_ids)) for _ in range(num_threads)]
-        self._lock = threading.Lock()  # Of what follows.
+        self._lock = threading.Lock()  # Guards the attributes below.
         self._threads: list[threading.Thread] = []
         self._has_maker = False
         self._shutdown, self._shutdown_failed = options.shutdown, False
@@ -58,7 +58,7 @@ class FeedRun:
         return os.getpid() == self._owner
 
     def check_process(self) -> None:
-        """Checks that the threads are here."""
+        """Raise ConfigError where the threads are in another process."""
         if not self.is_of_this_process:
             raise ConfigError(
                 f"Source {self._options.name!r} runs in another process, whose threads this one does not have. Make a "
@@ -66,7 +66,7 @@ class FeedRun:
             )
 
     def initialise(self) -> None:
-        """Calls the user's `init`; what it raises comes as an error that names the source."""
+        """Call the user's `init`; raise an error that names the source where it fails."""
         try:
             if self._options.init is not None:
                 self._options.init()
@@ -75,25 +75,25 @@ class FeedRun:
             raise kind(message) from cause
 
     def start(self) -> None:
-        """Starts the threads that fetch."""
+        """Start the threads that fetch."""
         for worker in self._fetchers:
             self._start_thread(f"worker {worker.worker}", self._fetch_all, worker)
 
     def start_maker(self) -> None:
-        """Starts the thread that makes batches, where it is not there yet."""
+        """Start the thread that makes batches, where it is not there yet."""
         with self._lock:
             has_maker, self._has_maker = self._has_maker, True
         if not has_maker:
             self._start_thread("the maker of batches", self._make_batches)
 
     def end(self) -> None:
-        """Lets the run end, and waits for nothing."""
+        """Let the run end, without waiting."""
         if self._last_stats is None:
             self._last_stats = self.queue.stats()
         self.queue.end()
 
     def stop(self, deadline: float) -> bool:
-        """Ends the run, and waits for its threads; returns whether all have ended, and `shutdown` has not failed."""
+        """End the run, and wait for its threads; return whether all have ended, and `shutdown` has not failed."""
         self.end()
         with self._lock:
             threads, is_logged, self._is_last_logged = list(self._threads), self._is_last_logged, True
@@ -161,7 +161,7 @@ class FeedRun:
             worker.add_fetch(self._clock() - began)
 
     def _close_iterable(self) -> None:
-        """Lets a generator end in the thread that read it, as one thread alone does."""
+        """Close a generator in the thread that read it: only one thread reads a generator."""
         if isinstance(self._fetch_chunk, IterableReader):
             try:
                 self._fetch_chunk.close()
@@ -177,7 +177,7 @@ class FeedRun:
                 _logger.exception("source %r: the logger %r failed; the feed goes on", self._options.name, log)
 
     def _shut_down(self) -> None:
-        """Calls the user's `shutdown` once."""
+        """Call the user's `shutdown` once."""
         with self._lock:
             shutdown, self._shutdown = self._shutdown, None
         try:
@@ -199,7 +199,7 @@ class FeedRun:
 
 
 def _typed(error: BaseException, where: str) -> tuple[type[TfdsTorchError], str, BaseException]:
-    """Returns type, message and cause of what training loops get for an exception of a thread."""
+    """Return type, message and cause of the error that training loops raise for an exception of a thread."""
     try:
         message = str(error)
     except Exception:

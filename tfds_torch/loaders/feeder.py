@@ -26,18 +26,18 @@ class Feeder:
 
     Rows of different sources never mix. Each row of a source comes once. Its order is that of the source where one
     thread reads it: always of an iterable or a Parser, of a function with `num_threads=1`. Several threads that call a
-    function keep each chunk together and each thread's chunks in order; how the threads' chunks follow each other is
-    as they come. Several loops over one source share its batches as they ask.
+    function keep each chunk together and each thread's chunks in order; chunks of different threads follow each
+    other as they arrive. Several loops over one source share its batches: each goes to the loop that asks first.
 
-    What fails in a fetcher is raised at once in every loop over its source, with source and worker; so is a batch that
-    does not come within `timeout_s`. Nothing waits for ever, unless `timeout_s=None` asks for it.
+    An error in a fetcher is raised at once in every loop over its source, and names source and worker. A batch that
+    does not come within `timeout_s` is an error, too. Nothing waits for ever, unless you set `timeout_s=None`.
 
     Any thread may call any method. The threads end by `stop`, by `close` or the end of a `with` block, when the Feeder
     is dropped, and at exit. A forked process has none of them, and its copy of a Feeder is refused there.
 
     Args:
-        limits: how long it waits before it warns, reports and gives up.
-        clock: returns seconds.
+        limits: how long, in seconds, it waits before it warns, reports, and stops waiting for threads.
+        clock: a function that returns the time, seconds.
     """
 
     def __init__(self, *, limits: FeedLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,10 +67,10 @@ class Feeder:
         at_end: str = "stop",
         last: str = "keep",
     ) -> None:
-        """Adds a source, which the next `start` begins.
+        """Add a source, which the next `start` begins.
 
         Args:
-            name: the source's name, such as "train".
+            name: the source's name, like "train".
             fetch: where chunks come from. A function `fetch(worker_id, batch_size)`, called by several threads, whose
                 ids no other thread of this process has; batch_size is a hint. Or an iterable of chunks, or a Parser,
                 whose batches are the chunks (this rank's, by `RANK` and `WORLD_SIZE`), epoch by epoch in the parser's
@@ -113,10 +113,10 @@ class Feeder:
             self._sources[name] = FetchSource(fetch, options)
 
     def start(self) -> None:
-        """Starts the threads of every source that does not run: added, stopped, failed, or ended and taken to its end.
+        """Start the threads of every source that does not run: added, stopped, failed, or ended and taken to its end.
 
-        A source that runs is left alone. One that begins anew has nothing left of its run before; a Parser then goes
-        on with its next epoch.
+        A source that runs is left alone. A source that begins anew drops the rest of its earlier run; a Parser then
+        continues with its next epoch.
 
         Raises:
             ConfigError: there is no source, it is closed, or an iterator cannot be read again.
@@ -138,10 +138,16 @@ class Feeder:
                 raise
 
     def batches(self, name: str) -> FeedBatches:
-        """Returns an iterable over the batches of a source: dictionaries name -> array.
+        """Return an iterable over the batches of a source: dictionaries name -> array.
 
-        Each iteration is a loop of its own; up to four batches are made ahead of them. It may begin once the source was
-        started. `create_loader(feeder.batches("train"), device=...)` puts them on a device.
+        Each iteration is a separate loop; up to four batches are made ahead of all loops. It may begin once the source
+        was started. `create_loader(feeder.batches("train"), device=...)` puts them on a device.
+
+        Args:
+            name: the source's name, as in `add_source`.
+
+        Returns:
+            An iterable of dictionaries, name -> array with the batch's rows along its batch axis.
 
         Raises:
             ConfigError: there is no such source; when it is iterated: it does not run.
@@ -149,7 +155,7 @@ class Feeder:
         return FeedBatches(name, tuple(self._find_source(name).options.names), partial(self._find_run, name))
 
     def set_batch_size(self, name: str, n: int) -> None:
-        """Sets the rows of the batches of a source from now on; those that are made already keep theirs.
+        """Set the rows of the batches of a source from now on; batches that are already made keep their size.
 
         Args:
             name: the source's name.
@@ -165,46 +171,53 @@ class Feeder:
             run.queue.set_batch_size(number)
 
     def mix(self, weights: Weights, seed: int, stop: str = "first") -> MixedBatches:
-        """Returns an iterable over batches of several sources, each batch's source drawn by weight.
+        """Return an iterable over batches of several sources, each batch's source drawn by weight.
 
         Args:
             weights: one for each source, in the order in which they were added, or name -> weight for some; >= 0. A
                 source of weight 0 is not read.
             seed: >= 0; the sequence of sources depends on nothing else while none has ended.
-            stop: "first": it ends where a source is drawn that has ended; "last": the others go on until all have.
+            stop: "first": the iteration ends when an ended source is drawn; "last": the others continue until all have
+                ended.
 
         Raises:
-            ConfigError: weights that are negative, sum to zero or are of another number; sources with different
-                names; another stop.
+            ConfigError: weights that are negative, sum to zero, or are more or fewer than the sources; sources whose
+                arrays have different names; another value of `stop`.
         """
         found = find_weights(weights, list(self._sources))
         return MixedBatches({name: self.batches(name) for name in found}, found, seed, stop)
 
     def metrics(self) -> FeederStats:
-        """Returns what the sources that were started have done since then.
+        """Return the figures of each source that was started, from its start on.
 
-        `to_dict()` gives plain values, and `str` a line.
+        The result's `to_dict()` returns plain values, and `str` of it one line.
         """
         return FeederStats({name: run.queue.stats() for name, run in dict(self._runs).items()})
 
     def add_logger(self, logger: Logger) -> None:
-        """Adds a function that gets each status line's figures as a dictionary (`SourceStats.to_dict`).
+        """Add a function that gets each status line's figures as a dictionary (`SourceStats.to_dict`).
 
-        A thread that fetches calls it, once a minute for each source, and `stop` does; one that raises is reported, and
-        the feed goes on.
+        A thread that fetches calls it once a minute for each source; `stop` calls it, too. An error of the
+        function is logged, and the feed continues.
+
+        Args:
+            logger: called with the dictionary, in any of these threads; its result is ignored.
 
         Raises:
-            ConfigError: it cannot be called.
+            ConfigError: `logger` cannot be called.
         """
         if not callable(logger):
             raise ConfigError(f"add_logger: {logger!r} must be a function that takes a dictionary.")
         self._loggers.append(logger)
 
     def stop(self, name: str | None = None) -> bool:
-        """Ends the threads of a source, or of all, and drops what they have fetched.
+        """End the threads of a source, or of all, and drop the chunks that they have fetched.
 
-        It waits five seconds for all of them together; a thread that does not end by then is named in the log and left
-        behind: what it still fetches goes nowhere. Iterations under way end with a ConfigError.
+        It waits five seconds for all of them together. A thread that does not end by then is named in the log and left
+        behind: chunks that it still fetches are dropped. Iterations under way end with a ConfigError.
+
+        Args:
+            name: the source's name, as in `add_source`; None: all sources.
 
         Returns:
             Whether all threads have ended, and no `shutdown` failed.
@@ -217,7 +230,7 @@ class Feeder:
         return self._stop(list(self._runs) if name is None else [name])
 
     def close(self) -> None:
-        """Stops all sources, for good."""
+        """Stop all sources, for good."""
         self._is_closed = True
         self.stop()
 

@@ -16,7 +16,7 @@ from tfds_torch.runtime.one_thread import close_iterator
 
 
 class IterableReader:
-    """An iterable, read by one thread, whose order it so keeps; it raises StopIteration at the end of each pass."""
+    """Reads an iterable in one thread, and so in its order; raises StopIteration at the end of each pass."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self._items = items
@@ -32,7 +32,7 @@ class IterableReader:
             raise
 
     def close(self) -> None:
-        """Closes a generator that is not at its end."""
+        """Close a generator that is not at its end."""
         close_iterator(self._pass)
 
 
@@ -40,7 +40,7 @@ Fetch = Callable[[int, int], Any] | IterableReader
 
 
 class FetchSource:
-    """What `add_source` was given to read, checked; every run of the source begins it anew."""
+    """The `fetch` of `add_source`, checked; every run of the source begins it anew."""
 
     def __init__(self, fetch: Any, options: FeedOptions) -> None:
         self.options, self._where = options, f"add_source({options.name!r})"
@@ -65,7 +65,7 @@ class FetchSource:
             self._check_function(fetch)
 
     def begin(self) -> Fetch:
-        """Returns what a new run reads."""
+        """Return the function that a new run fetches from."""
         was_begun, self._was_begun = self._was_begun, True
         if isinstance(self._fetch, Iterator) and was_begun:
             raise ConfigError(
@@ -102,7 +102,7 @@ class ParserPasses(Iterable[dict[str, Any]]):
 
 
 def _field_of(batch: Batch, name: str) -> Any:
-    """Returns a field of a batch as an array [B, ...]."""
+    """Return a field of a batch as an array [B, ...]."""
     values = batch.features[name] if name in batch.features else getattr(batch, name, None)
     if values is None or isinstance(values, np.ndarray):
         return values

@@ -25,21 +25,29 @@ _logger = logging.getLogger(__name__)
 class MultiLoader(BaseLoader[PoolReader]):
     """Batches or items that worker processes read, for loops without torch: JAX, numpy, services.
 
+    Examples:
+        >>> from tfds_torch import EvalPreprocess, MultiLoader, ParserTfds, demo
+        >>> preprocess = EvalPreprocess(size=8, crop_pct=1)
+        >>> parser = ParserTfds(demo.prepare("digits"), "digits", batch_size=64, preprocess=preprocess)
+        >>> with MultiLoader(parser, num_workers=2) as loader:
+        ...     print(len(loader), next(iter(loader)).image.shape)
+        23 (64, 8, 8, 3)
+
     Every `for` is an epoch. Over a Parser, items are `Batch` in numpy, in the parser's order, the same for any number
     of workers; `len`, `set_epoch`, `state_dict` and `load_state_dict` are those of `Loader`. Over another source the
-    items are what the workers yield: dicts, tuples and lists of numpy arrays, PIL images, numbers, str, bytes and None,
-    nested, also with arrays of different shapes in a list. They arrive with their types; arrays are C-contiguous. An
+    workers may yield dicts, tuples and lists of numpy arrays, PIL images, numbers, str, bytes and None, nested, also
+    with arrays of different shapes in a list. Items arrive with their types; arrays are C-contiguous. An
     image arrives as a plain `PIL.Image.Image` with its mode, pixels and palette; of its `info`, transparency, EXIF data
-    and ICC profile come with it. A torch tensor on the CPU arrives as a numpy array; one that no array is equal to
+    and ICC profile come with it. A torch tensor on the CPU arrives as a numpy array; a tensor without an equal array
     (bfloat16, sparse, nested, quantized, with a gradient, on another device) is a ConfigError. Nothing that is received
     is unpickled.
 
     A worker that dies is a WorkerError within seconds, an item that does not come a StallError after `timeout_s`; both
-    name the worker. What fails in a worker is raised here, with its own type where that needs no import. Workers draw
+    name the worker. An error in a worker is raised here, with its own type where that needs no import. Workers draw
     from `random` and `numpy.random` seeded by (seed of the parser, epoch, first batch, rank, worker), and find their
-    number in the environment as `WORKER` and `NUM_WORKERS`.
+    number and the number of workers in the environment as `WORKER` and `NUM_WORKERS`.
 
-    An iteration that is broken off, dropped or fails leaves no process, but persistent workers. Workers end by
+    An iteration that is broken off, dropped or fails leaves no process, except persistent workers. Workers end by
     themselves when this process is gone. Arrays lie in memory that processes share, and that is used again when
     nothing refers to them any more: copy one before you fork a process that keeps it. Not thread-safe: iterate in one
     thread.
@@ -53,7 +61,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         timeout_s: how long the loop waits for an item, seconds, worker start included; None: for ever.
         world: rank and number of replicas; None: `RANK` and `WORLD_SIZE` of the environment, else one replica.
         persistent_workers: whether workers live from epoch to epoch, until `close`.
-        concurrent: whether iterations live side by side, each with workers of its own; else a new one ends the one
+        concurrent: whether iterations live side by side, each with its own workers; else a new one ends the one
             before.
         start_method: "fork", "spawn" or "forkserver"; None: fork on Linux, unless JAX has been imported.
         socket_dir: where the folder of the sockets is made (transport "zmq"); None: the system's for temporary files.
@@ -61,7 +69,8 @@ class MultiLoader(BaseLoader[PoolReader]):
             this system has.
         prefetch_batches: items that each worker reads ahead, >= 1.
         verbose: whether workers' starts and each epoch's `stats()` are logged at level INFO instead of DEBUG.
-        fields: of a Parser's batches; None: `image` and `label`, as far as it has them, else all; of windows all.
+        fields: the fields of a Parser's batches; None: `image` and `label`, as far as it has them, else all; of windows
+            all.
 
     Raises:
         ConfigError: an argument that cannot work, or an environment that makes no sense.
@@ -137,7 +146,10 @@ class MultiLoader(BaseLoader[PoolReader]):
         return self._setup.start()
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come: of a Parser's order, and of the seeds of workers.
+        """Fix the epoch of the iterations to come: of a Parser's order, and of the seeds of workers.
+
+        Args:
+            epoch: number of the epoch, an integer >= 0.
 
         Raises:
             ConfigError: epoch is not an integer >= 0.
@@ -145,7 +157,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         self._cursor.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where training is: a small dictionary of plain values, for JSON.
+        """Return where training is: a small dictionary of plain values, for JSON.
 
         A batch counts as soon as the loop has got it. Where iterations live side by side (`concurrent`), the state is
         that of the one that began last.
@@ -157,15 +169,15 @@ class MultiLoader(BaseLoader[PoolReader]):
         return state_at(parser, self.world, position.now, position.num_workers).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
-        """Lets the next iteration go on where a state was taken, by this or by torch's `Loader`.
+        """Let the next iteration continue where a state was taken, by this or by torch's `Loader`.
 
         In mode `index` the numbers of workers and ranks may be others, as long as the global batch is the same; the
         first iteration after an epoch's end is empty.
 
         Args:
             state: what `state_dict` returned, here or on another rank.
-            allow_batch_change: whether a state of another global batch is taken, in mode `index`: what is left of the
-                epoch is then dealt anew, each example exactly once. It must be given on every rank.
+            allow_batch_change: whether a state of another global batch is accepted, in mode `index`: the rest of the
+                epoch is then dealt anew, each example exactly once. Give it on every rank.
 
         Raises:
             ConfigError: the source is not a Parser, or batches come in no fixed order.
@@ -178,7 +190,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         self._cursor.load(loaded.start, loaded.num_workers)
 
     def kill(self) -> None:
-        """Ends all iterations and all processes at once; a new iteration starts new ones."""
+        """End all iterations and all processes at once; a new iteration starts new ones."""
         for reader in self._readers:
             reader.grace_s = 0.0
             self._end_reader(reader, can_go_on=False)
@@ -188,7 +200,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         return f"{type(self).__name__}({self._name}, num_workers={self.num_workers})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (self.source, self._options)  # Another process has processes of its own.
+        return _make, (self.source, self._options)  # Another process has its own processes.
 
     def _end_reader(self, reader: PoolReader, can_go_on: bool) -> None:
         was_open = reader.pool.is_open
@@ -200,7 +212,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         _logger.log(self._options.log_level, "%s: %s", self._name, self.stats())
 
     def _planned(self) -> Parser:
-        """Returns the parser whose batches come in their planned order.
+        """Return the parser whose batches come in their planned order.
 
         Raises:
             ConfigError: there is none, or they come in no fixed order.

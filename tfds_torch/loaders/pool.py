@@ -1,4 +1,4 @@
-"""WorkerPool: the worker processes of a loader: their start, the commands they get, the watch over them, their end."""
+"""WorkerPool: the worker processes of a loader, which it starts, commands, watches and ends."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ GRACE_S = 1.0
 
 
 def find_start_method(asked: str | None) -> tuple[str, str]:
-    """Returns how workers start, and why so.
+    """Return how workers start, and why so.
 
     A forked worker begins at once, and needs no source that can be pickled. It gets locks but not the threads that
     hold them, which JAX's runtime does not survive.
@@ -68,7 +68,7 @@ class WorkerPool:
         return self.is_open and self._processes.is_owner and not self.find_dead(set(range(self.num_workers)))
 
     def begin(self, start: Start, num_allowed: int) -> int:
-        """Begins an iteration in all workers, each of which may send some items; returns its number."""
+        """Begin an iteration in all workers, each of which may send some items; return its number."""
         number, self.num_begun = self.num_begun, self.num_begun + 1
         for worker in range(self.num_workers):
             self._drop_what_came(worker)
@@ -76,7 +76,7 @@ class WorkerPool:
         return number
 
     def allow_more(self, worker: int, iteration: int) -> None:
-        """Lets a worker send one more item of an iteration."""
+        """Let a worker send one more item of an iteration."""
         self._command(worker, CREDIT, iteration, 1, 0, 0, 0)
 
     def _command(self, worker: int, *numbers: int) -> None:
@@ -84,17 +84,17 @@ class WorkerPool:
             os.write(self._commands[worker].fileno(), COMMAND.pack(*numbers))  # A pipe takes so few bytes whole.
 
     def _drop_what_came(self, worker: int) -> None:
-        """Takes what a worker has sent in an iteration that was broken off before its turn; it blocks otherwise."""
+        """Drop the items that a worker has sent in a broken-off iteration before its turn; else it would block."""
         with suppress(EOFError, ProtocolError):  # Reported when the worker is awaited.
             while self.transport.receive(worker) is not None:
                 pass
 
     def find_dead(self, workers: set[int], wait_s: float = 0.0) -> list[tuple[int, int, int]]:
-        """Returns (worker, pid, exit code) of those that have ended; waits `wait_s` seconds for the first of them."""
+        """Return (worker, pid, exit code) of those that have ended; wait up to `wait_s` seconds for the first."""
         return self._processes.find_dead(workers, wait_s) if self.is_open else []
 
     def end(self, grace_s: float = GRACE_S) -> None:
-        """Ends the workers: those that are idle by themselves within `grace_s` seconds, the others by SIGKILL."""
+        """End the workers: idle ones end by themselves within `grace_s` seconds, the others by SIGKILL."""
         if not self.is_open:
             return
         self.is_open = False

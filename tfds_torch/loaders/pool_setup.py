@@ -99,7 +99,7 @@ class MultiOptions:
 
 
 class PoolSetup:
-    """What the workers of a loader read, and how."""
+    """How the workers of a loader are started, and what they read."""
 
     def __init__(self, source: Any, options: MultiOptions) -> None:
         self.options = options
@@ -118,7 +118,7 @@ class PoolSetup:
         parser.read_mode(rank.at_worker(0, options.num_workers))  # It may not be readable so.
 
     def start(self) -> PoolReader:
-        """Starts workers, and returns what reads by them."""
+        """Start workers, and return the reader that uses them."""
         options, parser = self.options, self.parser
         transport, slots = self._make_transport()
         method, reason = find_start_method(options.start_method)
@@ -148,7 +148,7 @@ class PoolSetup:
         )
 
     def _num_planned(self, start: Start) -> dict[int, int] | None:
-        """Returns how many items each worker has in an iteration; None: it is unknown."""
+        """Return how many items each worker has in an iteration; None: unknown."""
         if self.parser is None:
             return None
         worlds = [self.rank.at_worker(worker, self.options.num_workers) for worker in range(self.options.num_workers)]
@@ -156,7 +156,7 @@ class PoolSetup:
         return {plan.world.worker: len(plan.worker_batches(start.start_batch)) for plan in plans}
 
     def _make_transport(self) -> tuple[Transport, SharedSlots | None]:
-        """Returns what carries the items of a pool, and the memory in which its batches are made, if it has one."""
+        """Return the transport of a pool's items, and the memory in which its batches are made, if it has one."""
         options, codec = self.options, ItemCodec(self.parser)
         if options.transport != "zmq":
             try:
@@ -174,14 +174,14 @@ class PoolSetup:
 
 
 def make_slots(num_workers: int, prefetch_batches: int, parser: Parser | None) -> SharedSlots:
-    """Returns shared memory for the batches of a pool; a parser's whole batches fit into a slot."""
+    """Return shared memory for the batches of a pool; a parser's whole batches fit into a slot."""
     image_bytes = 0 if parser is None else _image_bytes_of_batch(parser)
     slot_bytes = max(_LARGEST_ITEM_BYTES, image_bytes + _REST_BYTES)
     return SharedSlots(num_workers, prefetch_batches + _OTHER_SLOTS, slot_bytes)
 
 
 def _image_bytes_of_batch(parser: Parser) -> int:
-    """Returns how many bytes the images of a whole batch take at most, as far as it is known before they are read."""
+    """Return how many bytes the images of a whole batch take at most, as far as it is known before they are read."""
     specs = parser.element_spec.fields
     sizes = [_image_bytes(spec) for name, spec in specs.items() if name != "image"] if has_windows(parser) else []
     if parser.preprocess is not None:
@@ -192,7 +192,7 @@ def _image_bytes_of_batch(parser: Parser) -> int:
 
 
 def _image_bytes(spec: Any) -> int:
-    """Returns the bytes of images of a FieldSpec, [H, W, C], or [C, H, W] or [T, C, H, W] of a camera; 0: unknown."""
+    """Return the bytes of images of a FieldSpec, [H, W, C], or [C, H, W] or [T, C, H, W] of a camera; 0: unknown."""
     if not isinstance(spec, FieldSpec) or spec.dtype != np.uint8 or len(spec.shape) < _IMAGE_AXES:
         return 0
     sizes = list(spec.shape)

@@ -19,17 +19,17 @@ _NO_ROWS = "fetched arrays without rows. Raise StopIteration where there is no m
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a fetcher returned: arrays, one for each name, with `num_rows` >= 1 along their batch axis."""
+    """The arrays that a fetcher returned, one for each name, with `num_rows` >= 1 along their batch axis."""
 
     arrays: Arrays
     num_rows: int
 
 
 class RowQueue:
-    """Chunks in their order, taken by rows. Nothing is copied: what is taken are views. For one thread at a time.
+    """Chunks in their order, taken by rows, as views: nothing is copied. For one thread at a time.
 
-    Appending takes constant time, and taking is linear in the chunks that are touched: what is left of a chunk stays
-    where it is, as a chunk and a number.
+    Appending takes constant time, and taking is linear in the chunks that are touched: the rest of a chunk stays where
+    it is, as a chunk and a number of rows.
     """
 
     def __init__(self, axes: Sequence[int]) -> None:
@@ -43,12 +43,12 @@ class RowQueue:
         return len(self._chunks)
 
     def append(self, chunk: Chunk) -> None:
-        """Puts a chunk behind the others."""
+        """Put a chunk behind the others."""
         self._chunks.append(chunk)
         self.num_rows += chunk.num_rows
 
     def take(self, num_rows: int) -> list[Arrays]:
-        """Returns the next rows, no more than there are, in pieces: each from one chunk, an array for each name."""
+        """Return the next rows, no more than there are, in pieces: each from one chunk, an array for each name."""
         pieces = []
         self.num_rows -= num_rows
         while num_rows:
@@ -64,13 +64,13 @@ class RowQueue:
         return pieces
 
     def take_chunk(self) -> list[Arrays]:
-        """Returns the next chunk, as one piece."""
+        """Return the next chunk, as one piece."""
         chunk = self._chunks.popleft()
         self.num_rows -= chunk.num_rows
         return [chunk.arrays]
 
     def clear(self) -> None:
-        """Drops all rows."""
+        """Drop all rows."""
         self._chunks.clear()
         self._start = self.num_rows = 0
 
@@ -82,7 +82,7 @@ class RowQueue:
 
 
 def join_pieces(pieces: Sequence[Arrays], names: Sequence[str], axes: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """Returns a batch: name -> array. Rows of one chunk are a view of it, those of several are copied, once."""
+    """Return a batch: name -> array. Rows of one chunk are a view of it, those of several are copied, once."""
     if len(pieces) == 1:
         return dict(zip(names, pieces[0], strict=True))
     return {
@@ -92,10 +92,10 @@ def join_pieces(pieces: Sequence[Arrays], names: Sequence[str], axes: Sequence[i
 
 
 class ChunkCheck:
-    """Makes a `Chunk` of what a fetcher returned. Any thread may call it.
+    """Makes a `Chunk` of the value that a fetcher returned. Any thread may call it.
 
-    With rebatching, all chunks must have the same dtypes, and the same shapes but for the batch axis: what would not
-    go into one array is an error of the fetcher that returned it, not of the batch.
+    With rebatching, all chunks must have the same dtypes, and the same shapes but for the batch axis: a chunk that does
+    not fit into one array with the others is an error of the fetcher that returned it, not of the batch.
     """
 
     def __init__(self, options: FeedOptions) -> None:
@@ -149,7 +149,7 @@ class ChunkCheck:
         return int(array.shape[axis])
 
     def _count_whole(self, arrays: Arrays) -> int:
-        """Returns the rows of a chunk that is delivered as it is, whose arrays need no batch axis."""
+        """Return the rows of a chunk that is delivered as it is, whose arrays need no batch axis."""
         if any(array.size == 0 for array in arrays):
             raise WorkerError(_NO_ROWS)
         axis = self._options.axes[0]

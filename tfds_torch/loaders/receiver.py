@@ -1,4 +1,4 @@
-"""One iteration of a loader: its items in order, a dead or stuck worker as an error, and what the loop has taken."""
+"""One iteration of a loader: its items in order, a dead or stuck worker as an error, and how much the loop took."""
 
 import hashlib
 import logging
@@ -72,7 +72,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the waiting for items; the pool lives on."""
+        """End the waiting for items; the pool lives on."""
         self._is_closed = True
 
     def _check_open(self) -> None:
@@ -83,7 +83,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
         return [self._turns[0]] if self._in_order else list(self._turns)
 
     def _take(self) -> Message | None:
-        """Returns the next message of this iteration, if it has come."""
+        """Return the next message of this iteration, if it has come."""
         for worker in self._awaited():
             while (received := self._receive(worker)) is not None:
                 if received.iteration == self._iteration:
@@ -131,7 +131,7 @@ class ItemReceiver(Iterator[WorkerBatch]):
         return WorkerBatch(received.item, received.num_examples)
 
     def _look(self) -> None:
-        """Looks how the workers are while nothing comes."""
+        """Check the workers while nothing comes."""
         dead = self._pool.find_dead(set(self._turns))
         if dead:
             raise WorkerError(self._faults.describe_deaths(dead))
@@ -150,8 +150,8 @@ class RepeatedItems:
     """Warns once where two workers begin with the same items, one after the other. For one thread.
 
     Args:
-        name: of what is read.
-        advice: what lets each worker read a share of its own, as a sentence.
+        name: the name of the source.
+        advice: a sentence that says how each worker can read its own share.
     """
 
     def __init__(self, name: str, advice: str) -> None:
@@ -160,7 +160,7 @@ class RepeatedItems:
         self._is_over = False
 
     def add(self, worker: int, item: Any) -> None:
-        """Takes the next item of a worker."""
+        """Take the next item of a worker."""
         own = self._first.setdefault(worker, [])
         if self._is_over or len(own) == _NUM_COMPARED:
             return
@@ -181,7 +181,7 @@ class RepeatedItems:
 
 
 def _digest(item: Any) -> bytes:
-    """Returns a digest of an item's values, of large arrays their first ones; ConfigError: it has others."""
+    """Return a digest of an item's values, of large arrays the first ones; raise ConfigError for other values."""
     writer = ItemWriter()
     digest = hashlib.blake2b(repr(writer.write(item)).encode("utf-8", "surrogatepass"), digest_size=16)
     for part in writer.parts:
@@ -195,11 +195,11 @@ class LoaderIteration(Iterator[Any]):
     """Yields batches, and counts those that the training loop has got.
 
     Args:
-        batches: what is yielded, with the number of examples in each.
-        metrics: what counts examples and times.
+        batches: yielded one by one; each comes with the number of its examples.
+        metrics: counts examples and times.
         position: where the iteration began; counts the batches of the iteration.
-        num_expected: batches of an exact plan; None: it is unknown.
-        on_end: called once: True where a new iteration may go on with the same processes.
+        num_expected: batches of an exact plan; None: unknown.
+        on_end: called once: True where a new iteration may use the same processes.
         on_delivery: called after each batch with the position; None: nothing is.
         on_exhausted: called when the last batch has been delivered and another one is asked for.
     """
@@ -260,13 +260,13 @@ class LoaderIteration(Iterator[Any]):
         return batch
 
     def replace(self) -> None:
-        """Ends the iteration because of another one."""
+        """End the iteration because another one begins."""
         if self._batches is not None:
             self._is_replaced = True
             self._end(can_go_on=True)
 
     def close(self) -> None:
-        """Ends the iteration; batches that were read ahead are dropped."""
+        """End the iteration; batches that were read ahead are dropped."""
         self._end(can_go_on=True)
 
     def _end(self, can_go_on: bool) -> None:

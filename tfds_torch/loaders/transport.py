@@ -22,7 +22,7 @@ ITEM, END, FAILURE = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a worker sends. The memory of what was received is used again when nothing refers to the item.
+    """A message of a worker. The memory of a received item is used again when nothing refers to the item.
 
     Attributes:
         kind: ITEM, END or FAILURE.
@@ -44,13 +44,13 @@ class Message:
 
 
 def pack_numbers(message: Message) -> bytes:
-    """Returns what a transport sends of a message beside its worker and its item."""
+    """Return the numbers of a message, which a transport sends beside its worker and its item."""
     numbers = message.iteration, message.number, message.num_examples, message.ready_at
     return _NUMBERS.pack(message.kind, *numbers)
 
 
 def unpack_message(numbers: Any, worker: int, item: Any) -> Message:
-    """Returns a message of which `pack_numbers` returned the numbers."""
+    """Return a message from the numbers of `pack_numbers`."""
     kind, iteration, number, num_examples, ready_at = _NUMBERS.unpack_from(numbers)
     return Message(kind, worker, iteration, number, num_examples, ready_at, item)
 
@@ -61,7 +61,7 @@ class ProtocolError(Exception):
 
 @contextmanager
 def refusing_malformed() -> Iterator[None]:
-    """Turns what fails while a message is read into a ProtocolError: no reader checks all that its sender has."""
+    """Turn any error while a message is read into a ProtocolError: no reader checks all values of its sender."""
     try:
         yield
     except (ProtocolError, MemoryError):
@@ -74,20 +74,20 @@ class Codec(Protocol):
     """Turns items into frames and back, for a transport between a worker and its parent. Picklable."""
 
     def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
-        """Returns the frames of a message's item: bytes, or memory of arrays; larger parts are written into slots."""
+        """Return the frames of a message's item: bytes, or memory of arrays; larger parts are written into slots."""
 
     def decode(self, frames: Sequence[Any], slots: Mapping[int, NDArray[Any]]) -> Any:
-        """Returns the item, which may keep the frames, and lies in slots that are given by number."""
+        """Return the item, which may keep the frames, and lies in slots that are given by number."""
 
 
 class Sender(Protocol):
     """A worker's end of a transport. It travels to the worker's process."""
 
     def send(self, message: Message) -> None:
-        """Sends a message; returns when its arrays may change. BrokenPipeError: the receiver has gone."""
+        """Send a message, and return when its arrays may change. BrokenPipeError: the receiver has gone."""
 
     def close(self) -> None:
-        """Closes this process's end; messages that were not received yet may be lost."""
+        """Close this process's end; messages that were not received yet may be lost."""
 
 
 class Transport(Protocol):
@@ -97,10 +97,10 @@ class Transport(Protocol):
     num_rejected: int
 
     def sender(self, worker: int, context: BaseContext) -> Sender:
-        """Returns the end of a worker that is about to be started, which is then closed here."""
+        """Return the end of a worker that is about to be started, which is then closed here."""
 
     def receive(self, worker: int) -> Message | None:
-        """Returns the next message of a worker; None: it has not arrived.
+        """Return the next message of a worker; None: it has not arrived.
 
         Raises:
             EOFError: the worker has closed its end.
@@ -108,10 +108,10 @@ class Transport(Protocol):
         """
 
     def wait(self, workers: Sequence[int], timeout_s: float) -> None:
-        """Returns when something has come of one of some workers, or after a while."""
+        """Return when something has come from one of these workers, or after `timeout_s` seconds."""
 
     def close(self) -> None:
-        """Ends it."""
+        """End the transport."""
 
 
 _NUMBERS = struct.Struct("<B7xqqqd")
@@ -125,7 +125,7 @@ _MOST_JOINED_BYTES = 1 << 16  # Of a message that is written at once.
 class PipeTransport:
     """Carries large arrays in `SharedSlots`, and the rest through a pipe of each worker, which is private.
 
-    What finds no room in a slot goes through the pipe, too. The receiver never waits for the rest of a message.
+    Arrays that find no room in a slot go through the pipe, too. The receiver never waits for the rest of a message.
     """
 
     name = "shared"
@@ -198,7 +198,7 @@ class _PipeReader:
         self._message, self._num_come, self._is_head = bytearray(_TABLES_AT), 0, True
 
     def read(self) -> bytearray | None:
-        """Returns the next message; None: it has not come yet."""
+        """Return the next message; None: it has not come yet."""
         if not self._fill():
             return None
         if self._is_head:
@@ -212,7 +212,7 @@ class _PipeReader:
         return message
 
     def _fill(self) -> bool:
-        """Reads what has come; returns whether it is all that is waited for."""
+        """Read the bytes that have come; return whether all awaited ones are there."""
         with memoryview(self._message) as view:
             while self._num_come < len(view):
                 try:
@@ -226,7 +226,7 @@ class _PipeReader:
 
 
 def _pack(message: Message, slots: Sequence[int], frames: Sequence[Any]) -> list[Any]:
-    """Returns the pieces of a message in a pipe: numbers, counts, slots, the sizes of frames, and aligned frames."""
+    """Return the pieces of a message in a pipe: numbers, counts, slots, the sizes of frames, and aligned frames."""
     views = [memoryview(frame).cast("B") for frame in frames]
     tables = _tables(len(slots), len(views))
     pieces: list[Any] = [tables.pack(*slots, *(view.nbytes for view in views))]
@@ -238,7 +238,7 @@ def _pack(message: Message, slots: Sequence[int], frames: Sequence[Any]) -> list
 
 
 def _unpack(message: bytearray) -> tuple[list[int], list[memoryview]]:
-    """Returns the slots and the frames of a message."""
+    """Return the slots and the frames of a message."""
     num_slots, num_frames, _ = _COUNTS.unpack_from(message, _NUMBERS.size)
     tables = _tables(num_slots, num_frames)
     numbers = tables.unpack_from(message, _TABLES_AT)
@@ -256,7 +256,7 @@ def _tables(num_slots: int, num_frames: int) -> struct.Struct:
 
 
 def _size_of(head: bytearray) -> int:
-    """Returns the bytes of a whole message, checked."""
+    """Return the bytes of a whole message, checked."""
     kind, (*_, num_bytes) = head[0], _COUNTS.unpack_from(head, _NUMBERS.size)
     if kind not in (ITEM, END, FAILURE) or num_bytes >= 1 << 48:
         raise ProtocolError(f"a message of kind {kind} with {num_bytes:,} bytes")
@@ -264,7 +264,7 @@ def _size_of(head: bytearray) -> int:
 
 
 def _write_all(file: int, frames: Sequence[Any]) -> None:
-    """Writes frames one after the other; the receiver takes its time."""
+    """Write frames one after the other; the receiver takes its time."""
     views = [memoryview(frame).cast("B") for frame in frames]
     if sum(view.nbytes for view in views) <= _MOST_JOINED_BYTES:
         views = [memoryview(b"".join(views))]

@@ -1,7 +1,7 @@
 """The items of a MultiLoader as they travel: a JSON header and raw buffers. Nothing that is received is unpickled.
 
 A message is accepted when every field of its header has its type and its range, and every buffer has the size that the
-header states. Another one is a `ProtocolError`, and takes no memory beyond the limits below.
+header states. Any other message is a `ProtocolError`, and takes no memory beyond the limits below.
 """
 
 import json
@@ -32,7 +32,7 @@ _FAILURE_FIELDS = ("module", "name", "message", "trace")
 
 
 class Layout(NamedTuple):
-    """What a header says of a buffer: its dtype, shape and size in bytes."""
+    """A header's description of a buffer: its dtype, shape and size in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -40,12 +40,12 @@ class Layout(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a message says of its item.
+    """The header of a message, which describes its item.
 
     Attributes:
         content: one of `_CONTENTS`.
         tree: the item without its buffers, see `wire_items`.
-        buffers: what follows.
+        buffers: the buffers that follow.
         places: each buffer's slot and offset; None: it is a frame behind the header.
     """
 
@@ -64,7 +64,7 @@ class Outgoing:
     parts: Sequence[Part] = ()
 
     def encode_header(self, places: Sequence[tuple[int, int] | None]) -> bytes:
-        """Returns the header as JSON."""
+        """Return the header as JSON."""
         if len(self.parts) > MOST_BUFFERS:
             raise ProtocolError(f"it has {len(self.parts)} buffers, and a message may have {MOST_BUFFERS}")
         num_bytes = sum(part.num_bytes for part in self.parts)
@@ -90,7 +90,7 @@ class ItemCodec:
         self._parser = parser
 
     def write(self, message: Message) -> Outgoing:
-        """Returns an item as it travels."""
+        """Return an item as it travels."""
         content, item, writer = "item", message.item, ItemWriter()
         if message.kind == FAILURE:
             content, item = "failure", {name: getattr(item, name) for name in _FAILURE_FIELDS}
@@ -121,18 +121,18 @@ class ItemCodec:
 
 
 def batch_from_dict(fields: Any, parser: Parser | None) -> Batch:
-    """Returns a Batch that a worker has sent as a dict; the ids of a parser's examples are computed when looked at."""
+    """Return a Batch that a worker has sent as a dict; the ids of a parser's examples are computed when looked at."""
     return Batch(**(fields if parser is None else {**fields, "id": LazyIds(parser.ids, fields["index"])}))
 
 
 def batch_to_dict(batch: Batch, has_parser: bool) -> dict[str, Any]:
-    """Returns a Batch as a dict that travels; with a parser at the other end, without its ids."""
+    """Return a Batch as a dict that travels; with a parser at the other end, without its ids."""
     fields = {name: getattr(batch, name) for name in _BATCH_FIELDS}
     return fields if has_parser else {**fields, "id": list(batch.id)}
 
 
 def _place(part: Part, packing: SlotPacking) -> tuple[int, int] | None:
-    """Returns the slot and offset of a buffer, which is copied there if need be; None: it goes through the pipe."""
+    """Return the slot and offset of a buffer, copied there if needed; None where it goes through the pipe."""
     piece = part.pieces[0] if len(part.pieces) == 1 else None
     if piece is not None and piece.flags.c_contiguous:
         found = packing.find_slot(piece.ctypes.data, piece.nbytes)
@@ -152,7 +152,7 @@ def _place(part: Part, packing: SlotPacking) -> tuple[int, int] | None:
 
 
 def read_header(encoded: bytes | bytearray | memoryview) -> Header:
-    """Returns a header that was sent, checked."""
+    """Return a header that was sent, checked."""
     if len(encoded) > MOST_HEADER_BYTES:
         raise ProtocolError(f"the header has {len(encoded):,} bytes")
     with refusing_malformed():
@@ -164,7 +164,7 @@ def read_header(encoded: bytes | bytearray | memoryview) -> Header:
 
 
 def view_buffer(memory: Any, layout: Layout) -> NDArray[Any]:
-    """Returns memory that was received as the array it holds, without a copy."""
+    """Return memory that was received as the array it holds, without a copy."""
     view = memoryview(memory)
     if view.nbytes != layout.num_bytes:
         raise ProtocolError(f"a buffer of {layout.num_bytes:,} bytes has {view.nbytes:,}")

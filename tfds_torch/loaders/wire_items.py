@@ -57,7 +57,7 @@ class ItemWriter:
         self.parts: list[Part] = []
 
     def write(self, value: Any, path: str = "item") -> Any:
-        """Returns the node of an item, or of a part of one; the path says where it lies, for messages."""
+        """Return the node of an item, or of a part of one; the path says where it lies, for messages."""
         if value is None or type(value) in (bool, int, float):
             return value
         if path.count("[") > _MOST_DEPTH:
@@ -102,7 +102,7 @@ class ItemWriter:
         return ["l" if is_list else "u", [self.write(one, f"{path}[{number}]") for number, one in enumerate(value)]]
 
     def _write_column(self, values: Sequence[Any], path: str) -> Any:
-        """Returns the node of a list whose values are of one type; None: it is not one, or short."""
+        """Return the node of a list whose values are of one type; None for any other list, or a short one."""
         if len(values) < _LEAST_COLUMN or len(types := set(map(type, values))) != 1:
             return None
         (kind,) = types
@@ -154,7 +154,7 @@ class ItemReader:
         self._buffers = buffers
 
     def read(self, node: Any) -> Any:
-        """Returns the value of a node; what is not a node is a ProtocolError."""
+        """Return the value of a node; raise ProtocolError for anything else."""
         with refusing_malformed():
             return self._read(node)
 
@@ -252,5 +252,5 @@ def _remedy(value: Any) -> str:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Returns the name of a type by which another process knows it."""
+    """Return the name of a type by which another process knows it."""
     return "bfloat16" if dtype.name == "bfloat16" else dtype.str  # Of ml_dtypes, whose `str` is that of two bytes.

@@ -1,7 +1,8 @@
 """Values of other libraries: PIL images as a description and bytes, and back; torch's tensors as arrays.
 
 Of an image's `info`, transparency, EXIF data (which holds the orientation) and the ICC profile travel; the rest stays
-behind. It arrives as a plain `PIL.Image.Image` with memory of its own. torch is not imported: a tensor's maker did so.
+behind. It arrives as a plain `PIL.Image.Image` with its own memory. This module does not import torch: a tensor's maker
+has done so.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ _LARGEST_AREA, _LONGEST_SIDE = 1 << 28, 1 << 20  # Pillow takes memory for rows,
 _PALETTES = {"RGB": 3, "RGBA": 4}
 _MOST_COLOURS = 256
 _KEPT = ("transparency", "exif", "icc_profile")
-"""What travels of `info`: bytes; transparency also as a number, or a few of them."""
+"""The entries of `info` that travel, as bytes; transparency also as a number, or a few of them."""
 
 
 class WireImage(NamedTuple):
@@ -42,12 +43,12 @@ class WireImage(NamedTuple):
 
 
 def is_image(value: Any) -> bool:
-    """Whether a value is a PIL image."""
+    """Return whether a value is a PIL image."""
     return isinstance(value, Image.Image)
 
 
 def take_image_apart(image: Image.Image, path: str) -> WireImage:
-    """Returns an image, which may not have been read yet, as it travels."""
+    """Return an image, which may not have been read yet, in the form in which it travels."""
     if image.mode not in _BITS:
         raise ConfigError(
             f"{path} is a PIL image of mode {image.mode!r}: a MultiLoader carries the modes {', '.join(_BITS)}. "
@@ -70,7 +71,7 @@ def take_image_apart(image: Image.Image, path: str) -> WireImage:
 
 
 def put_image_together(description: Any, content: memoryview) -> tuple[Image.Image, memoryview]:
-    """Returns an image that was sent, and the content behind its pieces."""
+    """Return an image that was sent, and the content behind its pieces."""
     with refusing_malformed():
         mode, width, height, palette, sizes, transparency = description
         if not _is_size(width, height) or not (transparency is None or _is_transparency(transparency)):
@@ -101,7 +102,7 @@ def _is_size(width: Any, height: Any) -> bool:
 
 
 def _is_transparency(value: Any) -> bool:
-    """Whether it is a number, or a few of them: those of a colour."""
+    """Return whether a value is a number, or a few of them, as of a colour."""
     if type(value) is int:
         return 0 <= value < 1 << 16
     is_colour = isinstance(value, list | tuple) and len(value) in (3, 4)
@@ -109,7 +110,7 @@ def _is_transparency(value: Any) -> bool:
 
 
 def tensor_to_array(tensor: Any, path: str) -> NDArray[Any]:
-    """Returns the values of a tensor on the CPU, in its memory where that is possible."""
+    """Return the values of a tensor on the CPU, in its memory where that is possible."""
     remedy = _find_remedy(tensor)
     if remedy is None:
         try:
@@ -125,7 +126,7 @@ def tensor_to_array(tensor: Any, path: str) -> NDArray[Any]:
 
 
 def _find_remedy(tensor: Any) -> tuple[str, str] | None:
-    """Returns what a tensor is that no array is, and what to do; None: it can become an array."""
+    """Return why a tensor cannot become an array, and what to do; None: it can."""
     if tensor.is_nested:
         return "that is nested", "Yield the list `list(tensor.unbind())`"
     if tensor.is_quantized:

@@ -40,42 +40,42 @@ that are allowed. STOP: there will be no more commands."""
 
 
 class WorkerBatch(NamedTuple):
-    """An item, as the training loop gets it but for the device, and the number of examples in it."""
+    """An item in the form that the training loop gets, except for the device, and the number of its examples."""
 
     batch: Any
     num_examples: int
 
 
 class WorkerSource(Protocol):
-    """What workers read. It travels to them."""
+    """The source that workers read. It travels to them."""
 
     @property
     def name(self) -> str:
-        """What is read, for messages."""
+        """The source's name, for messages."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
         """Name -> what the user gave, for the message where it cannot be pickled."""
 
     def prepare(self, worker: int, num_workers: int) -> None:
-        """Prepares a worker's process, once, before it reads."""
+        """Prepare a worker's process, once, before it reads."""
 
     def items(
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
     ) -> Iterator[WorkerBatch]:
-        """Begins an iteration; `fetch` and the stages within it are reported to the metrics."""
+        """Begin an iteration; `fetch` and the stages within it are reported to the metrics."""
 
 
 @dataclass(frozen=True)
 class PoolContext:
-    """What the processes of a pool share. Travels to workers.
+    """Everything that the processes of a pool share. Travels to workers.
 
     Attributes:
-        source: what they read.
+        source: the source that they read.
         rank: this rank, and the number of ranks.
         seed: seeds `random`, `numpy.random` and torch, together with epoch, first batch, rank and worker.
-        metrics: what they report to.
-        output: what they write to standard error.
+        metrics: receives their reports.
+        output: receives their standard error.
         slots: the memory in which arrays are sent; None: there is none.
     """
 
@@ -88,7 +88,7 @@ class PoolContext:
 
 
 def work(context: PoolContext, worker: int, commands: Connection, sender: Sender) -> None:
-    """Runs a worker until its commands, which come through a pipe, end."""
+    """Run a worker until its commands, which come through a pipe, end."""
     init_worker(worker, context.metrics, context.output, context.slots)
     use_one_thread_of_torch()
     keep_freed_memory()
@@ -105,7 +105,7 @@ def work(context: PoolContext, worker: int, commands: Connection, sender: Sender
 
 
 def _prepare(context: PoolContext, worker: int) -> Failure | None:
-    """Prepares the source, once in the life of a worker; returns what has failed."""
+    """Prepare the source, once in the life of a worker; return the failure, if there is one."""
     try:
         context.source.prepare(worker, context.metrics.num_workers)
     except Exception as error:
@@ -128,14 +128,14 @@ class _CommandReader:
         self._iteration, self._num_allowed, self._has_ended = -1, 0, False
 
     def next_begin(self) -> tuple[int, Start] | None:
-        """Waits for an iteration to begin: its number and place; None: there will be none."""
+        """Wait for an iteration to begin, and return its number and place; None: there will be none."""
         while self._begin is None and not self._has_ended:
             self._read()
         begin, self._begin = self._begin, None
         return None if self._has_ended else begin
 
     def may_send(self, iteration: int) -> bool:
-        """Waits until an item may be sent; False: the iteration is over."""
+        """Wait until an item may be sent; return False where the iteration is over."""
         while True:
             while self._poll.poll(0) and not self._has_ended:
                 self._read()
@@ -178,7 +178,7 @@ class _Iteration:
         self._num_sent = 0
 
     def run(self, failure: Failure | None) -> None:
-        """Sends all items, and that they have ended; or what has failed, before or now."""
+        """Send all items and then their end; or the failure, that of the preparation or of now."""
         context, metrics = self._context, self._context.metrics
         items: Iterator[WorkerBatch] | None = None
         try:
@@ -201,7 +201,7 @@ class _Iteration:
             close_iterator(items)
 
     def _seed(self) -> None:
-        """Seeds `random`, `numpy.random` and, where it is imported, torch."""
+        """Seed `random`, `numpy.random` and, where it is imported, torch."""
         start = self._start
         seed = seed_random_and_numpy(
             self._context.seed, start.epoch, start.start_batch, self._world.rank, self._world.worker
@@ -211,7 +211,7 @@ class _Iteration:
             torch.manual_seed(seed)
 
     def _send_all(self, items: Iterator[WorkerBatch]) -> bool:
-        """Sends items; returns whether all of them were wanted."""
+        """Send items; return whether all of them were wanted."""
         while self._commands.may_send(self._iteration):
             try:
                 batch = next(items)
@@ -262,18 +262,18 @@ class CountedItems(Iterator[WorkerBatch]):
         return WorkerBatch(item, count_examples(item))
 
     def close(self) -> None:
-        """Ends the iteration."""
+        """End the iteration."""
         close_iterator(self._items)
 
 
 class BatchMemory:
-    """Makes the memory of a batch's images: in a free slot of this worker, else of its own."""
+    """Makes the memory of a batch's images: in a free slot of this worker, else in separate memory."""
 
     def __init__(self, slots: SharedSlots | None) -> None:
         self._slots = slots
 
     def __call__(self, shape: tuple[int, int, int, int]) -> FastArrayBuffer:
-        """Returns a buffer of [B, H, W, C]."""
+        """Return a buffer of [B, H, W, C]."""
         memory = None if self._slots is None else self._slots.take(math.prod(shape))
         return FastArrayBuffer(np.empty(shape, np.uint8) if memory is None else memory.reshape(shape))
 
@@ -282,7 +282,7 @@ class BatchMemory:
 
 
 def count_examples(item: Any) -> int:
-    """Returns B of an item that is a batch: the length of its first array, or of its first list; else 1."""
+    """Return B of an item that is a batch: the length of its first array, or of its first list; else 1."""
     if isinstance(item, Batch):
         return len(item)
     values = list(item.values()) if isinstance(item, dict) else item if isinstance(item, list | tuple) else [item]

@@ -17,7 +17,7 @@ from tfds_torch.runtime.shared_slots import SharedSlots
 
 
 class _Source:
-    """What the sources of a MultiLoader have in common: they open everything when they are read."""
+    """The common part of a MultiLoader's sources, which open everything when they are read."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -25,7 +25,7 @@ class _Source:
         return {f"MultiLoader: {name}": value for name, value in vars(self).items()}
 
     def prepare(self, worker: int, num_workers: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def items(
         self, world: World, start: Start, slots: SharedSlots | None, metrics: StageMetrics
@@ -33,7 +33,7 @@ class _Source:
         return CountedItems(self.iterate(world), metrics)
 
     def iterate(self, world: World) -> Iterator[Any]:
-        """Returns the items of a worker."""
+        """Return the items of a worker."""
         raise NotImplementedError
 
 
@@ -46,7 +46,7 @@ class ParserSource(_Source):
 
     @property
     def name(self) -> str:
-        """What is read, for messages."""
+        """The source's name, for messages."""
         return name_of(self.parser)
 
     def items(  # noqa: D102
@@ -68,17 +68,17 @@ class ParserSource(_Source):
 
 @dataclass(frozen=True)
 class FunctionSource(_Source):
-    """What the user's function returns for a worker's place in the world."""
+    """The items that the user's function returns for a worker's place in the world."""
 
     function: Callable[[World], Iterable[Any]]
 
     @property
     def name(self) -> str:
-        """What is read, for messages."""
+        """The source's name, for messages."""
         return getattr(self.function, "__qualname__", type(self.function).__name__)
 
     def iterate(self, world: World) -> Iterator[Any]:
-        """Returns the items of a worker."""
+        """Return the items of a worker."""
         found = self.function(world)
         try:
             return iter(found)
@@ -97,7 +97,7 @@ class ReplicatedSource(_Source):
 
     @property
     def name(self) -> str:
-        """What is read, for messages."""
+        """The source's name, for messages."""
         return type(self.iterable).__name__
 
     def iterate(self, world: World) -> Iterator[Any]:  # noqa: D102
@@ -105,7 +105,7 @@ class ReplicatedSource(_Source):
 
 
 def source_of(source: Any, fields: Sequence[str] | None) -> WorkerSource:
-    """Returns what workers read of a Parser, a function of the world, or an iterable."""
+    """Return the workers' source for a Parser, a function of the world, or an iterable."""
     if isinstance(source, Parser):
         if isinstance(fields, str):
             raise ConfigError(f"MultiLoader: fields={fields!r} must be a sequence of field names, such as ('image',).")

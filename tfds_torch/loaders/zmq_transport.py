@@ -1,4 +1,4 @@
-"""ZmqTransport: batches through ZeroMQ sockets, in a folder of the user's own, every message signed."""
+"""ZmqTransport: batches through ZeroMQ sockets, in a private folder of the user, every message signed."""
 
 import hmac
 import logging
@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 def import_zmq() -> Any:
-    """Returns pyzmq, or raises ConfigError where it is not installed."""
+    """Return pyzmq, or raise ConfigError where it is not installed."""
     try:
         import zmq
     except ImportError as error:
@@ -40,7 +40,7 @@ def import_zmq() -> Any:
 
 
 def check_socket_folder(folder: Path) -> None:
-    """Checks that a folder may hold sockets: only this user can put anything into it."""
+    """Check that a folder may hold sockets: only this user can put anything into it."""
     try:
         check_own_folder(folder.resolve())
     except ForeignFolderError as error:
@@ -55,9 +55,9 @@ def check_socket_folder(folder: Path) -> None:
 class ZmqTransport:
     """Carries messages as frames: a signature (HMAC-SHA256), numbers, the JSON header, and a frame for each buffer.
 
-    Every worker has a socket of its own, below a new folder that only this user may enter, and a key of its own, which
-    it is started with. A message whose signature or header is wrong is dropped and counted; a frame that is larger
-    than allowed is refused by ZeroMQ before it is received.
+    Every worker has its own socket, below a new folder that only this user may enter, and its own key, which it gets
+    when it starts. A message whose signature or header is wrong is dropped and counted; ZeroMQ refuses a frame that is
+    larger than allowed before it is received.
 
     The folder of the sockets is made in a given one, or in the system's for temporary files.
     """
@@ -96,7 +96,7 @@ class ZmqTransport:
         _open_here.add(self)
 
     def inherited(self) -> list[Any]:
-        """Returns the sockets, of which a forked child has copies that it cannot close."""
+        """Return the sockets, of which a forked child has copies that it cannot close."""
         return [*self._sockets, *(monitor.events for monitor in self._monitors)]
 
     def sender(self, worker: int, context: BaseContext) -> "ZmqSender":  # noqa: D102
@@ -107,7 +107,7 @@ class ZmqTransport:
             try:
                 frames = self._sockets[worker].recv_multipart(self._zmq.NOBLOCK, copy=False)
             except self._zmq.Again:
-                frames = None  # A Ctrl-C while refusals are counted has not this error behind it.
+                frames = None  # A Ctrl-C while refusals are counted does not have this error behind it.
             except self._zmq.ZMQError:
                 if self._sockets[worker].closed:
                     raise EOFError from None
@@ -185,7 +185,7 @@ class _Monitor:
         self._num_accepted = 0
 
     def num_refused(self) -> int:
-        """Returns how many connections, of those that are not the worker's own, have ended since the last call."""
+        """Return how many connections, of those that are not the worker's own, have ended since the last call."""
         num_refused = 0
         while self.events.poll(0):
             kind = struct.unpack("=Hi", self.events.recv_multipart()[0])[0]
@@ -197,7 +197,7 @@ class _Monitor:
         return num_refused
 
     def close(self) -> None:
-        """Ends it, if the socket is still open."""
+        """End it, if the socket is still open."""
         if not self._socket.closed:
             self._socket.disable_monitor()
             self.events.close(linger=0)
@@ -208,7 +208,7 @@ _inherited: list[Any] = []
 
 
 def _keep_inherited() -> None:
-    """Keeps the copies of a forked child to its end: pyzmq closes none of them, and warns of those that go before."""
+    """Keep the copies of a forked child to its end: pyzmq closes none of them, and warns of any dropped earlier."""
     for transport in _open_here:
         _inherited.extend(transport.inherited())
     _open_here.clear()
@@ -226,7 +226,7 @@ def _end(owner: int, folder: str, context: Any) -> None:
 
 
 def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
-    """Returns the signature of a header and its buffers, whose sizes it covers."""
+    """Return the signature of a header and its buffers, whose sizes it covers."""
     signature = hmac.new(key, digestmod="sha256")
     for frame in frames:
         signature.update(_LENGTH.pack(memoryview(frame).nbytes))
@@ -235,7 +235,7 @@ def _sign(key: bytes, frames: Sequence[Any]) -> bytes:
 
 
 def _open(key: bytes, frames: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """Returns the numbers and the frames of the item of a message whose signature is right."""
+    """Return the numbers and the frames of the item of a message whose signature is right."""
     if not 2 <= len(frames) <= 3 + MOST_BUFFERS:
         raise ProtocolError(f"it has {len(frames)} frames")
     signature, numbers, *content = frames

@@ -1,7 +1,7 @@
 """Advice on reading: what a user could do better, as pure functions of plans and facts.
 
-`facts_of` and `worker_parts` look at a parser, once; all else takes plain values and returns a text, or None where
-there is nothing to say. Those whom the user calls (a dataset, a loader, a command) warn or print.
+`facts_of` and `worker_parts` look at a parser, once; all other functions take plain values and return a text, or
+None where there is no advice. The objects that the user calls (a dataset, a loader, a command) warn or print.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from tfds_torch.runtime.printable import quoted
 
 _LARGE_REMAINDER = 0.05
 _TENSORFLOW_BYTES = 400 * 2**20
-_PROCESS_BYTES = 115 * 2**20  # Of a forked worker; one that is spawned imports torch anew.
+_PROCESS_BYTES = 115 * 2**20  # Of a forked worker; a spawned one imports torch anew.
 _PIXELS_PER_ENCODED_BYTE = 8  # Of a photograph as JPEG, three channels.
 
 
@@ -30,10 +30,10 @@ class Facts:
     Attributes:
         dataset: `name/config:version`.
         split: the split expression.
-        preprocess: what is done to images while they are decoded; None: nothing.
+        preprocess: how images are cut and resized while they are decoded; None: they stay as they are.
         unmoved_boxes: fields whose boxes stay those of the whole image, though the image beside them is cropped or
             flipped.
-        hidden: metadata of a batch that the dataset stores as well, and of which the stored ones are not asked for.
+        hidden: names of a batch's metadata that the dataset stores as well, where the stored fields are not asked for.
     """
 
     dataset: str
@@ -44,7 +44,7 @@ class Facts:
 
 
 def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
-    """Return the facts of a parser of which some fields are asked for; one of the user's own may know no boxes."""
+    """Return the facts of a parser and the fields asked for; a parser of the user's own may know no boxes."""
     preprocess, boxes = parser.preprocess, list[str]()
     dataset = dataset_of(parser)
     if dataset is not None and preprocess is not None and "image" in fields and not preprocess.keeps_positions:
@@ -56,7 +56,7 @@ def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
 
 
 def advise_reading(parser: Parser, fields: Sequence[str], rank: World) -> Iterator[str]:
-    """Yield what a loader over a parser warns of: small splits, cut groups of blocks, boxes that stay, hidden names."""
+    """Yield a loader's warnings about a parser: small splits, cut groups of blocks, boxes that stay, hidden names."""
     facts = facts_of(parser, fields)
     try:
         plan = parser.plan(rank)
@@ -68,7 +68,7 @@ def advise_reading(parser: Parser, fields: Sequence[str], rank: World) -> Iterat
 
 
 def advise_fields(facts: Facts) -> Iterator[str]:
-    """Yield what to warn of where single examples are read, in whatever order: boxes that stay, hidden names."""
+    """Yield the warnings where single examples are read, in whatever order: boxes that stay, hidden names."""
     yield from filter(None, (describe_boxes(facts), describe_hidden(facts)))
 
 
@@ -115,7 +115,7 @@ def describe_groups(plan: EpochPlan, facts: Facts) -> str | None:
 
 
 def describe_padding(plan: EpochPlan, facts: Facts) -> str | None:
-    """Return the warning for an evaluation of rows on several ranks, which counts some twice and cannot tell them."""
+    """Return the warning for an evaluation of rows on several ranks, which counts some rows twice unnoticed."""
     num_twice = plan.num_batches * plan.global_batch_size - plan.num_examples
     if plan.world.num_replicas == 1 or plan.order.shuffle or num_twice <= 0:
         return None
@@ -142,7 +142,7 @@ def describe_remainder(plan: EpochPlan) -> str | None:
 
 
 def describe_fill(plan: EpochPlan) -> str | None:
-    """Return the advice for epochs of an endless row that overlap: what fills a last batch comes again in the next."""
+    """Return the advice for overlapping epochs of an endless row: a last batch's fill comes again in the next epoch."""
     rest = plan.num_own_slots % plan.global_batch_size
     if not plan.order.is_endless or plan.remainder is Remainder.KEEP or not rest:
         return None
@@ -158,7 +158,7 @@ def describe_fill(plan: EpochPlan) -> str | None:
 
 
 def _better_batch_size(plan: EpochPlan) -> str:
-    """Return a sentence about the largest batch size, not below half of today's, that wastes least."""
+    """Return a sentence about the largest batch size, at least half of the present one, that wastes least."""
     wasted = {}
     for batch_size in range(plan.batch_size, (plan.batch_size - 1) // 2, -1):
         try:
@@ -170,7 +170,7 @@ def _better_batch_size(plan: EpochPlan) -> str:
 
 
 def _num_wasted(plan: EpochPlan) -> int:
-    """Return how many examples an epoch computes too many, or leaves out."""
+    """Return how many examples an epoch computes in excess, or leaves out."""
     if plan.remainder is Remainder.KEEP:
         return 0
     return abs(plan.num_batches * plan.global_batch_size - plan.num_own_slots)
@@ -216,7 +216,7 @@ def describe_hidden(facts: Facts) -> str | None:
 
 
 def worker_parts(parser: Parser, num_workers: int, prefetch_batches: int) -> list[tuple[int, str]]:
-    """Return what a loader's worker holds of a parser: about how many bytes, and of what, for each part."""
+    """Return the parts of a parser that a loader's worker holds in memory: about how many bytes, and their names."""
     mean_bytes, read = parser.mean_example_bytes, parser.read
     num_batches = prefetch_batches + 1 + read.prefetch_batches
     batch_bytes = (parser.batch_size or 1) * _image_bytes(parser)
@@ -244,7 +244,7 @@ def describe_memory(
 
 
 def _is_stream(parser: Parser, num_workers: int) -> bool:
-    """Return whether examples go through a shuffle buffer, as far as is known before the rank is."""
+    """Return whether examples go through a shuffle buffer, as far as that is known before the rank is known."""
     try:
         return parser.read_mode(World(num_workers=num_workers)) != "index"
     except ConfigError:  # Reported where the loader is iterated.
@@ -252,7 +252,7 @@ def _is_stream(parser: Parser, num_workers: int) -> bool:
 
 
 def _image_bytes(parser: Parser) -> int:
-    """Return the size of an image, as it lies in a batch."""
+    """Return the size in bytes of an image in a batch."""
     if parser.preprocess is not None:
         return parser.preprocess.num_pixels * 3
     return parser.mean_example_bytes * (1 if is_undecoded(parser, "image") else _PIXELS_PER_ENCODED_BYTE)

@@ -38,7 +38,7 @@ from tfds_torch.storage.source import FieldSpec, is_local, source_type
 
 _logger = logging.getLogger(__name__)
 SPLIT = "all"
-"""The split of a `.beton` file, for messages and states: it holds one."""
+"""The split of a `.beton` file, for messages and states: a file holds one split."""
 
 _IMAGE_SPEC = FieldSpec((None, None, 3), np.uint8)
 
@@ -131,7 +131,7 @@ class BetonDataset(Dataset):
         return ClassLabelField(decoder, len(class_names)) if class_names else decoder
 
     def _key(self, name: str) -> str:
-        """Return the stored field that is behind a field; raise ConfigError where there is none."""
+        """Return the stored field behind a field; raise ConfigError where there is none."""
         key = self._key_among(self._stored, name)
         if key is None or key not in self._stored:
             there = f"its fields are {', '.join(map(field_name, self._stored))}"
@@ -171,12 +171,12 @@ class ParserBeton(DatasetParser):
     """Read a `.beton` file, FFCV's own or one of this package, by number: FFCV is not needed.
 
     Building one reads the head of the file; its pointers are checked before the first example is read. Images that are
-    stored as pixels of one size go from the mapped file into their batch in one step, and are flipped and cut a batch
+    stored as pixels of one size go from the mapped file into their batch in one step, and are flipped and cut one batch
     at a time. Parsers can be pickled, and may be used from several processes. The file must not be written to.
 
-    What is read is compared with the checksums that this package writes; files of FFCV itself have none, and those of
-    version 0.2.0 are read as these are. Images that are stored as pixels of one size, and arrays, are compared when
-    they are first read, anything else at every read.
+    Examples are compared with the checksums that this package writes. Files of FFCV itself have none, and files that
+    version 0.2.0 wrote are read like those of FFCV. Images that are stored as pixels of one size, and arrays, are
+    compared when they are first read, all other values at every read.
 
     Args:
         path: path of the file, or its URL (s3, gs, az, https, http; see docs/remote-files.md).
@@ -195,11 +195,11 @@ class ParserBeton(DatasetParser):
         epoch_size: as in ParserTfds.
         decode: as in ParserTfds.
         transform: as in ParserTfds.
-        handlers: field -> its `BetonCustom`, for fields of a type of their own.
+        handlers: field -> its `BetonCustom`, for fields of a type that FFCV does not have.
         remote: of a URL: how it is fetched, and where it is cached. None: RemoteOptions().
 
     Raises:
-        ConfigError: an argument that cannot work, with what is there instead.
+        ConfigError: an argument cannot work; the message says which values can.
         ShardError: the file is missing, or cannot be read.
         CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
     """

@@ -28,7 +28,7 @@ def named_boxes(named: Mapping[str, tuple[str, ...]], fields: Sequence[str], tar
 
 
 def in_order(boxes: Sequence[FieldPart], rows: Sequence[FieldPart]) -> BoxRows:
-    """Return boxes and rows, sorted so that equal ones compare equal; a part that is among both counts as boxes."""
+    """Return boxes and rows, sorted so that equal values compare equal; a part that is in both counts as boxes."""
     return BoxRows(tuple(sorted(set(boxes))), tuple(sorted(set(rows) - set(boxes))))
 
 
@@ -36,7 +36,7 @@ def check_box_fields(preprocess: Preprocess, find: Callable[[str], tuple[object,
     """Raise ConfigError where a field that a preprocess names for its boxes does not exist, or is an image.
 
     Args:
-        preprocess: it names the boxes and the fields that have a row for each.
+        preprocess: the preprocess, which names the boxes and the fields that have a row for each.
         find: returns how a field is stored, and whether it is an image; raises ConfigError where it does not exist.
         dataset_name: for messages.
     """
@@ -51,7 +51,7 @@ def check_box_fields(preprocess: Preprocess, find: Callable[[str], tuple[object,
 
 
 def _is_image(name: str, find: Callable[[str], tuple[object, bool]]) -> bool:
-    """Whether a field is an image; a field within the values of another one never is."""
+    """Return whether a field is an image; a field within the values of another field never is."""
     keys = name.split("/")
     for length in range(len(keys), 0, -1):
         with suppress(ConfigError):
@@ -60,7 +60,7 @@ def _is_image(name: str, find: Callable[[str], tuple[object, bool]]) -> bool:
 
 
 def _find_parts(name: str, fields: Sequence[str], target_key: object) -> list[FieldPart]:
-    """Return where the fields asked for have a named one: as itself, as the target, or within another field."""
+    """Return where the fields asked for have a named field: as itself, as the target, or within another field."""
     parts = [FieldPart("label")] if name == target_key and "label" in fields else []
     if name in fields:
         return [*parts, FieldPart(name)]

@@ -1,4 +1,4 @@
-"""DecodedCache: a file of a split's decoded images; it is built where it is not there, by one process for all.
+"""DecodedCache: a file of a split's decoded images. Where it does not exist, one process builds it for all.
 
 A cache never ends a training that works without one: where it cannot be built, its images are decoded from the original
 files, with one warning. The builder reports how far it is in a file beside it, which waiting processes read.
@@ -36,7 +36,7 @@ from tfds_torch.storage.source import Source
 SUFFIX = ".beton"
 
 CACHED_MODES = ("RGB", "L")
-"""Image modes that come out of three channels exactly as the files have them."""
+"""Image modes that can be made of three channels exactly as from the files."""
 
 
 @explain_keywords
@@ -100,11 +100,12 @@ class CacheStatus:
         dataset: `name/config:version`.
         split: the split expression.
         max_resolution: longest side of the images in pixels; None: as they are.
-        phase: `reading`, `writing`, `complete`, `failed`, or `damaged`: a reader found so, and it is built again.
+        phase: `reading`, `writing`, `complete`, `failed`, or `damaged`: a reader found damage, and the cache is
+            built again.
         num_done: examples that are decoded.
         num_examples: number of examples of the split.
-        beat: number of the report.
-        silence_s: seconds for which the builder may report nothing.
+        beat: number of the report, which grows with each.
+        silence_s: seconds for which the builder may report nothing before it counts as stuck.
         reason: why it failed, or how it is damaged.
         pid: process number of the builder.
         host: its machine.
@@ -126,9 +127,9 @@ class CacheStatus:
 
 
 def write_status(path: Path, status: CacheStatus) -> None:
-    """Report how far a builder is, where that can be written: building goes on without it.
+    """Report how far a builder is, where that can be written: building continues without the report.
 
-    In place: a process that reads at that moment finds nothing that makes sense, and reads again.
+    The file is written in place: a process that reads it at that moment finds no valid report, and reads again.
     """
     with suppress(OSError), open(os.open(path, _NEW, 0o600), "w", encoding="utf-8") as file:
         json.dump(asdict(status), file)
@@ -140,7 +141,7 @@ def note_damage(path: Path, reason: str) -> None:
 
 
 def read_status(path: Path) -> CacheStatus | None:
-    """Return what a builder reported; None: nothing that makes sense."""
+    """Return the report of a builder; None where there is no valid one."""
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         values = json.loads(path.read_bytes())
         if all(isinstance(values[name], kind) for name, kind in get_type_hints(CacheStatus).items()):
@@ -149,15 +150,15 @@ def read_status(path: Path) -> CacheStatus | None:
 
 
 _logger = logging.getLogger(__name__)
-_VERSION = 1  # Of what a cache holds: another one is another file.
+_VERSION = 1  # Of the content of a cache: another version has another file.
 _LONGEST_SLUG = 30
 _BEAT_EVERY_S, _LOOK_EVERY_S = 1.0, 0.5
-_SLOWEST_DISK = 10_000_000  # Bytes a second, for how long a builder may bring its file to the disk.
+_SLOWEST_DISK = 10_000_000  # Bytes a second: it limits how long a builder may take to bring its file to the disk.
 _BAR_AFTER_S, _LINE_AFTER_S, _LINE_EVERY_S = 1.0, 10.0, 60.0
 
 
 class CacheProgress(AbstractContextManager["CacheProgress"]):
-    """Show how far a cache is. As a context manager it takes the bar away at the end."""
+    """Show the progress of a cache. As a context manager it removes the bar at the end."""
 
     def __init__(self, dataset: str) -> None:
         self._dataset = dataset
@@ -200,13 +201,13 @@ class CacheProgress(AbstractContextManager["CacheProgress"]):
 
 
 class _NotBuiltError(Exception):
-    """A cache cannot be built; the message is the reason."""
+    """A cache cannot be built; the message says why."""
 
 
 def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache) -> CachedSource:
     """Return the examples of a source with their decoded images, out of a cache, which is built where it is not there.
 
-    To be called in the training process: it may take as long as an epoch.
+    Call it in the training process: it may take as long as an epoch.
 
     Raises:
         ConfigError: the files are remote.
@@ -232,7 +233,7 @@ def _note_damage(path: str, reason: str) -> None:
 
 
 def _fingerprint(source: Source, image_key: str, cache: DecodedCache, names: dict[str, str]) -> str:
-    """Return a digest of what is cached; without paths, so that a dataset that was moved keeps its cache."""
+    """Return a digest of the cached content; without paths, so that a dataset that was moved keeps its cache."""
     size = cache.max_resolution
     return digest_of(_VERSION, source.name, source.identity, source.stamps, image_key, size, list(names.items()))
 
@@ -368,7 +369,7 @@ class _Building:
 
 
 class _Beat:
-    """Report how far a builder is, again and again."""
+    """Report again and again how far a builder is."""
 
     def __init__(self, path: Path, status: CacheStatus, progress: CacheProgress) -> None:
         self.status = status

@@ -34,7 +34,7 @@ from tfds_torch.storage.source import Columns, FieldSpec, Source
 _CHUNK_BYTES, _LARGEST_CHUNK = 1 << 20, 256  # A thread decodes at most so many encoded bytes, and examples, at a time.
 _NUM_SAMPLED = 64
 _ROOM_FOR_LARGER = 2  # Where sizes differ, an image may have this many times the bytes of the largest sampled one.
-_IMAGES_IN_PAGE = 16  # A page that would hold more is made smaller, so that small datasets have small files.
+_IMAGES_IN_PAGE = 16  # A page that would hold more images is made smaller, so that small datasets have small files.
 _IMAGE = ImageDecoder("RGB")
 
 
@@ -120,7 +120,7 @@ def build(
     *,
     before_closing: Callable[[], None],
 ) -> int:
-    """Write a cache, whole or not at all; decode on all usable cores, in memory that does not grow.
+    """Write a cache, whole or not at all; decode on all usable cores, in bounded memory.
 
     Returns:
         How many images are left to the original files: those that cannot be decoded, or are far larger than the others.
@@ -183,7 +183,7 @@ def _read_chunks(content: CacheContent) -> Iterator[tuple[range, Int64Array, Col
 
 
 def _read_undamaged(source: Source, index: Int64Array, fields: Sequence[str]) -> tuple[Int64Array, Columns]:
-    """Return the numbers of those examples that are not damaged, and their values."""
+    """Return the numbers of the examples that are not damaged, and their values."""
     try:
         return index, source.read(index, fields)
     except CorruptRecordError:

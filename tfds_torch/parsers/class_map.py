@@ -23,7 +23,7 @@ Entries: TypeAlias = dict[str | int, int]
 """Source label or class name -> new label, >= 0."""
 
 NO_LABEL = -1
-"""The label that TFDS stores for an example without a class, as in many test splits. It stays."""
+"""The label that TFDS stores for an example without a class, as in many test splits. A class map keeps it."""
 
 _LARGEST_LABEL = 2**63 - 1
 _MOST_LISTED = 5
@@ -33,8 +33,8 @@ _MOST_LISTED = 5
 class ClassMap:
     """New labels for a dataset's target.
 
-    An integer key names a source label, and wins over the label's class name. Where the dataset names no classes, a
-    label goes by its digits as well, as TFDS itself names such classes.
+    An integer key names a source label, and wins over the label's class name. Where the dataset names no classes, the
+    digits of a label are its class name as well, as TFDS itself names such classes.
     """
 
     entries: Entries
@@ -93,7 +93,7 @@ class ClassMap:
         return new
 
     def _of_array(self, labels: NDArray[Any], position: int | None = None) -> NDArray[np.int64]:
-        """Return an array of labels, those of the example at a position, or of the first axis those of n examples."""
+        """Return the new labels of an array: of the example at `position`, or of n examples along the first axis."""
         different, places = np.unique(labels, return_inverse=True)
         new = [self._new_label(label) for label in different.tolist()]
         if None in new:
@@ -155,7 +155,7 @@ def load_class_map(class_map: object) -> Entries:
 
     Raises:
         ConfigError: the file is missing, unreadable, or of another kind; the map is empty, or does not map integers and
-            names to integers >= 0; a class name stands there twice.
+            names to integers >= 0; a class name is in it twice.
     """
     if isinstance(class_map, Mapping):
         return check_entries(class_map, "The class map")
@@ -179,7 +179,7 @@ def load_class_map(class_map: object) -> Entries:
 
 
 def check_entries(class_map: Mapping[Any, Any], source: str) -> Entries:
-    """Return a checked class map; messages call it `source`."""
+    """Return a class map after a check; messages call it `source`."""
     if not class_map:
         raise ConfigError(f"{source} is empty: it needs a label for every class.")
     entries: Entries = {}
@@ -213,7 +213,7 @@ def _parse_names(content: bytes, source: str) -> Entries:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Read values of built-in types; a class or function, through which a pickle could run code, is refused."""
+    """Read values of built-in types, and refuse classes and functions, through which a pickle could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it refers to {module}.{name}, and only plain values are read")

@@ -63,8 +63,8 @@ class Dataset(ABC):
     """The examples of a split, or of a subset of it: fields, classes, single examples, targets, columns.
 
     It has no order, no epoch and no batches: those are a parser's. Nothing of an example is read until it is asked for.
-    It can be pickled, and used from several processes. A format's own class says what it stores; it sets what its
-    methods need before it calls this constructor, which checks all arguments.
+    It can be pickled, and used from several processes. The class of a format says which fields are stored; it sets
+    the attributes that its methods need before it calls this constructor, which checks all arguments.
 
     Args:
         source: the encoded examples of the split; its files are opened where the first example is read.
@@ -78,7 +78,7 @@ class Dataset(ABC):
         class_map: how the target gets new labels; None where it keeps its labels.
 
     Raises:
-        ConfigError: an argument that cannot work with what is stored.
+        ConfigError: an argument cannot work with the stored examples.
     """
 
     source: Source
@@ -108,7 +108,7 @@ class Dataset(ABC):
             jpeg.warn_of_problems()
         self._check_preprocess()
         self.class_map = self._make_class_map(decoding.class_map)
-        self._forms: dict[Any, Any] = {}  # What transforms give, as far as it is learnt.
+        self._forms: dict[Any, Any] = {}  # The values that transforms make, as far as their forms are learnt.
         if self.declares_sizes:
             self.transformed.check()
 
@@ -118,7 +118,7 @@ class Dataset(ABC):
         )
 
     def _open(self, source: Source, decoding: DecodeOptions) -> None:
-        """Set the source, read in blocks where it is best read in some and the options leave the choice."""
+        """Set the source; it is read in blocks where that is best for it and the options leave the choice."""
         read = decoding.read
         is_by_index = read.mode in ("auto", "index")
         if is_by_index and read.block_records == BLOCKS_OF_SOURCE and source.block_records is not None:
@@ -126,7 +126,7 @@ class Dataset(ABC):
         self.decoding = replace(decoding, read=read)
         self.source = source.in_blocks(None if read.blocks is None else read.blocks.block_records)
 
-    # What a format says of its files.
+    # Answers of a format about its files.
 
     @property
     @abstractmethod
@@ -135,7 +135,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def _field(self, name: str) -> FieldDecoder:
-        """Return how a field is decoded that is no metadata field; `stored/<key>` is the stored one of that key.
+        """Return how a field is decoded that is not a metadata field; `stored/<key>` is the stored field of that key.
 
         Raises:
             ConfigError: it does not exist, or `image` or `label` names nothing suitable.
@@ -147,11 +147,11 @@ class Dataset(ABC):
 
     @abstractmethod
     def _find_stored(self, name: str) -> tuple[object, bool]:
-        """Return what is stored of a field, for messages, and whether that is an image; raise as `_field`."""
+        """Return how a field is stored, for messages, and whether it is an image; raise the errors of `_field`."""
 
     @abstractmethod
     def provenance(self) -> Provenance:
-        """Return where the examples lie, what records how many they are, and what else can read them."""
+        """Return where the examples lie, what records their number, and whether other code can read them."""
 
     @property
     @abstractmethod
@@ -214,7 +214,7 @@ class Dataset(ABC):
         return len(self.source) if self.selected is None else len(self.selected)
 
     def __len__(self) -> int:
-        """Examples of the split, or of the subset: with `dataset[i]`, a random-access source."""
+        """Return the number of examples of the split, or of the subset: with `dataset[i]`, a random-access source."""
         return self.num_examples
 
     @property
@@ -245,13 +245,16 @@ class Dataset(ABC):
         return self.digest({} if self.selected is None else {"subset": self.selected.digest})
 
     def digest(self, chosen: Mapping[str, Any]) -> str:
-        """Return the hex digest of these examples with what was chosen of them, plain JSON values."""
+        """Return the hex digest of these examples and of the choices that were made of them, as plain JSON values."""
         return digest_of(self.dataset_name, self.split, self.source.identity, dict(chosen))
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
         """Return TFDS's ids, `<shard file>__<record>`, of examples given by index, int64 [n]; computed when looked at.
 
         The ids of an image folder are the paths below its root, `<split>/<label>/<image>`.
+
+        Args:
+            index: numbers of examples in the split, int64 [n].
         """
         return self.source.ids(index)
 
@@ -288,19 +291,19 @@ class Dataset(ABC):
         return self._with(selected=make_subset(indices, there))
 
     def with_read(self, read: ReadOptions) -> Self:
-        """Return this dataset, whose examples are read in another way."""
+        """Return this dataset with other options for reading, `read`."""
         dataset = self._with()
         dataset._open(self.source.with_checksums(read.verify_checksums), replace(self.decoding, read=read))
         return dataset
 
     def with_preprocess(self, preprocess: Preprocess | None) -> Self:
-        """Return this dataset with another preprocess; raise ConfigError where it does not fit."""
+        """Return this dataset with another `preprocess`, or None; raise ConfigError where it does not fit."""
         dataset = self._with(decoding=replace(self.decoding, preprocess=preprocess))
         dataset._check_preprocess()
         return dataset
 
     def with_transform(self, transform: Any) -> Self:
-        """Return this dataset with other transforms, as a parser takes them; None: without any."""
+        """Return this dataset with another `transform`, as a parser takes it; None: without any."""
         dataset = self._with(decoding=replace(self.decoding, transform=transform))
         if dataset.declares_sizes:
             dataset.transformed.check()
@@ -318,7 +321,7 @@ class Dataset(ABC):
     def element_spec(self) -> ElementSpec:
         """The fields that can be asked for, with shape and dtype of one value as it is declared.
 
-        Of what a transform gives, that is what its `gives` says: None where it says nothing but the name.
+        For a field that a transform makes, they are those of its argument `gives`: None where it has the name only.
         """
         stored = self.stored_spec
         return ElementSpec({**stored.fields, **self.transformed.specs}) if self.transforms else stored
@@ -344,7 +347,7 @@ class Dataset(ABC):
         return decoder if self.class_map is None or name != "label" else MappedField(decoder, self.class_map)
 
     def encoded_field(self, name: str) -> EncodedField:
-        """Return how a field is handed over as it is stored, a label after the class map; also one of a metadata name.
+        """Return how a field is handed over as stored, a label after the class map; also a field with a metadata name.
 
         Raises:
             ConfigError: it does not exist, or only tensorflow could decode it.
@@ -362,7 +365,7 @@ class Dataset(ABC):
         )
 
     def is_undecoded(self, name: str) -> bool:
-        """Whether a field comes as the bytes that are stored, as `decode` asks for."""
+        """Return whether a field comes as the bytes that are stored, as `decode` asks for."""
         return name in self.decoding.undecoded or self._bytes_field(name) is not None
 
     def _bytes_field(self, name: str) -> BytesField | None:
@@ -371,7 +374,7 @@ class Dataset(ABC):
             return None
         try:
             key = self._bytes_key(name)
-        except ConfigError:  # Not a field, or none that could come as bytes.
+        except ConfigError:  # It is not a field, or cannot come as bytes.
             return None
         return BytesField(key) if key in self._undecoded else None
 
@@ -426,7 +429,7 @@ class Dataset(ABC):
         return False
 
     def images_beside(self, fields: Sequence[str]) -> frozenset[str]:
-        """Return which of some fields are single images [H, W, C] that are not *the* image, such as masks."""
+        """Return which of some fields are single images [H, W, C] that are not *the* image, like masks."""
         own = [name for name in fields if name not in ("image", *METADATA_FIELDS)]
         own = [name for name in own if not self.transformed.may_give(name) or self.is_stored(name)]
         return frozenset(name for name in own if isinstance(self.field(name), ImagesBeside))
@@ -434,8 +437,8 @@ class Dataset(ABC):
     def varying_fields(self, fields: Sequence[str]) -> frozenset[str]:
         """Return the fields of which a value has a side that varies, as it is declared: lists in every batch.
 
-        Images are not among them: those of one size make one array, as `image` does. Nor are fields of datasets that
-        declare nothing, of which an item would have to be read.
+        Images are not among them: images of one size make one array, as `image` does. Fields of datasets that declare
+        no shapes are not among them either: an item would have to be read.
         """
         given = {name: spec for name, spec in self.transformed.specs.items() if spec is not None and name in fields}
         found = frozenset(name for name, spec in given.items() if name != "image" and None in spec.shape)
@@ -451,7 +454,7 @@ class Dataset(ABC):
 
     @property
     def _declared_target(self) -> str | None:
-        """The declared field that `label` is, where that is one of another name."""
+        """The declared field behind `label`, where it has another name."""
         is_other = isinstance(self.target_key, str) and "label" not in self.element_spec.fields
         return self.target_key if is_other else None  # type: ignore[return-value] # It is a text.
 
@@ -462,11 +465,11 @@ class Dataset(ABC):
         return isinstance(decoder, ImageField) and decoder.is_deep
 
     def has_field(self, name: str) -> bool:
-        """Whether a field exists: `image` and `label` by image_key and target_key, or what a transform names."""
+        """Return whether a field exists: `image` and `label` by image_key and target_key, or fields of a transform."""
         return name in METADATA_FIELDS or name in self.transformed.specs or self.is_stored(name)
 
     def check_fields(self, fields: Sequence[str]) -> None:
-        """Raise ConfigError where a field does not exist, or `image` or `label` names no suitable feature."""
+        """Raise ConfigError where one of `fields` does not exist, or `image` or `label` names no suitable feature."""
         if isinstance(fields, str):
             raise ConfigError(f"fields={quoted(fields)} must be a sequence of field names, such as ('image', 'label').")
         for name in fields:
@@ -480,11 +483,11 @@ class Dataset(ABC):
         return named_boxes(preprocess.box_fields or {}, fields, self.target_key)
 
     def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Return the fields that are known to be boxes of the whole image, and stay so without being asked to."""
+        """Return the fields that are known to be boxes, and that stay boxes of the whole image beside a preprocess."""
         return []
 
     def all_fields(self) -> dict[str, str]:
-        """Return name -> field, of all that the dataset, or its transforms, declare; nested ones by flat names.
+        """Return name -> field for all fields that the dataset, or its transforms, declare; nested ones by flat names.
 
         The feature that `image_key` names is the field `image`, and that of `target_key` `label`, so that preprocess
         and class map hold for them.
@@ -520,7 +523,7 @@ class Dataset(ABC):
         Args:
             fields: the fields that are asked for.
             in_buffers: whether `image` goes into batch buffers also without a preprocess.
-            has_cameras: whether images of windows do.
+            has_cameras: whether images of windows go into batch buffers.
             is_preprocessed: whether images are cut and resized.
             in_batches: whether whole batches are made, in which values whose size varies are lists.
         """
@@ -554,21 +557,21 @@ class Dataset(ABC):
         return replace(content, are_whole=not is_preprocessed)
 
     def request(self, request: ReadRequest) -> ReadRequest:
-        """Return a request as examples of this kind are best read."""
+        """Return a request, changed so that examples of this kind are read in the best way."""
         return request
 
     # Transforms
 
     reserved_names = frozenset(METADATA_FIELDS)
-    """The fields that no transform gives: they say which example it is."""
+    """The fields that no transform may make: they say which example it is."""
 
     @property
     def transformed(self) -> TransformedFields:
-        """What the transforms make of the fields."""
+        """The fields behind the transforms."""
         return TransformedFields(self, self._forms)
 
     def is_stored(self, name: str) -> bool:
-        """Whether a field exists without the transforms: `image` and `label` by image_key and target_key."""
+        """Return whether a field exists without the transforms: `image` and `label` by image_key and target_key."""
         try:
             self.field(name)
         except ConfigError:
@@ -576,19 +579,19 @@ class Dataset(ABC):
         return True
 
     def image_axes(self, name: str) -> int:
-        """Return the number of axes of a stored field that is images, with those of time; 0: it is none."""
+        """Return the number of axes of a stored field of images, with axes of time; 0: it is not a field of images."""
         decoder = self.field(name)
         is_image = isinstance(decoder, ImageField | ImagesBeside)
         return 3 if is_image and not self.is_undecoded(name) else 0
 
     def is_channels_first(self, name: str) -> bool:
-        """Whether the values of a stored field are images [..., C, H, W], as those of windows."""
+        """Return whether the values of a stored field are images [..., C, H, W], as in windows."""
         return False
 
     # Checks of the arguments
 
     def _check_keys(self) -> None:
-        """Check keys that were set by hand; the defaults may be absent until they are asked for."""
+        """Check keys that were set by hand; the default fields may be missing until they are asked for."""
         for name, key in (("image", self.image_key), ("label", self.target_key)):
             if key not in (None, name):
                 self._find_stored(name)
@@ -614,7 +617,7 @@ class Dataset(ABC):
         check_box_fields(self.preprocess, self._find_stored, self.dataset_name)
 
     def _goes_along(self, name: str) -> bool:
-        """Whether the preprocess names a field as an image that goes through the crop of the image."""
+        """Return whether the preprocess names a field as an image that goes through the crop of the image."""
         return self.preprocess is not None and name in self.preprocess.also_kinds
 
     def _make_class_map(self, class_map: object) -> ClassMap | None:
@@ -638,12 +641,12 @@ class Dataset(ABC):
             )
 
     def _key_among(self, stored: Mapping[str, Any], name: str) -> str | None:
-        """Return which of some stored fields is behind a field; None where image_key or target_key is None."""
+        """Return the stored field behind a field; None where image_key or target_key is None."""
         key, own = {"image": self.image_key, "label": self.target_key}.get(name, name), stored_key(name)
         return own if key not in stored and own in stored else key  # type: ignore[return-value] # One target.
 
     def _missing(self, name: str, key: str | None, stored: Mapping[str, object], there: str, advice: str = "") -> str:
-        """Return the message for a field that is not one of those that are stored, which `there` shows."""
+        """Return the message for a field that is not stored; `there` shows the stored ones."""
         if key is None:
             argument = "image_key" if name == "image" else "target_key"
             return f"{self.dataset_name}: there is no field {quoted(name)}: {argument}=None."
@@ -673,12 +676,12 @@ class Dataset(ABC):
     def __getitem__(self, key: Any) -> Any:
         """Return the example of an index or an id, or a list of those of a slice.
 
-        It has image and label, as far as the dataset has them. Without both, as where image_key and target_key are
-        None, it has all features, those named `image` and `label` too; a window of an episode has all of its fields.
-        A feature `image` that is no image comes as the feature `stored/image`.
+        It has image and label, as far as the dataset has them. Where it has neither, for example because image_key and
+        target_key are None, it has all features, also those named `image` and `label`; a window of an episode has all
+        of its fields. A feature `image` that is not an image comes as the feature `stored/image`.
 
         The image is whole, uint8 [H, W, C], whatever the preprocess: crops belong to a pass. A negative index counts
-        from the end; iterating ends with the split. For more than a few use `examples_by_index`.
+        from the end; iterating ends with the split. For more than a few examples use `examples_by_index`.
 
         Raises:
             ConfigError: key is not an index, id or slice, or the files are remote.
@@ -702,7 +705,7 @@ class Dataset(ABC):
         return self.whole_examples(self.numbers_at([key]), seed)[0]
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
-        """Return the numbers of examples by their places among those of the dataset; of a whole split they are equal.
+        """Return the numbers of examples in the split by their places in the dataset; equal for a whole split.
 
         Args:
             places: integers, -num_examples <= i < num_examples; ids are left as they are.
@@ -718,9 +721,10 @@ class Dataset(ABC):
         ]
 
     def whole_examples(self, indices_or_ids: Iterable[int | str], seed: int = 0) -> list[Example]:
-        """Return examples with image and label, as far as they have them; windows and those without both with all.
+        """Return examples with image and label; windows, and examples that have neither, with all fields.
 
-        All have what transforms give. Where one of these does not say what it reads, all have all fields.
+        All examples have the fields that transforms make. Where a transform does not say which fields it reads, all
+        examples have all fields.
         """
         given = list(self.transformed.specs)
         if self.has_windows:
@@ -730,7 +734,7 @@ class Dataset(ABC):
             return self.examples_by_index(indices_or_ids, list(self.all_fields().values()), seed=seed)
         fields = [name for name in DEFAULT_FIELDS if self.is_stored(name) or name in given]
         if fields:
-            if "image" not in fields and self.is_stored(stored_name("image")):  # It is no image, and is not left out.
+            if "image" not in fields and self.is_stored(stored_name("image")):  # Not an image, and not left out.
                 fields.append(stored_name("image"))
             return self.examples_by_index(indices_or_ids, list(dict.fromkeys([*fields, *given])), seed=seed)
         own = {stored_name(key): key for key in DEFAULT_FIELDS if key in self._all_fields}
@@ -815,7 +819,7 @@ class Dataset(ABC):
     def decode(
         self, keys: Int64Array, content: Content, seed: int = 0, context: ReadContext = ReadContext()
     ) -> list[Example]:
-        """Return examples by their sample keys, int64 [n], in this order; of the first pass, keys are indices."""
+        """Return examples by their sample keys, int64 [n], in this order; keys of the first pass are indices."""
         if not len(keys):
             return []
         chunk_size = examples_at_once(self.source)
@@ -847,15 +851,16 @@ class Dataset(ABC):
         Those that a transform makes are made each time.
 
         Args:
-            stored: whether they are what the dataset stores, also where a transform makes others.
+            stored: whether to return the targets that the dataset stores, also where a transform makes others.
 
         Returns:
-            int64 [n] where each is one integer, else a list. Of an optional feature of TFDS, None is -100, and among
-            floats NaN.
+            int64 [n] where each is one integer, else a list. None in an optional feature of TFDS is -100, and NaN among
+            floats.
 
         Raises:
             ConfigError: there is no field `label`, the files are read as streams, a label is not in the class map, or a
-                transform that may give `label` reads an image, takes random numbers, or does not say what it reads.
+                transform that may make `label` reads an image, takes random numbers, or does not name the fields that
+                it reads.
             ShardError, CorruptRecordError: as reading raises them.
         """
         remedy = "What is stored comes with targets(stored=True)."
@@ -868,29 +873,29 @@ class Dataset(ABC):
 
     @property
     def _stored_target(self) -> object:
-        """What is stored behind `label`, by which targets are kept from run to run; None where they cannot be kept."""
+        """The stored field behind `label`, by which targets are kept for later runs; None: they cannot be kept."""
         return self.target_key
 
     def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
         """Return fields of windows of episodes as arrays over all of them, in the order of `indices`.
 
-        A row is what a window's own step has, whatever the offsets of the field; with `Windows(stride=1)` that is every
-        step of every episode. A condition over columns is so a mask for `subset`. Only the bytes of these fields are
-        read, each compared with its checksum, and no image is.
+        A row is the value of a window's own step, whatever the offsets of the field; with `Windows(stride=1)` there is
+        a row for every step of every episode. So a condition over columns is a mask for `subset`. Only the bytes of
+        these fields are read, each compared with its checksum, and no image is.
 
-        A field that a Transform makes is what batches hold: its function is called for every window, with all that it
-        reads. Where the value has the steps of the field's offsets (those of the fields that it is made of,
-        where the dataset has none of its name), a row is the one of the window's own step.
+        A field that a Transform makes is as in batches: its function is called for every window, with all fields that
+        it reads. Where the value has the steps of the field's offsets (of the offsets of the fields that it is made of,
+        where the dataset has no field of its name), a row is the value of the window's own step.
 
         Args:
-            fields: numbers and texts of steps, or of episodes, whose value is repeated; `episode`, `step`, and
-                `<name>_pad`, bool [n, T]. Names as in `batches`.
-            stored: whether fields are those that the dataset stores, also where a Transform makes others.
+            fields: names of fields, as in `batches`: numbers and texts of steps, or of episodes, whose value is
+                repeated; `episode`, `step`, and `<name>_pad`, bool [n, T].
+            stored: whether to return the fields that the dataset stores, also where a Transform makes others.
 
         Returns:
-            Name -> array [n, ...] of the declared dtype, or of what a function returns. Texts, as the dataset declares
-            them or `Windows(texts=...)` names them, are objects [n] of str, equal ones the same object; other bytes are
-            objects [n] of bytes.
+            Name -> array [n, ...] of the declared dtype, or of the dtype that a function returns. Texts, which the
+            dataset declares or `Windows(texts=...)` names, are objects [n] of str, equal ones the same object; other
+            bytes are objects [n] of bytes.
 
         Raises:
             ConfigError: there are no windows; a field does not exist, is an image, or has no fixed size; a function
@@ -904,6 +909,9 @@ class Dataset(ABC):
 
     def as_stored(self, fields: Sequence[str]) -> Self:
         """Return this dataset without transforms.
+
+        Args:
+            fields: names of the fields that will be asked for.
 
         Raises:
             ConfigError: one of these fields is only made by a transform.
@@ -930,22 +938,22 @@ class Dataset(ABC):
         return None
 
     def column_keys(self, field: str) -> tuple[str, ...] | None:
-        """Return the stored fields that a column is made of: its name is the user's, and says nothing.
+        """Return the stored fields that a column is made of: its own name may be one that the user chose.
 
-        None where a transform makes it, of which nobody knows whether it is the same one next time.
+        None where a transform makes it, which may be another function in the next run.
         """
         return None if self.transformed.may_give(field) else self._encoded_field(field).decoder.keys
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics | MemberStatistics:
         """Return mean, std, min, max and two quantiles of fields of numbers, over the own steps of all windows.
 
-        They describe what batches hold. They are computed in float64 once, and kept in the user's cache folder as long
-        as the files are the same; those of a field that a Transform makes are computed each time. A subset has
-        statistics of its own, and a mixture those of each member: member -> statistics.
+        They describe the values in batches. They are computed in float64 once, and kept in the user's cache folder as
+        long as the files are the same; those of a field that a Transform makes are computed each time. A subset has its
+        own statistics, and a mixture those of each member: member -> statistics.
 
         Args:
-            fields: numbers, as `columns` reads them.
-            stored: whether they are of what the dataset stores, also where a Transform makes a field.
+            fields: names of fields of numbers, as in `columns`.
+            stored: whether to use the fields that the dataset stores, also where a Transform makes others.
 
         Raises:
             ConfigError: there are no windows; a field does not exist, or is not numbers; or a value is not finite.

@@ -17,12 +17,12 @@ _CHUNK_BYTES = 3 * 2**19  # Encoded bytes that are decoded at a time; any of the
 
 
 def examples_at_once(source: Source) -> int:
-    """Return how many examples are read and decoded at a time, so that little memory is taken."""
+    """Return how many examples are read and decoded at a time, so that they take little memory."""
     return max(1, _CHUNK_BYTES // max(1, source.mean_example_bytes))
 
 
 def find_examples(source: Source, split: str, keys: Iterable[Any]) -> Int64Array:
-    """Return the global indices, int64 [n], of examples given by index or by id, in any mix. Read no example.
+    """Return the global indices, int64 [n], of examples given by index or by id, in any mix; read no example.
 
     Args:
         source: the examples of a split.
@@ -31,7 +31,7 @@ def find_examples(source: Source, split: str, keys: Iterable[Any]) -> Int64Array
             of an image folder.
 
     Raises:
-        ConfigError: a key is neither.
+        ConfigError: a key is neither an index nor an id.
         ExampleNotFoundError: the split has no such example.
     """
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
@@ -79,7 +79,7 @@ def find_place(subset: Subset, where: str, place: Any) -> int:
 
 
 def check_are_in(subset: Subset, where: str, numbers: Int64Array) -> None:
-    """Raise ExampleNotFoundError where an example of the split is not one of the subset."""
+    """Raise ExampleNotFoundError where an example of the split is not in the subset."""
     is_other = subset.places_of(numbers) < 0
     if is_other.any():
         raise ExampleNotFoundError(

@@ -1,7 +1,7 @@
 """Small files of values that were read from a dataset once, in the user's cache folder: used again, or made again.
 
-Layout: a digest of the content (16 bytes), and the content. What is damaged, or in a folder where another user may have
-put it, is not used.
+Layout: a digest of the content (16 bytes), and the content. A file that is damaged, or in a folder where another user
+may have put it, is not used.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ def kept_path(kind: str, identity: Sequence[Any], suffix: str) -> Path:
     """Return where values are kept.
 
     Args:
-        kind: what they are, the name of a folder.
-        identity: plain JSON values, others where other values are to be kept, as after a file has changed.
-        suffix: of the file's name.
+        kind: the kind of values, the name of a folder.
+        identity: plain JSON values, which differ where other values are to be kept, as after a file has changed.
+        suffix: the end of the file's name.
     """
     return cache_folder(kind) / f"{digest_of(*identity)}{suffix}"
 
 
 def load_kept(file: Path) -> bytes | None:
-    """Return what is kept; None: there is nothing, or it is not whole or not one's own."""
+    """Return the content that is kept; None where there is none, or it is damaged or may be another user's."""
     try:
         check_own_folder(file.parent)
         content = file.read_bytes()
@@ -44,9 +44,9 @@ def store_kept(file: Path, content: bytes, what: str) -> None:
     """Keep values; without a writable cache folder they are read again next time.
 
     Args:
-        file: as `kept_path` returns it.
-        content: what to keep.
-        what: what it is, for messages, such as "Targets".
+        file: the path that `kept_path` returned.
+        content: the bytes to keep.
+        what: the name of the values in messages, like "Targets".
     """
     try:
         own_folder(file.parent)

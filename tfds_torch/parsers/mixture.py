@@ -42,11 +42,11 @@ from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 
 SPLIT = "all"
-"""The split of a mixture, for messages and states: its members have splits of their own."""
+"""The split of a mixture, for messages and states: its members have their own splits."""
 
 _COUNTED_AT_ONCE = 1 << 16
 _MOST_WARNED = 5
-_OF_EACH_MEMBER = 8  # Examples that are read at a time: single ones take several times as long.
+_OF_EACH_MEMBER = 8  # Examples of each member that are read at a time: single ones take several times as long.
 
 Weights = Mapping[str, float] | str
 """Member -> weight; or "sizes"."""
@@ -56,7 +56,7 @@ class MixedDataset(Dataset):
     """The examples of several datasets, one dataset after the other.
 
     Args:
-        members: name -> dataset; each one's subset counts.
+        members: name -> dataset; a dataset's subset counts.
         decoding: how examples are read and decoded; image_mode is that of the members.
         mean_example_bytes: mean size of an encoded example, as an order mixes them.
         selected: which examples there are; None: all, or those that the order names.
@@ -65,7 +65,7 @@ class MixedDataset(Dataset):
         members: see above.
 
     Raises:
-        ConfigError: members without a common field, or whose labels mean different things.
+        ConfigError: the members have no common field, or their labels mean different things.
     """
 
     source: MixtureSource
@@ -128,7 +128,7 @@ class MixedDataset(Dataset):
         return None if self._class_names is None else list(self._class_names)
 
     def is_undecoded(self, name: str) -> bool:
-        """Whether a field comes as the bytes that are stored in all members, as their `decode` asks for."""
+        """Return whether a field comes as the stored bytes in all members, as their `decode` asks for."""
         return name != MEMBER and self._fields.is_undecoded(name)
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
@@ -168,7 +168,7 @@ class MixedDataset(Dataset):
         return super().with_read(replace(read, **{name: getattr(self.read, name) for name in OF_BLOCKS}))
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> MemberStatistics:
-        """Return member -> statistics of fields of numbers; members are windows. See `Dataset`."""
+        """Return member -> statistics of fields of numbers; the members have windows. See `Dataset`."""
         members = {name: one.as_stored(fields) if stored else one for name, one in self.members.items()}
         return MemberStatistics({name: read_statistics(one, fields) for name, one in members.items()})
 
@@ -204,11 +204,11 @@ class MixedDataset(Dataset):
 
     @property
     def transformed(self) -> MixtureTransforms:
-        """What the members' transforms make of their fields, and the mixture's own of what these have in common."""
+        """The fields behind the members' transforms, and behind the mixture's own, which get the common fields."""
         return MixtureTransforms(self, self._forms)
 
     def is_channels_first(self, name: str) -> bool:
-        """Whether the values of a field are images [..., C, H, W], in all members."""
+        """Return whether the values of a field are images [..., C, H, W], in all members."""
         return name != MEMBER and all(one.is_channels_first(name) for one in self.members.values())
 
     def image_axes(self, name: str) -> int:
@@ -217,11 +217,11 @@ class MixedDataset(Dataset):
 
     @property
     def _stored_target(self) -> None:
-        return None  # Members have class maps of their own.
+        return None  # Members have their own class maps.
 
     @property
     def _folder(self) -> str:
-        raise NotImplementedError  # Members have folders of their own: see `filenames`.
+        raise NotImplementedError  # Members have their own folders: see `filenames`.
 
     @property
     def _stored_class_names(self) -> list[str] | None:
@@ -251,31 +251,39 @@ class ParserMixture(DatasetParser):
     """Read several datasets as one: by weights, with exact proportions, or without weights, one after the other.
 
     With weights, the first n examples (of each part of a schedule) have within 1 of n x weight of each member, whatever
-    n, over epochs; so any global batch has within 2 of its share. Every member goes through its own passes, each in an
-    order of its own (or in blocks, where its parser has `block_records`), every example once in each. What comes does
-    not depend on the number of ranks and workers, and a state goes on anywhere.
+    n, over epochs; so any global batch has within 2 of its share. Every member goes through its own passes, each in its
+    own order (or in blocks, where its parser has `block_records`), with every example once in each. The examples do not
+    depend on the number of ranks and workers, and a state continues anywhere.
 
     Without weights the members are one dataset, their examples one after the other: evaluation needs that, and training
     shuffles over all of them.
 
-    Fields are those that all members have, with equal shapes and dtypes, after their class maps; and `member` (int64),
-    which says by its number in `member_names` whose an example is. Its id is `<member>/<id>`. Its `index` counts over
-    all members in their order: the examples of the members before, and its own index.
+    The fields are those that all members have, with equal shapes and dtypes, after their class maps; and `member`
+    (int64), the position of an example's member in `member_names`. An example's id is `<member>/<id>`. Its `index`
+    counts over all members in their order: the number of examples of the members before, plus its index in its member.
 
-    Building one reads nothing. Files are opened by each member's parser; threads and buffers are shared. Read options
-    of damage, checksums and blocks are each member's own.
+    Building a mixture reads no file. Each member's parser opens its files; threads and buffers are shared. Read options
+    about damage, checksums and blocks are each member's own.
+
+    Examples:
+        >>> from tfds_torch import ParserMixture, ParserTfds, demo
+        >>> train, test = (ParserTfds(demo.prepare("digits"), "digits", split=split) for split in ("train", "test"))
+        >>> weights = {"train": 0.75, "test": 0.25}
+        >>> mixture = ParserMixture({"train": train, "test": test}, weights, is_training=True, batch_size=32)
+        >>> mixture.counts(1000)
+        {'train': 750, 'test': 250}
 
     Args:
         members: name -> parser; or pairs of these. Parsers that read by index: ParserTfds over local files,
-            ParserBeton, ParserWebDataset. What belongs to an epoch (the arguments from here on) is the mixture's: a
-            member either leaves it out, or has the same.
+            ParserBeton, ParserWebDataset. The options of an epoch (the arguments from here on) are the mixture's: a
+            member either leaves them out, or has the same.
         weights: name -> number >= 0; or "sizes", the members' numbers of examples; or a schedule, a list of (n, one of
             these), from example n of the mixture on, counted from 0. None: a concatenation. Weights that do not fit
             into a period of 65,536 examples are rounded to 1/65,536; a warning names those that move by more than 1 %.
-        shuffle: whether every pass has an order of its own; None: as `is_training`.
-        is_training: training; evaluation takes no weights.
+        shuffle: whether every pass has its own order; None: as `is_training`.
+        is_training: whether the mixture is for training; evaluation takes no weights.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
-        repeats: an epoch is so many times as long; 0 and 1 mean once.
+        repeats: how many times as long an epoch is; 0 and 1 mean once.
         seed: seed of all orders, >= 0.
         remainder: as in ParserTfds.
         preprocess: as in ParserTfds, of all members' images.
@@ -285,12 +293,12 @@ class ParserMixture(DatasetParser):
         stop: where an epoch ends without `epoch_size`: "first_exhausted", when the first member's pass ends, or
             "all_exhausted", when every member's first one has. Later epochs are as long.
         read: `num_threads`, `prefetch_batches` and `jpeg_decoder`.
-        transform: as in ParserTfds, of the examples of all members, behind those that a member has of its own: what
-            members' transforms give alike is a field of the mixture.
+        transform: as in ParserTfds, for the examples of all members, behind the transforms that a member has itself. A
+            field that the transforms of all members make alike is a field of the mixture.
 
     Raises:
-        ConfigError: an argument that cannot work, a member that says otherwise than the mixture, members without a
-            common field, or whose labels mean different things.
+        ConfigError: an argument cannot work; a member has another option of an epoch than the mixture; or the members
+            have no common field, or their labels mean different things.
     """
 
     dataset: MixedDataset
@@ -373,7 +381,10 @@ class ParserMixture(DatasetParser):
     def counts(self, n: int) -> dict[str, int]:
         """Return how many of the first n examples of the mixture, over epochs, each member has.
 
-        With weights that takes no longer for a larger n. A shuffled concatenation is counted.
+        With weights that takes no longer for a larger n. Of a shuffled concatenation the examples are counted.
+
+        Args:
+            n: number of examples, in 0..2**62.
 
         Raises:
             ConfigError: n is not an integer in 0..2**62.
@@ -395,11 +406,11 @@ class ParserMixture(DatasetParser):
         return dict(zip(self.members, counts.tolist(), strict=True))
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> MemberStatistics:
-        """Return member -> statistics of fields of numbers, as `ParserTfds.statistics`; members are windows.
+        """Return member -> statistics of fields of numbers, as `ParserTfds.statistics`; members have windows.
 
         Args:
-            fields: as of `ParserTfds.statistics`.
-            stored: as of `ParserTfds.statistics`.
+            fields: names of fields, as in `ParserTfds.statistics`.
+            stored: as in `ParserTfds.statistics`.
 
         Raises:
             ConfigError: a member has no windows, or as ParserTfds raises it.
@@ -408,7 +419,19 @@ class ParserMixture(DatasetParser):
         return self.dataset.statistics(fields, stored=stored)
 
     def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
-        """Return fields of the members' windows as arrays over all of them, and `member`; see `Dataset`."""
+        """Return fields of the members' windows as arrays over all of them, and `member`; see `Dataset`.
+
+        Args:
+            fields: names of fields that all members have, as in `ParserTfds.columns`; or `member`, int64 [n].
+            stored: whether to return the fields that the datasets store, also where a Transform makes others.
+
+        Returns:
+            Name -> array [n, ...], n windows in the order of `indices`.
+
+        Raises:
+            ConfigError: the mixture has weights, a member has no windows, or a field cannot be a column.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
         if self.has_weights:
             raise ConfigError(
                 f"columns: {self.dataset_name} has weights, and so no row for each window. Ask its members, as in "
@@ -455,7 +478,7 @@ def _mean_example_bytes(members: Mapping[str, Dataset], order: Mixed | None) -> 
 
 
 def _subset_of(members: Mapping[str, Dataset]) -> Subset | None:
-    """Return the examples of a concatenation of subsets, in the mixture's numbers; None: all of all splits."""
+    """Return the examples of a concatenation of subsets, in the mixture's numbers; None: all examples of all splits."""
     if all(parser.selected is None for parser in members.values()):
         return None
     starts = np.cumsum([0, *(len(parser.source) for parser in members.values())], dtype=np.int64).tolist()

@@ -42,11 +42,11 @@ _OF_BATCHES = {*METADATA_SPECS, MEMBER}
 
 @dataclass(frozen=True)
 class FieldDescription:
-    """What a field of a member is; equal where members' values can stand in one batch.
+    """The kind and the spec of a member's field; equal where members' values can be in one batch.
 
     Attributes:
-        kind: "image", "text", "value", or "bytes" of what comes undecoded.
-        spec: of one value: shape and dtype, names -> those of nested values, or None where they vary.
+        kind: "image", "text", "value", or "bytes" of a field that comes undecoded.
+        spec: of one value: shape and dtype, names -> specs of nested values, or None where they vary.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class FieldDescription:
 
     @property
     def array(self) -> tuple[tuple[int, ...], Any] | None:
-        """Shape and dtype of numbers that are all of one size; None: it is something else."""
+        """Shape and dtype of numbers that are all of one size; None for any other field."""
         if self.kind != "value" or not isinstance(self.spec, tuple):
             return None
         shape, dtype = self.spec
@@ -78,20 +78,20 @@ LABEL = FieldDescription("value", ((), "int64"))
 
 
 class MixtureFields:
-    """The fields that all members store. It can be pickled; what was found out once is kept.
+    """The fields that all members store. It can be pickled; descriptions of fields are made once.
 
     Args:
         members: name -> dataset.
-        name: of the mixture, for messages.
+        name: the mixture's name, for messages.
     """
 
     def __init__(self, members: Members, name: str) -> None:
         self._members, self._name = members, name
-        self._found: dict[str, FieldDescription | str] = {}  # Field -> what it is, or why it is none of all members.
+        self._found: dict[str, FieldDescription | str] = {}  # Field -> its description, or why it is not common.
         self._decoders: dict[str, FieldDecoder] = {}
 
     def describe(self, name: str) -> FieldDescription:
-        """Return what a field is in all members.
+        """Return the description of a field in all members.
 
         Raises:
             ConfigError: a member has no such field, or another kind of it; the message names the member.
@@ -102,11 +102,11 @@ class MixtureFields:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether all members have a field, and of one kind."""
+        """Return whether all members have a field of one kind."""
         return not isinstance(self._look_at(name), str)
 
     def is_undecoded(self, name: str) -> bool:
-        """Whether a field comes as bytes in all members."""
+        """Return whether a field comes as bytes in all members."""
         found = self._look_at(name)
         return isinstance(found, FieldDescription) and found.kind == "bytes"
 
@@ -183,7 +183,7 @@ class MixtureFields:
 
 
 def describe_field(parser: Dataset, name: str) -> FieldDescription:
-    """Return what a field of a member is, after its class map.
+    """Return the description of a member's field, after its class map.
 
     Raises:
         ConfigError: the member has no such field, or only tensorflow could decode it.
@@ -223,14 +223,14 @@ def _plain(spec: Any) -> Any:
 
 
 def describe_common(members: Members, name: str) -> FieldDescription:
-    """Return what a field is in all members.
+    """Return the description of a field in all members.
 
     Raises:
         ConfigError: a member has no such field, or another kind of it; the message names the member.
     """
     first: tuple[str, FieldDescription] | None = None
     gives = {member: parser.transformed.may_give(name) for member, parser in members.items()}
-    for member, parser in sorted(members.items(), key=lambda item: gives[item[0]]):  # What others give is not stored.
+    for member, parser in sorted(members.items(), key=lambda item: gives[item[0]]):  # Others' made fields are unstored.
         try:
             found = describe_field(parser, name)
         except ConfigError as error:
@@ -268,7 +268,7 @@ def common_boxes(members: Members, fields: Sequence[str], preprocess: Preprocess
 
 
 def _shown_boxes(groups: Sequence[BoxRows]) -> str:
-    """Return boxes, and what has a row for each, in words."""
+    """Return boxes, and the fields that have a row for each, in words."""
     shown = []
     for group in groups:
         rows = f" with {', '.join(map(str, group.rows))}" if group.rows else ""

@@ -1,4 +1,4 @@
-"""The members of a mixture: their names, and what they must leave to the mixture."""
+"""The members of a mixture: their names, and the options that they must leave to the mixture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -27,13 +27,13 @@ _OF_EPOCHS = {
     "seed": 42,
     "shuffle": False,
 }
-"""What belongs to an epoch -> the value with which a member says nothing of it."""
+"""Option of an epoch -> the value with which a member leaves it to the mixture."""
 
 _OF_MIXTURE = ("mode", "num_threads", "prefetch_batches", "jpeg_decoder")
 """The read options of a mixture; all others are those of each member."""
 
 OF_BLOCKS = ("block_records", "shuffle_buffer", "block_groups")
-"""The read options of members that are those of a mixture where its examples are shuffled as one dataset."""
+"""The members' read options that a mixture takes over where its examples are shuffled as one dataset."""
 
 _MOST_NAMED = 5
 
@@ -42,8 +42,8 @@ def check_members(members: object) -> dict[str, DatasetParser]:
     """Return name -> parser of the members of a mixture, checked one by one.
 
     Raises:
-        ConfigError: there is none; a name is not a text, is empty, has a "/", or stands there twice; something is not a
-            parser that reads by index; a member is empty.
+        ConfigError: there is no member; a name is not a text, is empty, has a "/", or comes twice; a member is not a
+            parser that reads by index, or is empty.
     """
     pairs = list(members.items()) if isinstance(members, Mapping) else members
     if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not pairs:
@@ -102,7 +102,7 @@ def _check_parser(name: str, parser: object) -> DatasetParser:
 
 
 def check_agreement(members: Mapping[str, DatasetParser], epoch: EpochOptions, decoding: DecodeOptions) -> None:
-    """Raise ConfigError for what a member's parser says in vain: what belongs to an epoch is the mixture's."""
+    """Raise ConfigError where a member's options of an epoch differ from the mixture's, which alone count."""
     of_mixture: dict[str, Any] = {name: getattr(epoch, name) for name in _OF_EPOCHS if name != "preprocess"}
     of_mixture |= {"shuffle": epoch.is_shuffled, "preprocess": decoding.preprocess}
     for member, parser in members.items():
@@ -129,7 +129,7 @@ def _refuse(member: str, theirs: str, ours: str) -> None:
 
 
 def check_read_options(read: ReadOptions) -> None:
-    """Raise ConfigError where a mixture is given read options that belong to its members, or a stream mode."""
+    """Raise ConfigError where a mixture has read options that belong to its members, or a stream mode."""
     if read.mode not in ("auto", "index"):
         raise ConfigError(
             f"ParserMixture: ReadOptions(mode={read.mode!r}) streams whole shards, and a mixture needs every example "
@@ -171,8 +171,8 @@ def read_member_columns(members: Members, names: Sequence[str], index: Int64Arra
 
     Args:
         members: name -> parser.
-        names: fields that all of them have; `member` is the number of each window's member.
-        index: counted over the members, one behind the other.
+        names: fields that all members have; `member` is the number of each window's member.
+        index: int64 [n], numbers of windows, counted over the members, one behind the other.
 
     Raises:
         ConfigError: as a member raises it; or a field has another shape or dtype in another member.

@@ -39,18 +39,18 @@ MEMBER = "member"
 IMAGE = "image"
 
 _ENCODED = "encoded:"  # Before the name of a field that is handed over as it is stored.
-_OF_MEMBER = "of member:"  # Before a member's number and the name of a field that it alone need have.
+_OF_MEMBER = "of member:"  # Before a member's number and the name of a field that only this member need have.
 _MOST_NAMED = 3
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Those of n examples that one member has.
+    """The examples of one member among n examples.
 
     Attributes:
         member: its number.
-        places: int64 [k], where they stand among the n, ascending.
+        places: int64 [k], their positions among the n, ascending.
         index: int64 [k], their numbers in the member.
         columns: stored field of the member -> k encoded values.
     """
@@ -61,7 +61,7 @@ class Part:
     columns: Columns
 
     def cut(self, start: int, stop: int) -> "Part":
-        """Return those of the places start..stop-1, which are counted from `start` on."""
+        """Return the part at the places start..stop-1; its places are counted from `start` on."""
         first, last = np.searchsorted(self.places, (start, stop)).tolist()
         columns = {name: values[first:last] for name, values in self.columns.items()}
         return Part(self.member, self.places[first:last] - start, self.index[first:last], columns)
@@ -85,8 +85,8 @@ class EncodedParts:
     def merged(self, values_of: Callable[[Part], Any]) -> Any:
         """Return the n values that a function makes of the parts.
 
-        Those of a single part come as they are; arrays of one dtype and size become one array; images that are stored
-        as pixels of one size stay so; else it is a list.
+        The values of a single part come as they are; arrays of one dtype and size become one array; images that are
+        stored as pixels of one size stay so; else the result is a list.
         """
         values = [values_of(part) for part in self.parts]
         if len(values) == 1:
@@ -121,7 +121,7 @@ class MixedField:
     Attributes:
         key: its name in `MixtureSource.read`.
         members: decodes the values of each member, by its number.
-        array: shape and dtype of one value, where all are of one size: values are an array then; None: a list.
+        array: shape and dtype of one value, where all are of one size and come as an array; None: they come as a list.
     """
 
     key: str
@@ -135,7 +135,7 @@ class MixedField:
     def decode(self, columns: Columns) -> Any:
         """Return n values: an array [n, ...] where the members declare one size, else a list.
 
-        Images of windows are an array wherever they are of one size: in a list, nobody could tell where channels are.
+        Images of windows are an array wherever they are of one size: in a list the axis of channels would be unknown.
         """
         stored = columns[self.key]
         if isinstance(stored, EncodedParts):
@@ -213,19 +213,19 @@ class MemberField:
 
 
 class _NoField:
-    """What other members have of a field that one member has."""
+    """The values of the other members for a field that only one member has."""
 
     keys: tuple[str, ...] = ()
 
     def decode(self, columns: Columns) -> list[Any]:
-        raise NotImplementedError  # It is asked for its keys alone.
+        raise NotImplementedError  # Only its keys are asked for.
 
 
 _NOTHING = _NoField()
 
 
 class _StoredFields(NamedTuple):
-    """What the members make a field of: by member, their decoders; and whether all store it alike, in one field."""
+    """The decoders of a field, by member; and whether all members store it alike, in one field."""
 
     decoders: list[FieldDecoder]
     is_alike: bool
@@ -257,11 +257,11 @@ class MixtureSource(ReadByNumber):
     Args:
         members: name -> dataset.
         mean_example_bytes: mean size of an encoded example, as the mixture mixes them.
-        metrics: what the examples and the seconds of reading by member are reported to; None: nothing.
+        metrics: gets the examples and the seconds of reading of each member; None: nothing is reported.
     """
 
     specs: Mapping[str, FieldSpec] = MappingProxyType({MEMBER: FieldSpec((), np.int64)})
-    """That of the member's number: all else is stored in each member's own way."""
+    """The spec of the member's number: all other fields are stored in each member's own way."""
 
     def __init__(
         self, members: Mapping[str, Dataset], mean_example_bytes: int, metrics: StageMetrics | None = None
@@ -275,7 +275,7 @@ class MixtureSource(ReadByNumber):
         self._stored: dict[str, _StoredFields] = {}
 
     def reporting_to(self, metrics: StageMetrics | None) -> "MixtureSource":
-        """Return this source, which reports to metrics."""
+        """Return this source, reporting to other `metrics`."""
         source = MixtureSource(self.members, self.mean_example_bytes, metrics)
         source._stored = self._stored
         return source
@@ -302,7 +302,7 @@ class MixtureSource(ReadByNumber):
 
     @property
     def networks(self) -> Collection[Network]:  # type: ignore[override]
-        """What the files of all members come through; see `Source`."""
+        """The networks that the files of all members come through; see `Source`."""
         return {one for source in self._sources for one in source.networks}
 
     @property
@@ -345,7 +345,7 @@ class MixtureSource(ReadByNumber):
         return self.read_calling(index, fields, None)
 
     def read_calling(self, index: Int64Array, fields: Sequence[str], calls: ItemCalls | None) -> Columns:
-        """Return the same; `calls` are for members that call functions; see `DrawingSource`."""
+        """Return the same as `read`; `calls` are for members that call functions; see `DrawingSource`."""
         wanted = [name for name in fields if name != MEMBER]
         stored = {name: self._stored_fields(name) for name in wanted}
         parts, members = [], self._members_of(index)
@@ -373,13 +373,13 @@ class MixtureSource(ReadByNumber):
             self._sources[member].announce(index[places] - self._offsets[member])
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Has the blocks of members that lie far away fetched ahead; see `Source`."""
+        """Let members whose files are remote fetch blocks ahead; see `Source`."""
         far = [member for member, source in enumerate(self._sources) if source.block_records is not None]
         for member, own in zip(far, tee(windows, len(far)), strict=True):
             self._sources[member].follow(self._of_member(member, *ranges) for ranges in own)
 
     def _of_member(self, member: int, start: Int64Array, stop: Int64Array) -> ExampleRanges:
-        """Return what a member has of ranges, by its own numbers."""
+        """Return the parts of ranges that are a member's, by its own numbers."""
         first, end = self._offsets[member : member + 2].tolist()
         is_there = (start < end) & (stop > first)
         start, stop = start[is_there], stop[is_there]
@@ -390,7 +390,7 @@ class MixtureSource(ReadByNumber):
         return self._sources[member].undecodable(index - int(self._offsets[member]), reason)
 
     def _stored_fields(self, name: str) -> "_StoredFields":
-        """Return what each member makes a field of."""
+        """Return the decoders of a field of all members."""
         found = self._stored.get(name)
         if found is None:
             found = self._stored[name] = self._find_stored_fields(name)
@@ -420,7 +420,7 @@ class MixtureSource(ReadByNumber):
         return np.searchsorted(self._offsets, index, side="right") - 1
 
     def _by_member(self, members: Int64Array) -> list[tuple[int, Int64Array]]:
-        """Return each member that is there, and its places, int64 [k], ascending; of no examples, every member."""
+        """Return each member of some examples, and its places, int64 [k], ascending; for no examples, every member."""
         if not len(members):
             return [(member, members) for member in range(len(self._sources))]
         order = np.argsort(members, kind="stable")

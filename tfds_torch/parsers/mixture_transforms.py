@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class MixtureTransforms(TransformedFields):
     """The fields of a mixture's examples behind the transforms; see `TransformedFields`.
 
-    A field that a member's transforms may give is one of the mixture where all other members store it, or may give it.
+    A field that a member's transforms may make is a field of the mixture where all other members store or may make it.
     """
 
     def __init__(self, dataset: "MixedDataset", forms: dict[Any, Any]) -> None:
@@ -54,14 +54,14 @@ class MixtureTransforms(TransformedFields):
         return self.may_give_itself(name) or self._may_be_made(name)
 
     def may_give_itself(self, name: str) -> bool:
-        """Whether the mixture's own transforms may give a field."""
+        """Return whether the mixture's own transforms may make a field."""
         return super().may_give(name)
 
     def is_there(self, name: str) -> bool:  # noqa: D102
         return super().is_there(name) or self._may_be_made(name)
 
     def _may_be_made(self, name: str) -> bool:
-        """Whether members' transforms may give a field that all others store."""
+        """Return whether members' transforms may make a field that all other members store."""
         may_give = [one.transformed.may_give(name) for one in self._members]
         every = zip(self._members, may_give, strict=True)
         return name != MEMBER and any(may_give) and all(given or one.is_stored(name) for one, given in every)
@@ -69,8 +69,8 @@ class MixtureTransforms(TransformedFields):
     def chains(self, fields: Sequence[str], *, in_batches: bool = True, is_preprocessed: bool = True) -> Chains | None:
         """Return the functions that examples go through for some fields: those of members, and those behind them.
 
-        What all members store alike is decoded together; all else that a member's transforms read, or that stands in a
-        field's place where others make it, in a column for each member.
+        Fields that all members store alike are decoded together. Each member has its own column for the other fields
+        that its transforms read, and for a stored field that the transforms of other members make.
         """
         self.check()
         most = max(len(one.transforms) for one in self._members)

@@ -16,20 +16,20 @@ _COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def is_one_split(name: str) -> bool:
-    """Whether a name is the path of a `.beton` file or of tars, which have no splits to choose from."""
+    """Return whether a name is the path of a `.beton` file or of tars, which have no splits to choose from."""
     return is_beton(name) or is_tars(name)
 
 
 def is_beton(name: str) -> bool:
-    """Whether a name is the path of a `.beton` file."""
+    """Return whether a name is the path of a `.beton` file."""
     return name.endswith(_BETON)
 
 
 def is_tars(name: str) -> bool:
-    """Whether a name is the path of tars, or the first one of several is: `{a,b}.tar`, `{a.tar,b.tar}`, `a.tar::b`."""
+    """Return whether a name is a path of tars, or the first of several is: `{a,b}.tar`, `{a.tar,b.tar}`, `a.tar::b`."""
     try:
         name = next(expand_urls(name), name)
-    except ConfigError:  # Of braces that are not closed, which is said where tars are opened.
+    except ConfigError:  # Braces that are not closed: opening the tars reports them.
         pass
     return name.lower().endswith((_TAR, *_COMPRESSED_TARS))
 
@@ -38,12 +38,12 @@ def open_one_split(name: str, **arguments: Any) -> ParserBeton | ParserWebDatase
     """Return the parser of such a path.
 
     Args:
-        name: of which `is_one_split` is true.
-        arguments: as ParserTfds takes them, but for what only a dataset of TFDS has; of tars, an `image_key` or
+        name: a name for which `is_one_split` is true.
+        arguments: as ParserTfds takes them, except those that only a dataset of TFDS has. For tars, an `image_key` or
             `target_key` that is not the usual one is an extension, and `missing` is that of ParserWebDataset.
 
     Raises:
-        ConfigError: arguments that cannot work.
+        ConfigError: an argument cannot work.
         DatasetNotFoundError: there is no such file.
     """
     if isinstance(arguments["target_key"], tuple):

@@ -1,4 +1,4 @@
-"""The options that every parser takes, as two values: what an epoch is, and how examples are read and decoded."""
+"""The options that every parser takes, as two values: those of an epoch, and those of reading and decoding."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from tfds_torch.runtime.arguments import check_choice, check_flag, check_integer
 from tfds_torch.runtime.printable import quoted
 
 Check = Callable[[str, Any], Any]
-"""Take the name and the value of an argument, and return the value as it is kept; raise ConfigError."""
+"""Takes the name and the value of an argument, and returns the value as it is kept, or raises ConfigError."""
 
 
 def _or_none(check: Check) -> Check:
@@ -116,10 +116,10 @@ def _check(options: object, bounds: Mapping[str, Check]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOptions:
-    """What an epoch is, as every parser takes it; ParserTfds documents the arguments.
+    """The options of an epoch, as every parser takes them; ParserTfds documents the arguments.
 
     Raises:
-        ConfigError: a value out of its bounds, or training without batch_size.
+        ConfigError: a value is out of its bounds, or training has no batch_size.
     """
 
     shuffle: bool | None = None
@@ -143,10 +143,10 @@ class EpochOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions:
-    """How examples are read and decoded, as every parser takes it; ParserTfds documents the arguments.
+    """The options of reading and decoding, as every parser takes them; ParserTfds documents the arguments.
 
     Raises:
-        ConfigError: a value out of its bounds, or a preprocess that cannot work with image_mode.
+        ConfigError: a value is out of its bounds, or the preprocess cannot work with image_mode.
     """
 
     preprocess: Preprocess | None = None
@@ -167,7 +167,7 @@ class DecodeOptions:
 
     @property
     def undecoded(self) -> frozenset[str]:
-        """The names of fields that come as bytes, as they were given."""
+        """The names of fields that come as bytes, as `decode` has them."""
         return frozenset(name for name, is_decoded in (self.decode or {}).items() if not is_decoded)
 
 
@@ -196,12 +196,12 @@ def check_has_batch_size(preprocess: Preprocess | None, batch_size: int | None) 
 
 
 def check_preprocess(preprocess: Any, image_mode: str | None) -> None:
-    """Raise ConfigError for what is no preprocess, or one that cannot work with an image mode."""
+    """Raise ConfigError for a value that is not a preprocess, or a preprocess that cannot work with an image mode."""
     check_channels(_preprocess("preprocess", preprocess), image_mode)
 
 
 def check_has_image(fields: Sequence[str], preprocess: Preprocess) -> None:
-    """Raise ConfigError where fields are asked for that move with the image, without the image."""
+    """Raise ConfigError where fields that move with the image are asked for without the image."""
     moved = sorted(set(preprocess.moved_fields) & set(fields))
     if moved and "image" not in fields:
         raise ConfigError(
@@ -219,7 +219,7 @@ def check_single_examples(dataset_name: str, preprocess: Preprocess | None) -> N
 
 
 def check_names(argument: str, names: object, example: str) -> tuple[str, ...] | None:
-    """Return names that a user gives, as a tuple; ConfigError where they are not different texts."""
+    """Return a user's names as a tuple; raise ConfigError where they are not different texts."""
     if names is None:
         return None
     found = () if isinstance(names, str) or not isinstance(names, Sequence) else tuple(names)

@@ -34,14 +34,14 @@ from tfds_torch.storage.map_style.source import WHOLE_ITEM, MapStyleSource, enco
 from tfds_torch.storage.source import Columns, FieldSpec, source_type
 
 SPLIT = "all"
-"""The split of a dataset of the user's own, for messages and states: it is one."""
+"""The split of the user's own dataset, for messages and states: such a dataset is one split."""
 
 _IMAGE_SPEC = FieldSpec((None, None, 3), np.uint8)
 _BESIDE_SPEC = FieldSpec((None, None, None), object)
 
 
 class OwnDataset(Dataset):
-    """The items of a dataset of the user's own; arguments and errors are those of ParserMapStyle."""
+    """The items of the user's own dataset; arguments and errors are those of ParserMapStyle."""
 
     source: MapStyleSource
     target_key: str | None
@@ -67,7 +67,7 @@ class OwnDataset(Dataset):
 
     @property
     def given(self) -> Any:
-        """The dataset that was given."""
+        """The user's dataset."""
         return self.source.dataset
 
     @property
@@ -81,7 +81,7 @@ class OwnDataset(Dataset):
         return _BESIDE_SPEC if kind.is_pil else kind.spec
 
     def provenance(self) -> Provenance:
-        """Return that the examples are made by the user's code, which alone knows where they lie; see `Dataset`."""
+        """Return that the user's code makes the examples, and that only it knows where they lie; see `Dataset`."""
         return Provenance(
             promised_by="the length of the dataset",
             has_files=False,
@@ -131,12 +131,12 @@ class OwnDataset(Dataset):
             )
 
     def _is_beside(self, name: str, key: str) -> bool:
-        """Whether a field is an image that is not `image`: one of Pillow's, or what goes through the same crop."""
+        """Return whether a field is an image beside `image`: one of Pillow's, or one that gets the same crop."""
         kind = self._kinds[key]
         return kind.is_pil or (self._goes_along(name) and _can_be_image(kind))
 
     def _key(self, name: str) -> str:
-        """Return the field of an item that is behind a field; raise ConfigError where there is none."""
+        """Return the field of an item behind a field; raise ConfigError where there is none."""
         key = self._key_among(self._kinds, name)
         if key is not None and not len(self.source):
             raise ConfigError(f"{self.dataset_name} has no items, and so no field {quoted(key)}.")
@@ -203,7 +203,7 @@ class OwnDataset(Dataset):
 
     @property
     def _stored_target(self) -> None:
-        return None  # Another dataset of this type and length may have others.
+        return None  # Another dataset of this type and length may have other targets.
 
     @property
     def _has_integer_target(self) -> bool:
@@ -227,42 +227,42 @@ class OwnDataset(Dataset):
 
 @explain_keywords
 class ParserMapStyle(DatasetParser):
-    """Read a dataset of your own by number: whatever has a length and gives any item by its number.
+    """Read your own dataset by number: anything that has a length and returns any item by its number.
 
-    That is a map-style dataset of torch, a `datasets.Dataset` of Hugging Face, a `tfds.data_source`, a list, a
+    It may be a map-style dataset of torch, a `datasets.Dataset` of Hugging Face, a `tfds.data_source`, a list, a
     dictionary of columns of one length, or a DataFrame of pandas (by position, whatever its index). Order, ranks,
-    padding and exact resume are those of all parsers.
+    padding and exact resume are as in all parsers.
 
-    The first item shows which fields there are; it is read when they are first asked for. Items that are dictionaries
-    have their keys; named tuples have theirs; tuples have `names`. Every item must have the same ones, with values of
+    The first item shows which fields there are; it is read when they are first asked for. The fields are the keys of a
+    dictionary, the names of a named tuple, or `names` for a tuple. Every item must have the same fields, with values of
     the same type, dtype and number of axes.
 
     `image` goes through the preprocess, or comes as uint8 [H, W, C]. It may be a PIL image, the bytes of an image file,
     an array or tensor uint8 [H, W], [H, W, C] or [C, H, W], or Hugging Face's `{"bytes": ..., "path": ...}`; a
     `datasets.Dataset` is asked for encoded images. Other PIL images keep their numbers, [H, W, C] (docs/detection.md).
     Other fields keep their types: numbers, arrays and tensors of one size become one array, everything else a list. The
-    field `item` is a whole item, as the dataset gives it.
+    field `item` is a whole item, as the dataset returns it.
 
-    A process asks the dataset for items with one thread at a time, that which iterates. An item that raises is a
-    CorruptRecordError with its number, and `ReadOptions(on_error="replace")` lets the next one take its place. An
+    A process asks the dataset for items in one thread at a time, the thread that iterates. An item that raises becomes
+    a CorruptRecordError with its number, and `ReadOptions(on_error="replace")` lets the next one take its place. An
     example's id is its number as a text.
 
-    Parsers can be pickled if the dataset can; workers that are started by fork need not do so. The dataset must not
+    Parsers can be pickled if the dataset can; workers that are started by fork do not need that. The dataset must not
     change while it is read.
 
     Args:
         dataset: the dataset.
-        names: of the fields of items that are tuples, or single values. None: `image` and `label` for two values of
-            which the first is an image, `image` or `item` for a single one, else "0", "1" and so on.
-        class_names: names of the labels, by number; None: those that the dataset has, as Hugging Face's and
-            torchvision's do, or none.
+        names: names of the fields of items that are tuples, or single values. None: `image` and `label` for two values
+            of which the first is an image, `image` or `item` for a single value, else "0", "1" and so on.
+        class_names: names of the labels, by number; None: those of the dataset, where it has some, as Hugging Face's
+            and torchvision's do.
         shuffle: whether the order is shuffled anew in every epoch; None: as `is_training`.
         is_training: training fills the last batch with further examples; evaluation yields every example exactly once.
         batch_size: examples of a rank's batch, >= 1. Required in training, and in evaluation with several workers.
         repeats: passes over the dataset in one epoch; 0 and 1 mean one.
-        version: which content the dataset has, for the fingerprint in states: a state goes on where version and length
-            are equal. None: type and length of the dataset say it, so that another content of the same length is not
-            noticed.
+        version: a name of the dataset's content, for the fingerprint in states: a state continues where version and
+            length are equal. None: the fingerprint has the type and the length of the dataset only, so that other
+            content of the same length is not noticed.
         seed: seed of the order, >= 0.
         remainder: as in ParserTfds.
         preprocess: as in ParserTfds.
@@ -276,8 +276,8 @@ class ParserMapStyle(DatasetParser):
         transform: as in ParserTfds.
 
     Raises:
-        ConfigError: an argument that cannot work, or a dataset without a length or without items by number.
-        CorruptRecordError: none of the first items can be read, where they are looked at.
+        ConfigError: an argument cannot work, or the dataset has no length or no items by number.
+        CorruptRecordError: the first items are looked at, and none of them can be read.
     """
 
     dataset: OwnDataset
@@ -326,14 +326,14 @@ class ParserMapStyle(DatasetParser):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """The names of the columns of a dictionary or a DataFrame; none of any other dataset."""
+        """The names of the columns of a dictionary or a DataFrame; empty for any other dataset."""
         source = self.dataset.source
         return tuple(source.dataset) if source.has_columns and len(source) else ()
 
 
 @dataclass(frozen=True)
 class _LabelField(StoredField):
-    """A field of labels, of which none may be None."""
+    """A field of labels that must not be None."""
 
     def decode(self, columns: Columns) -> Any:
         values = super().decode(columns)
@@ -346,7 +346,7 @@ class _LabelField(StoredField):
 
 
 def _can_be_image(kind: ValueKind) -> bool:
-    """Whether values can go through the crop of an image: images, and numbers [h, w], [h, w, C] or [C, h, w]."""
+    """Return whether values can go through the crop of an image: images, and numbers [h, w], [h, w, C] or [C, h, w]."""
     return kind.is_image or (kind.kind == "array" and len(kind.shape) in (2, 3) and kind.dtype.kind in "biuf")
 
 
@@ -359,7 +359,7 @@ class _TextField(OneKeyField):
 
 
 def _class_names_of(dataset: Any, target_key: str | None) -> list[str] | None:
-    """Return the names of the labels as a dataset of Hugging Face or torchvision has them; None: it has none."""
+    """Return the names of the labels as a dataset of Hugging Face or torchvision has them; None for others."""
     features = getattr(dataset, "features", None)
     feature = features.get(target_key) if isinstance(features, Mapping) else None
     names = getattr(dataset, "classes", None) if feature is None else getattr(feature, "names", None)

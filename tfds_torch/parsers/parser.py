@@ -1,4 +1,4 @@
-"""DatasetParser: a dataset and an order, in batches. A format's own parser is a constructor of these."""
+"""DatasetParser: a dataset and an order, in batches. The parser of each format is a constructor of it."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,17 +38,17 @@ from tfds_torch.storage.source import FileInstruction, Source
 class DatasetParser:
     """A dataset, an order of its examples, and how they are divided into batches.
 
-    It can be pickled, and used from several processes. What needs no epoch is the dataset's: `parser[i]`, `targets`,
-    `columns`, fields, classes; a parser passes such questions on.
+    It can be pickled, and used from several processes. The dataset answers whatever needs no epoch: `parser[i]`,
+    `targets`, `columns`, fields, classes; a parser passes such calls on to it.
 
     Args:
         dataset: the examples.
-        epoch: what an epoch is.
-        order: of the examples; None for passes over them, as `epoch` says.
+        epoch: the options of an epoch.
+        order: the order of the examples; None for passes over them, as `epoch` says.
 
     Attributes:
         dataset: the examples.
-        epoch: what an epoch is.
+        epoch: the options of an epoch.
         order: which example comes in which place.
 
     Raises:
@@ -66,7 +66,7 @@ class DatasetParser:
         self._check()
 
     def _check(self) -> None:
-        """Raise ConfigError for what cannot work in any world."""
+        """Raise ConfigError for options that cannot work in any world."""
         for preprocess in (self.dataset.preprocess, *self.dataset.cameras.values()):
             check_has_batch_size(preprocess, self.batch_size)
         self.plan(World())
@@ -92,17 +92,17 @@ class DatasetParser:
 
     @property
     def repeats(self) -> int:
-        """An epoch is so many times as long as that of the order; 0 and 1 mean once."""
+        """How many times as long as the order's own epoch an epoch is; 0 and 1 mean once."""
         return self.epoch.repeats
 
     @property
     def remainder(self) -> Remainder | str | None:
-        """What becomes of an incomplete last batch; None: as is usual."""
+        """What happens to an incomplete last batch; None: as `EpochPlan.default_remainder` says."""
         return self.epoch.remainder
 
     @property
     def epoch_size(self) -> int:
-        """Examples of an epoch, without repeats and without what fills its last batch."""
+        """Examples of an epoch, without repeats and without the fill of its last batch."""
         return self.order.num_slots
 
     @property
@@ -117,7 +117,7 @@ class DatasetParser:
 
     @property
     def has_weights(self) -> bool:
-        """Whether some examples come more often than others: of a mixture with weights, `balanced` and `weighted`."""
+        """Whether some examples come more often than others, as in mixtures with weights, `balanced` and `weighted`."""
         return not isinstance(self.order, Passes)
 
     @property
@@ -160,16 +160,23 @@ class DatasetParser:
     def read_mode(self, world: World) -> str:
         """Return the read mode in a world: `index`, `files` or `examples`.
 
+        Args:
+            world: the grid, and a place in it.
+
         Raises:
             ConfigError: a mode was asked for where it cannot keep its promises, or no mode can read the files.
         """
         return find_read_mode(self.source, self.split, self.plan(world), self.read)
 
     def assignment(self, world: World, epoch: int = 0) -> Assignment:
-        """Return which ranges of `files` the pipeline at this place of the world reads in an epoch.
+        """Return which ranges of `files` the pipeline at a place of the world reads in an epoch.
+
+        Args:
+            world: the grid, and the place of the pipeline.
+            epoch: number of the epoch, >= 0.
 
         Raises:
-            ConfigError: the read mode is `index`: there, `plan(world).batch` says what is in every batch.
+            ConfigError: the read mode is `index`: there, `plan(world).batch` returns the examples of every batch.
         """
         return assign(self.source, self.plan(world), epoch, self.read_mode(world))
 
@@ -199,7 +206,7 @@ class DatasetParser:
                 size; batches are dealt and counted from there on. In mode `index` only.
 
         Raises:
-            ConfigError: fields that do not exist, or a world in which the plan cannot work.
+            ConfigError: a field does not exist, or the plan cannot work in this world.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
         """
@@ -229,7 +236,7 @@ class DatasetParser:
         """Return this parser with another order of its examples.
 
         Args:
-            order: `num_examples` is that of the split. Of a subset, its `subset` is `selected` of this parser.
+            order: the new order. Its `num_examples` is that of the split, its `subset` is `selected` of this parser.
 
         Raises:
             ConfigError: the order is of other examples; it cannot work with the parser's other arguments; or the files
@@ -253,6 +260,9 @@ class DatasetParser:
     def with_batch_size(self, batch_size: int) -> Self:
         """Return this parser with another batch size.
 
+        Args:
+            batch_size: number of examples of a rank's batch, >= 1.
+
         Raises:
             ConfigError: batch_size is not an integer >= 1, or leaves no batch.
         """
@@ -261,8 +271,11 @@ class DatasetParser:
     def with_read(self, read: ReadOptions) -> Self:
         """Return this parser, reading the same examples in another way.
 
+        Args:
+            read: the new options for reading.
+
         Raises:
-            ConfigError: these examples cannot be read so.
+            ConfigError: these examples cannot be read with these options.
         """
         dataset, order = self.dataset.with_read(read), self.order
         return self._with(
@@ -272,18 +285,24 @@ class DatasetParser:
     def with_preprocess(self, preprocess: Preprocess | None) -> Self:
         """Return this parser with another preprocess.
 
+        Args:
+            preprocess: how images are cut, resized and flipped while they are decoded; None: they keep their size.
+
         Raises:
             ConfigError: it does not fit the dataset, or needs a batch_size or an image_mode that the parser lacks.
         """
         return self._with(dataset=self.dataset.with_preprocess(preprocess))
 
     def with_transform(self, transform: Any) -> Self:
-        """Return this parser with other transforms of whole examples, as it takes them; see `Transform`.
+        """Return this parser with other transforms of whole examples; see `Transform`.
 
-        Members of a mixture keep theirs: `as_stored` leaves out all.
+        Members of a mixture keep their transforms: `as_stored` leaves out all.
+
+        Args:
+            transform: functions over whole examples, as in ParserTfds; None: no transform.
 
         Raises:
-            ConfigError: what is no transform, or reads a field that is not there.
+            ConfigError: a value is not a transform, or a transform reads a field that is not there.
         """
         return self._with(dataset=self.dataset.with_transform(transform))
 
@@ -302,8 +321,8 @@ class DatasetParser:
                 bool [n], of this parser's examples in the order of `indices`.
 
         Raises:
-            ConfigError: indices are neither; the files are read as streams; a mixture with weights, whose members can
-                be subsets instead; or nothing is left to train on.
+            ConfigError: indices are neither numbers nor a mask; the files are read as streams; the parser is a mixture
+                with weights, whose members can be subsets instead; or no example is left to train on.
         """
         passes, dataset = self._passes("subset"), self.dataset.subset(indices)
         parser = self._with(dataset=dataset, order=replace(passes, subset=dataset.selected))
@@ -323,8 +342,8 @@ class DatasetParser:
             epoch_size: examples of an epoch; None: as many as the parser has.
 
         Raises:
-            ConfigError: evaluation; the field is not of integers; the parser is a mixture, or balanced already; or an
-                argument out of range.
+            ConfigError: the parser is for evaluation, a mixture with weights, or balanced already; the field does not
+                hold one integer for each example, or some labels are missing; or an argument is out of range.
         """
         passes = self._passes("balanced")
         if self.read.block_groups > 1:
@@ -353,14 +372,15 @@ class DatasetParser:
         """Return this parser with examples that are drawn by weights, with replacement.
 
         Shares are right in expectation only; `balanced` and ParserMixture keep them exactly. Draws depend on the seed
-        and the position alone, so that it resumes exactly, in any world.
+        and the position alone, so that the parser resumes exactly, in any world.
 
         Args:
             weights: a weight >= 0 for each of this parser's examples, [n], in the order of `indices`.
             epoch_size: examples of an epoch; None: as many as the parser has.
 
         Raises:
-            ConfigError: evaluation, or no shuffle; weights that are negative, not finite, all 0, or not one for each.
+            ConfigError: the parser is for evaluation, or does not shuffle; or weights are negative, not finite, all 0,
+                or not one for each example.
         """
         passes = self._passes("weighted")
         numbers = make_draw_weights(weights, self.num_examples)
@@ -373,7 +393,7 @@ class DatasetParser:
         return self.with_order(Drawn(passes.n, numbers, size, passes.seed, passes.subset))
 
     def _passes(self, name: str) -> Passes:
-        """Return the order that a method makes another one of."""
+        """Return the passes from which a method makes another order; raise ConfigError where the order has weights."""
         if not isinstance(self.order, Passes):
             raise ConfigError(
                 f"{name}: {self.dataset_name} has weights already. Choose from the parser without them; a mixture "
@@ -409,11 +429,18 @@ class DatasetParser:
     @overload
     def __getitem__(self, key: int | str) -> Example: ...
     def __getitem__(self, key: Any) -> Any:
-        """Return the example of an index or an id, or a list of those of a slice; see `Dataset`."""
+        """Return the example of an index or an id, or a list of the examples of a slice; see `Dataset`."""
         return self.dataset.at(key, self.seed)
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
-        """Return the numbers of examples by their places among those of the parser; see `Dataset`."""
+        """Return the numbers of examples in the split by their places in this parser; see `Dataset`.
+
+        Args:
+            places: integers, -num_examples <= i < num_examples; ids are left as they are.
+
+        Raises:
+            ExampleNotFoundError: there is no such place.
+        """
         return self.dataset.numbers_at(places)
 
     def examples_by_index(
@@ -426,20 +453,20 @@ class DatasetParser:
     ) -> list[Example]:
         """Return examples in the order asked for, fetched together and decoded in this process.
 
-        They are what `batches` yields, example by example: without a preprocess, or with it where an epoch is given.
+        They are the examples of `batches`, one by one: without the preprocess, or with it where `epoch` is not None.
 
         Args:
             indices_or_ids: indices in the split, as the field `index` has them (negative ones count from the end), and
                 TFDS ids, `<shard file>__<record>` (of an image folder: the path below its root), in any mix and order;
                 also several times the same.
             fields: the fields to decode: `image`, `label`, and any feature of the dataset.
-            epoch: whose crops the images get: those of the first pass of that epoch; None for whole images, whatever
-                the preprocess.
+            epoch: number of an epoch, >= 0: images get the crops of the first pass of that epoch. None for whole
+                images, whatever the preprocess.
             context: the memory of preprocessed images, and metrics.
 
         Raises:
-            ConfigError: a field that does not exist, a key that is neither index nor id, or remote files; or an epoch
-                whose sample keys do not fit into int64, or an epoch and a preprocess that makes views.
+            ConfigError: a field does not exist, a key is neither an index nor an id, or files are remote; the sample
+                keys of the epoch do not fit into int64; or there is an epoch and a preprocess that makes views.
             ExampleNotFoundError: there is no such example.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
@@ -456,7 +483,7 @@ class DatasetParser:
         plan = self.plan(World())
         return self.order.passes_from(plan.check_epoch(epoch) * plan.num_own_slots, index)
 
-    # Questions that are passed on
+    # Calls that are passed on
 
     @property
     def source(self) -> Source:
@@ -489,12 +516,12 @@ class DatasetParser:
         return self.dataset.num_examples
 
     def __len__(self) -> int:
-        """Examples of the split, or of the subset: with `parser[i]`, a random-access source."""
+        """Return the number of examples of the split, or of the subset: with `parser[i]`, a random-access source."""
         return self.dataset.num_examples
 
     @property
     def mean_example_bytes(self) -> int:
-        """Mean size of an encoded example over all splits of the dataset."""
+        """Mean size of an encoded example over all splits of the dataset, bytes."""
         return self.dataset.source.mean_example_bytes
 
     @property
@@ -533,26 +560,65 @@ class DatasetParser:
         return self.dataset.element_spec
 
     def provenance(self) -> Provenance:
-        """Return where the examples lie, what records how many they are, and what else can read them."""
+        """Return where the examples lie, what records their number, and whether other code can read them."""
         found = self.dataset.provenance()
         return found if self.selected is None or found.members else replace(found, promised_by="the subset")
 
     def check_fields(self, fields: Sequence[str]) -> None:
-        """Raise ConfigError where a field does not exist, or `image` or `label` names no suitable feature."""
+        """Raise ConfigError where one of `fields` does not exist, or `image` or `label` names no suitable feature."""
         self.dataset.check_fields(fields)
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
-        """Return the ids of examples given by index, int64 [n]; computed when looked at; see `Dataset`."""
+        """Return the ids of examples; each is computed when it is looked at; see `Dataset`.
+
+        Args:
+            index: numbers of examples in the split, int64 [n].
+        """
         return self.dataset.source.ids(index)
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Return a name for every example of the split, in the order of `index`; see `Dataset`."""
+        """Return a name for every example of the split, in the order of `index`; see `Dataset`.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the folder of the files.
+
+        Raises:
+            ConfigError: names are among the features, and the shards are remote.
+            ShardError: a shard is missing or damaged.
+        """
         return self.dataset.filenames(basename, absolute)
 
     def targets(self, *, stored: bool = False) -> Any:
-        """Return the targets of this parser's examples, in the order of `indices`; see `Dataset`."""
+        """Return the targets of this parser's examples, in the order of `indices`; no image is decoded; see `Dataset`.
+
+        Args:
+            stored: whether to return the targets that the dataset stores, also where a transform makes others.
+
+        Returns:
+            int64 [n] where each is one integer, else a list.
+
+        Raises:
+            ConfigError: there is no field `label`, the files are read as streams, a label is not in the class map, or a
+                transform that may make `label` belongs to an epoch.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
         return self.dataset.targets(stored=stored)
 
     def columns(self, fields: Sequence[str], *, stored: bool = False) -> dict[str, NDArray[Any]]:
-        """Return fields of windows of episodes as arrays over all of them, in the order of `indices`; see `Dataset`."""
+        """Return fields of windows of episodes as arrays over all of them, in the order of `indices`; see `Dataset`.
+
+        Args:
+            fields: names of fields, as in `batches`: numbers and texts of steps or of episodes; `episode`, `step`, and
+                `<name>_pad`.
+            stored: whether to return the fields that the dataset stores, also where a Transform makes others.
+
+        Returns:
+            Name -> array [n, ...] of the declared dtype, or of the dtype that a function returns.
+
+        Raises:
+            ConfigError: there are no windows; a field does not exist, is an image, or has no fixed size; a function
+                failed, or returns other steps than the window's own.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
         return self.dataset.columns(fields, stored=stored)

@@ -39,19 +39,19 @@ def stored_key(name: str) -> str | None:
     """Return the key of the stored field that a field `stored/<key>` is; None: the name is not of that form.
 
     A dataset may store fields with names that a batch uses: `index`, `id` and `valid`, and `image` or `label` where
-    image_key or target_key name others. All parsers give them under this name. A field that is itself stored under a
+    image_key or target_key name others. All parsers have them under this name. A field that is itself stored under a
     name of that form comes first.
     """
     return name.removeprefix(_STORED) if name.startswith(_STORED) and name != _STORED else None
 
 
 def stored_name(key: str) -> str:
-    """Return the name of the field that is the stored one of a key, whatever a batch has of that name."""
+    """Return the name of the stored field of a key, also where a batch has another field of that name."""
     return f"{_STORED}{key}"
 
 
 def field_name(key: str) -> str:
-    """Return the name under which a stored field is asked for, of which a batch may have another one."""
+    """Return the name by which a stored field is asked for; it differs where a batch has another field of that name."""
     return stored_name(key) if key in METADATA_FIELDS else key
 
 
@@ -96,7 +96,7 @@ class Parser(Protocol):
 
     @property
     def preprocess(self) -> Preprocess | None:
-        """What is done to images while they are decoded, so that batches of them are one array; None: nothing."""
+        """How images are cut and resized while they are decoded, so that a batch is one array; None: they are not."""
 
     @property
     def read(self) -> ReadOptions:
@@ -107,13 +107,26 @@ class Parser(Protocol):
         """Mean size of an encoded example, bytes."""
 
     def check_fields(self, fields: Sequence[str]) -> None:
-        """Raise ConfigError when a field does not exist, or does not have the type that its use needs."""
+        """Raise ConfigError when one of `fields` does not exist, or does not have the type that its use needs."""
 
     def plan(self, world: World, *, first_example: int = 0) -> EpochPlan:
-        """Return the arithmetic of an epoch at a place in the world, or of its rest from an example on."""
+        """Return the arithmetic of an epoch at a place in the world.
+
+        Args:
+            world: the grid, and the place in it.
+            first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
+                size; the plan is that of the rest.
+        """
 
     def read_mode(self, world: World) -> str:
-        """Return how examples are read at a place in the world; raise ConfigError where they cannot be."""
+        """Return how examples are read at a place in the world: `index`, `files` or `examples`.
+
+        Args:
+            world: the grid, and the place in it.
+
+        Raises:
+            ConfigError: they cannot be read there.
+        """
 
     def batches(
         self,
@@ -128,41 +141,50 @@ class Parser(Protocol):
     ) -> Iterator[Batch]:
         """Yield the batches of one worker of one rank, from the rank's batch `start_batch` on.
 
-        With `in_pieces` a batch whose images are arrays of their own may come as several, one after the other, each as
-        soon as it is decoded. Preprocessed images, and those for which the context makes batch buffers, are written
-        into these, and `Batch.image` is what a buffer hands over.
+        With `in_pieces` a batch whose images are separate arrays may come as several, one after the other, each as soon
+        as it is decoded. Preprocessed images, and those for which the context makes batch buffers, are written into
+        these buffers, and `Batch.image` is the object that a buffer hands over.
 
         Args:
             world: the grid, and the place whose batches are wanted.
             epoch: number of the epoch, >= 0.
             start_batch: the rank's batch at which to begin.
-            fields: what to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
+            fields: the fields to decode: `image`, `label`, and any feature of the dataset; the rest is not decoded.
             in_pieces: whether a batch may come as several.
-            context: what the run supplies: the memory of batches, metrics, the ranks of this machine.
+            context: the objects that the run supplies: the memory of batches, metrics, the ranks of this machine.
             first_example: examples of the epoch, of all ranks together, that were delivered under another global batch
                 size; batches are dealt and counted from there on.
 
         Raises:
-            ConfigError: fields that do not exist, or a world in which the plan cannot work.
+            ConfigError: a field does not exist, or the plan cannot work in this world.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
         """
 
     def ids(self, index: NDArray[np.int64]) -> Sequence[str]:
-        """Return the ids of examples given by index, int64 [n]: `<shard file>__<record>`, or a path."""
+        """Return the ids of examples: `<shard file>__<record>`, or a path.
+
+        Args:
+            index: numbers of examples in the split, int64 [n].
+        """
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Return a name for every example, in the order of `index`."""
+        """Return a name for every example, in the order of `index`.
+
+        Args:
+            basename: whether to leave out folders.
+            absolute: whether to prefix the folder of the files.
+        """
 
 
 def members_of(parser: Parser | None) -> Mapping[str, int]:
-    """Return member -> its number of examples, where a parser reads a mixture; else nothing."""
+    """Return member -> its number of examples where a parser reads a mixture; empty for other parsers."""
     sizes: Mapping[str, int] = getattr(parser, "member_sizes", {})
     return sizes
 
 
 def dataset_of(parser: object) -> "Dataset | None":
-    """Return the dataset of a parser of this package; None: of a parser of the user's own, which need not have one."""
+    """Return the dataset of a parser of this package; None for the user's own parser, which need not have one."""
     from tfds_torch.parsers.dataset import Dataset  # It imports this module.
 
     found = getattr(parser, "dataset", None)
@@ -170,7 +192,7 @@ def dataset_of(parser: object) -> "Dataset | None":
 
 
 def is_undecoded(parser: Parser, name: str) -> bool:
-    """Whether a field of a parser comes as bytes."""
+    """Return whether a field of a parser comes as bytes."""
     dataset = dataset_of(parser)
     return dataset is not None and dataset.is_undecoded(name)
 
@@ -182,7 +204,7 @@ def images_beside(parser: Parser, fields: Sequence[str]) -> frozenset[str]:
 
 
 def has_windows(parser: Parser) -> bool:
-    """Whether a parser's examples are windows of episodes, which come in whole batches."""
+    """Return whether a parser's examples are windows of episodes, which come in whole batches."""
     dataset = dataset_of(parser)
     return dataset is not None and dataset.has_windows
 
@@ -194,7 +216,7 @@ def transforms_of(parser: Parser) -> list[str]:
 
 
 def draws_numbers(parser: Parser) -> bool:
-    """Whether a transform of a parser takes the example's generator."""
+    """Return whether a transform of a parser takes the example's generator."""
     dataset = dataset_of(parser)
     return dataset is not None and dataset.transformed.takes_rng
 
@@ -245,7 +267,7 @@ def name_of(parser: Parser) -> str:
 
 
 def error_context_of(parser: Parser, loader: str, start_argument: str) -> ErrorContext:
-    """Return what messages of a loader name: its examples, the next step, the argument that sets how workers start."""
+    """Return the parts of a loader's messages: its examples, the next step, the argument for how workers start."""
     next_step = (
         f"The {loader}'s state_dict() counts what was delivered: load it, here or in a new process, and the next "
         f"iteration goes on after that."
@@ -260,7 +282,7 @@ def _find_id(parser: Parser, index: int) -> str:
 
 
 def _find_cut(parser: Parser) -> str | None:
-    """Return which file was cut while it was read; None: none was."""
+    """Return which file was cut short while it was read; None where no file was."""
     members: Mapping[str, Parser] = getattr(parser, "members", {"": parser})
     sources = [getattr(one, "source", None) for one in members.values()]
     return next(filter(None, (find() for one in sources if (find := getattr(one, "describe_cut", None)))), None)

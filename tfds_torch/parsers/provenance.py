@@ -1,4 +1,4 @@
-"""Provenance: where the examples of a dataset lie, and what else knows of them, for whoever checks what is read."""
+"""Provenance: where the examples of a dataset lie, and which other records of them exist, for checks of a reader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Episodes:
-    """What windows are cut from.
+    """The episodes that windows are cut from.
 
     Attributes:
         files: the records of the split, one for each episode.
@@ -36,8 +36,8 @@ class Provenance:
     """Where the examples of a dataset come from.
 
     Attributes:
-        promised_by: what records how many examples there are, as the subject of a sentence.
-        place: the file, folder or URL in which they lie; None of a mixture, and of a dataset that knows it alone.
+        promised_by: the record of the number of examples, as the subject of a sentence.
+        place: the file, folder or URL in which they lie; None for a mixture, and where only the user's code knows it.
         has_files: whether they lie in files that are known.
         is_own: whether the user's own code makes them, and may draw random numbers.
         folder: the version directory, whose `dataset_info.json` names shards and their lengths; None if there is none.

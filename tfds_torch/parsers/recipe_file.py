@@ -1,7 +1,7 @@
 """Read recipes: TOML files, whose keys, types and bounds are declared by Structs.
 
-ReadOptions, a preprocess, Windows, RemoteOptions and the parsers check their own arguments: only the name of the table
-is put before their messages.
+ReadOptions, a preprocess, Windows, RemoteOptions and the parsers check their own arguments: this module only puts the
+name of the table before their messages.
 """
 
 import os
@@ -29,9 +29,9 @@ from tfds_torch.storage.remote.options import RemoteOptions
 _MAX_FILE_BYTES = 64 * 2**10
 _OF_WEIGHTS = ("schedule", "temperature", "stop")
 _SECRETS = ("key", "secret", "token", "password", "credential", "account", "headers", "certificate", "proxy_url")
-"""Parts of the names of storage options that are secrets, or may hold some."""
+"""Parts of the names of storage options that are secrets, or may hold secrets."""
 _NO_SECRETS = ("account_name", "sse_bucket_key_enabled", "credential_type")
-"""Ends of names that have such a part, and are no secrets."""
+"""Ends of names that have such a part, and are not secrets."""
 _STEPS = re.compile(r"(-?[0-9]{1,10}):(-?[0-9]{1,10})")
 
 _Made = TypeVar("_Made")
@@ -135,7 +135,7 @@ def _make_config(content: _Table, folder: Path) -> Config:
 
 
 def _convert(content: _Table) -> _Tables:
-    """Return the content of a file after a check of types and bounds; a key of image or target may be `false`: None."""
+    """Return the content of a file after a check of types and bounds; image_key or target_key `false` becomes None."""
     content = _without_false(content)
     if isinstance(content.get("mixture"), list):
         content["mixture"] = [_without_false(one) for one in content["mixture"]]

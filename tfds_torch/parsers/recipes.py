@@ -1,4 +1,4 @@
-"""Recipes: what to read and how, as a TOML file such as those in `configs/` says it; see `recipe_file`."""
+"""Recipes: what to read and how, as a TOML file like those in `configs/` says it; see `recipe_file`."""
 
 import importlib
 import os
@@ -35,7 +35,7 @@ def import_function(argument: str, name: str) -> Callable[..., Any]:
     """Return the function that a text names.
 
     Args:
-        argument: whose value the text is, for messages.
+        argument: name of the argument whose value the text is, for messages.
         name: `module:function`.
 
     Raises:
@@ -46,7 +46,7 @@ def import_function(argument: str, name: str) -> Callable[..., Any]:
     module, _, function_name = name.partition(":")
     try:
         found = importlib.import_module(module)
-    except Exception as error:  # Of whatever the module does.
+    except Exception as error:  # The code of the module may raise anything.
         raise ConfigError(
             f"{argument}={name!r}: the module {module!r} cannot be imported: {type(error).__name__}: {error}."
         ) from error
@@ -74,7 +74,7 @@ def open_own_dataset(source: str, **arguments: Any) -> ParserMapStyle:
     function = import_function("source", source)
     try:
         dataset = function()
-    except Exception as error:  # Of whatever the function does.
+    except Exception as error:  # The code of the function may raise anything.
         raise ConfigError(f"source={source!r} raised {type(error).__name__}: {error}.") from error
     try:
         return ParserMapStyle(dataset, **arguments)
@@ -89,7 +89,7 @@ _Number = Annotated[int, Meta(ge=1, le=2**62)]
 
 
 class TransformConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """A function over whole examples, `module:function`, which is imported; the rest is as of Transform."""
+    """A function over whole examples, `module:function`, which is imported; the other keys are those of Transform."""
 
     function: str
     reads: tuple[str, ...] | None = None
@@ -117,14 +117,14 @@ class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a `.beton` file or of tars.
         split: a TFDS split expression; None: `train`.
         image_key: feature that holds the image; None, in the file false: there is none.
-        target_key: feature that holds the target; several, in the file a list of strings; None, in the file false.
+        target_key: feature that holds the target; several are a list of strings in the file; None is false in the file.
         class_map: new labels for the target: in the file a table of labels by class name, or the path of a `.txt` or
             `.pkl` file, seen from the folder of the recipe and without `..`.
-        source: a dataset of the user's own in the place of a name, `module:function`: the function is imported, called
-            without arguments, and returns what ParserMapStyle reads.
-        fields: of windows: names of the user's own -> the features that they stand for, as in ParserTfds.
+        source: the user's own dataset in the place of a name, `module:function`: the function is imported, called
+            without arguments, and returns a dataset for ParserMapStyle.
+        fields: of windows: the user's own names -> the features that they stand for, as in ParserTfds.
         transform: functions over whole examples, in turn, a table `[[transform]]` for each.
-        missing: of tars: what is done with samples that lack a member, as in ParserWebDataset; None: `error`.
+        missing: of tars: how to treat samples that lack a member, as in ParserWebDataset; None: `error`.
     """
 
     name: str = ""
@@ -201,17 +201,17 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         is_training, batch_size, shuffle, repeats, seed, remainder, image_mode, epoch_size, decode: as in ParserTfds; of
             a mixture, those of all members.
         read: how examples are read: a table `[read]` with the fields of ReadOptions.
-        preprocess: what is done to images while they are decoded: a table `[preprocess]` with `kind = "train"` or
-            `"eval"` and the fields of TrainPreprocess or EvalPreprocess; None: they come as they are stored.
+        preprocess: how images are cut and resized while they are decoded: a table `[preprocess]` with `kind = "train"`
+            or `"eval"` and the fields of TrainPreprocess or EvalPreprocess; None: they come as they are stored.
         num_workers: loader processes of a rank.
         windows: the windows of episodes that are the examples, a table `[windows]`; None: examples are whole records.
-        cameras: of windows: field -> its preprocess, a table such as `[preprocess.image_primary]` for each.
+        cameras: of windows: field -> its preprocess, a table like `[preprocess.image_primary]` for each.
         remote: of URLs: how objects are fetched, and where they are cached: a table `[remote]` with the fields of
             RemoteOptions, without secrets; None: RemoteOptions().
-        mixture: the datasets that are mixed; None: one is read. Windows and transforms are those of all members that
-            have none of their own.
-        weights: of a mixture: `sizes`, times those of the members where they have some; None: those of the members, or
-            no weights.
+        mixture: the datasets that are mixed; None: one dataset is read. Windows and transforms are those of all members
+            that have none themselves.
+        weights: of a mixture: `sizes`, multiplied by the members' weights where they have some; None: the members'
+            weights, or none.
         schedule: its later parts, a table `[[schedule]]` for each; one by `sizes` has the sizes alone.
         temperature, stop: as in ParserMixture; None: its defaults.
     """
@@ -232,7 +232,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         cache: DecodedCache | None = None,
         remote: RemoteOptions | None = None,
     ) -> ParserTfds | ParserBeton | ParserWebDataset | ParserMapStyle | ParserMixture:
-        """Return the parser that reads it.
+        """Return the parser of this recipe.
 
         Args:
             root: TFDS data directory, a path or a URL, or several that hold one dataset; None: TFDS's default. A path
@@ -275,7 +275,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ParserTfds(root, self.name, split, download=download, cache=cache, **given)
 
     def for_evaluation(self) -> "Config":
-        """Return this recipe without what it says of training only: every example once, in order."""
+        """Return this recipe without the options that are for training only: every example once, in order."""
         return msgspec.structs.replace(
             self, is_training=False, shuffle=None, repeats=0, remainder=None, epoch_size=None
         )
@@ -284,8 +284,8 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the mixture, as this recipe mixes its members; in evaluation without their weights.
 
         Args:
-            open_member: returns the parser of a member, of whose dataset it is given the recipe: what belongs to an
-                epoch is the mixture's.
+            open_member: returns the parser of a member; it gets the member and the recipe of its dataset. The options
+                of an epoch are the mixture's.
 
         Raises:
             ConfigError, DatasetNotFoundError: as `open_member`, with the member's name; and as ParserMixture.
@@ -310,7 +310,7 @@ class Config(RecipeKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.weights is not None or any(one.weight is not None for one in self.mixture or ())
 
     def mixing(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """Return the arguments of ParserMixture that say how its members are mixed; none without weights.
+        """Return the arguments of ParserMixture that say how its members are mixed; empty without weights.
 
         Args:
             sizes: member -> its number of examples.

@@ -19,7 +19,7 @@ from tfds_torch.storage.remote.urls import SCHEMES, is_object_url, split, withou
 from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 
 _OF_CLIENTS = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
-"""How the names of environment variables begin that a client of stores reads."""
+"""Beginnings of the names of environment variables that a client of stores reads."""
 
 _stores: "weakref.WeakValueDictionary[str, ObjectStore]" = weakref.WeakValueDictionary()
 """Parsers of a process share a store, and so one fetcher and its connections."""
@@ -34,7 +34,7 @@ _COPY_COMMANDS = {
     "hf": "hf download <repository> --repo-type dataset --local-dir <a local folder>",
     "hdfs": "hdfs dfs -get {url} <a local folder>",
 }
-"""Scheme -> the usual command that copies a folder from there."""
+"""Scheme -> the usual command that copies a folder from a store of this scheme."""
 
 
 def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: ReadOptions) -> ObjectStore | None:
@@ -46,8 +46,8 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
         read: how examples are read.
 
     Raises:
-        ConfigError: a URL is not that of an object; or a store is needed, and obstore is not installed or a mode was
-            asked for that streams files of schemes which tensorflow does not open.
+        ConfigError: a URL does not name an object; or a store is needed, and obstore is not installed, or the read mode
+            streams files and tensorflow does not open their scheme.
     """
     if remote is not None and not isinstance(remote, RemoteOptions):
         raise ConfigError(f"remote={quoted(remote)} must be RemoteOptions, such as RemoteOptions(max_bytes=10**11).")
@@ -84,7 +84,7 @@ def open_store(paths: Sequence[object], remote: RemoteOptions | None, read: Read
 
 
 def _shared_store(options: RemoteOptions) -> ObjectStore:
-    """Return the store of this process for some options and the environment, which has credentials and endpoints."""
+    """Return this process's store for some options and the environment, which has credentials and endpoints."""
     environment = {name: value for name, value in os.environ.items() if name.upper().startswith(_OF_CLIENTS)}
     own = {one.name: getattr(options, one.name) for one in fields(options)} | {"cache_dir": options.folder}
     own["storage_options"] = sorted((options.storage_options or {}).items(), key=str)
@@ -103,7 +103,7 @@ def open_files(
     """Return the paths or URLs of a parser's files, and where they lie.
 
     Raises:
-        ConfigError: some files are local and others are not; or as `open_store` raises it.
+        ConfigError: some files are local and others are not; or `open_store` raises it.
     """
     store = open_store(paths, remote, read)
     if store is None:
@@ -129,7 +129,7 @@ def open_dataset_store(
         read: how examples are read.
 
     Raises:
-        ConfigError: a URL that no dataset is opened from; or as `open_store` raises it.
+        ConfigError: no dataset can be opened from a URL; or `open_store` raises it.
     """
     roots = list(root) if isinstance(root, list | tuple) else [root]
     for argument, path in (*(("root", one) for one in roots), ("name", name)):
@@ -139,7 +139,7 @@ def open_dataset_store(
 
 
 def _check_url(argument: str, path: str) -> None:
-    """Raise ConfigError for a URL that no dataset is opened from, before anything asks a network."""
+    """Raise ConfigError for a URL from which no dataset can be opened, before any request to a network."""
     found = _scheme_of(path)
     mistyped = re.match(r"([A-Za-z0-9]+):[/\\]", path)
     if found is None and mistyped and mistyped[1].lower() in SCHEMES and not os.path.exists(path):

@@ -1,4 +1,4 @@
-"""Statistics of fields over all steps, as policies normalise actions and states with; in Octo's and OpenVLA's layout.
+"""Statistics of fields over all steps, for policies that normalise actions and states; in Octo's or OpenVLA's layout.
 
 Source: octo/data/utils/data_utils.py (`get_dataset_statistics`, `normalize_action_and_proprio`) of octo-models/octo,
 and the file of the same name of openvla/openvla, which calls the quantiles q01 and q99 instead of p01 and p99.
@@ -47,7 +47,14 @@ class FieldStatistics:
     q99: Float64Array
 
     def as_dict(self, layout: Layout = "openvla") -> dict[str, Any]:
-        """Return name -> numbers, in lists where a value has several; quantiles by the name that a layout has."""
+        """Return name -> numbers, in lists where a value has several.
+
+        Args:
+            layout: "openvla", with the quantiles q01 and q99; or "octo", with p01 and p99.
+
+        Raises:
+            KeyError: there is no such layout.
+        """
         letter = _QUANTILES[layout]
         values = {one.name: getattr(self, one.name).tolist() for one in fields(self)}
         return {letter + name[1:] if name.startswith("q") else name: value for name, value in values.items()}
@@ -56,10 +63,16 @@ class FieldStatistics:
 class Statistics(dict[str, FieldStatistics]):
     """Statistics of some fields over the windows of a dataset: field -> FieldStatistics, in the order asked for.
 
+    Args:
+        dataset: name of the dataset.
+        by_field: field -> its statistics.
+        num_transitions: number of steps in the statistics, one for each window.
+        num_trajectories: number of episodes that these steps belong to.
+
     Attributes:
         dataset: name of the dataset.
-        num_transitions: steps that they are of: one for each window.
-        num_trajectories: episodes that these steps belong to.
+        num_transitions: number of steps in the statistics, one for each window.
+        num_trajectories: number of episodes that these steps belong to.
     """
 
     def __init__(
@@ -82,14 +95,15 @@ class Statistics(dict[str, FieldStatistics]):
             layout: "openvla", with the quantiles q01 and q99; or "octo", with p01 and p99.
             action: the field that becomes `action`.
             proprio: the field that becomes `proprio`; None: the only one beside the action, if there is one.
-            mask: of each number of the action, whether it is normalised: False for a gripper that is 0 or 1.
+            mask: for each number of the action, whether it is normalised: False for a gripper that is 0 or 1.
 
         Returns:
             `action` and `proprio`, each mean, std, max, min and two quantiles in lists; further fields by their own
             names; num_transitions and num_trajectories.
 
         Raises:
-            ConfigError: a field has no statistics here, several could be `proprio`, or a mask of another length.
+            ConfigError: there is no such layout; a field has no statistics here; several fields could be `proprio`; or
+                the mask has another length.
         """
         check_choice("statistics: layout", layout, tuple(_QUANTILES))
         for name in (action, proprio):
@@ -127,10 +141,18 @@ class Statistics(dict[str, FieldStatistics]):
         proprio: str | None = None,
         mask: Sequence[bool] | None = None,
     ) -> str:
-        """Return the text of a `dataset_statistics.json`; other arguments and errors are those of `as_dict`.
+        """Return the text of a `dataset_statistics.json`.
 
-        OpenVLA's files hold several datasets, and a policy names one as `unnorm_key`: `name` is this key. Without it,
-        the file is of this dataset alone.
+        Args:
+            layout: "openvla", with the quantiles q01 and q99; or "octo", with p01 and p99.
+            name: key of this dataset in the file. OpenVLA's files hold several datasets, and a policy names one by this
+                key, as `unnorm_key`. None: the file holds this dataset alone, without a key.
+            action: the field that becomes `action`.
+            proprio: the field that becomes `proprio`; None: the only one beside the action, if there is one.
+            mask: for each number of the action, whether it is normalised: False for a gripper that is 0 or 1.
+
+        Raises:
+            ConfigError: as `as_dict` raises it.
         """
         own = self.as_dict(layout, action=action, proprio=proprio, mask=mask)
         return json.dumps(own if name is None else {name: own}, indent=2)
@@ -149,10 +171,14 @@ class MemberStatistics(dict[str, Statistics]):
     ) -> dict[str, dict[str, Any]]:
         """Return member -> its statistics, as Octo's and OpenVLA's policies hold them; see `Statistics.as_dict`.
 
-        Here `mask` is a dictionary: member -> of each number of its action, whether it is normalised.
+        Args:
+            layout: "openvla", with the quantiles q01 and q99; or "octo", with p01 and p99.
+            action: the field that becomes `action`.
+            proprio: the field that becomes `proprio`; None: the only one beside the action, if there is one.
+            mask: member -> for each number of its action, whether it is normalised.
 
         Raises:
-            ConfigError: as `Statistics.as_dict`; or mask names a member that is not there.
+            ConfigError: as `Statistics.as_dict` raises it; or mask names a member that is not there.
         """
         masks = mask or {}
         unknown = next((name for name in masks if name not in self), None)
@@ -171,12 +197,22 @@ class MemberStatistics(dict[str, Statistics]):
         proprio: str | None = None,
         mask: Mapping[str, Sequence[bool]] | None = None,
     ) -> str:
-        """Return the text of a `dataset_statistics.json` of several datasets; arguments and errors as of `as_dict`."""
+        """Return the text of a `dataset_statistics.json` of several datasets, with the members' names as keys.
+
+        Args:
+            layout: "openvla", with the quantiles q01 and q99; or "octo", with p01 and p99.
+            action: the field that becomes `action`.
+            proprio: the field that becomes `proprio`; None: the only one beside the action, if there is one.
+            mask: member -> for each number of its action, whether it is normalised.
+
+        Raises:
+            ConfigError: as `as_dict` raises it.
+        """
         return json.dumps(self.as_dict(layout, action=action, proprio=proprio, mask=mask), indent=2)
 
 
 class HasColumns(Protocol):
-    """What statistics ask of a dataset, which may lie in one directory or in several."""
+    """The part of a dataset that statistics use; the dataset may lie in one directory or in several."""
 
     @property
     def dataset_name(self) -> str: ...  # noqa: D102
@@ -195,14 +231,14 @@ class HasColumns(Protocol):
 def read_statistics(dataset: HasColumns, names: Sequence[str]) -> Statistics:
     """Return statistics of fields over a dataset's columns, from the cache folder where they are kept.
 
-    Those of what a function of the user's makes are computed each time.
+    Statistics of a field that a user's function makes are computed each time.
 
     Args:
-        dataset: has windows; its column `episode` has another number for each episode.
-        names: the fields.
+        dataset: a dataset of windows; its column `episode` has another number for each episode.
+        names: the names of the fields.
 
     Raises:
-        ConfigError: as of `columns`; a field is not numbers, a value is not finite, or there are no windows.
+        ConfigError: `columns` raises it; a field is not numbers, a value is not finite, or there are no windows.
         ShardError, CorruptRecordError: as reading raises them.
     """
     if isinstance(names, str):
@@ -241,7 +277,7 @@ def compute_statistics(values: NDArray[Any]) -> FieldStatistics:
 
 
 def _decode(content: bytes | None) -> FieldStatistics | None:
-    """Return the statistics that are kept; None where there are none, or they are damaged."""
+    """Return statistics from their kept form; None where there are none, or they are damaged."""
     if content is None:
         return None
     try:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def read_all_targets(dataset: "Dataset", labels: FieldDecoder, kept_by: object) -> Any:
-    """Return the targets of a dataset's examples, as `Dataset.targets`.
+    """Return the targets of a dataset's examples, as `Dataset.targets` does.
 
     Args:
-        dataset: whose targets are read.
-        labels: decodes them, before the class map.
-        kept_by: what is stored behind them, by which those of whole splits are kept; None where they cannot be kept.
+        dataset: the dataset whose targets are read.
+        labels: decodes the targets, before the class map.
+        kept_by: the stored field behind them, by which targets of whole splits are kept; None: they cannot be kept.
     """
     source, index = dataset.source, dataset.indices
     if source.obstacle is not None:
@@ -53,7 +53,7 @@ def cache_file(*identity: Any) -> Path:
 
 
 def read_targets(dataset: "Dataset", content: Content) -> NDArray[Any] | list[Any]:
-    """Return the field `label` of a content of all examples: an array where each is one number, else a list."""
+    """Return the field `label` of all examples: an array where each is one number, else a list."""
     source = dataset.source
     num_threads = dataset.read.threads_of_worker(1)
     found = read_examples(source, content, dataset.indices, num_threads, examples_at_once(source))
@@ -64,7 +64,7 @@ def read_targets(dataset: "Dataset", content: Content) -> NDArray[Any] | list[An
 
 
 def _load(file: Path, size: int) -> Int64Array | None:
-    """Return the targets that are kept, int64 [size]; None where there are none, or not whole or not one's own."""
+    """Return the kept targets, int64 [size]; None where there are none, or they are damaged or another user's."""
     content = load_kept(file)
     if content is None:
         return None

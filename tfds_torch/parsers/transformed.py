@@ -26,50 +26,50 @@ class OnlyInEpochsError(ConfigError):
 
 
 class TransformedFields:
-    """The fields of a dataset's examples behind its transforms. Made where it is asked for; nothing is called here.
+    """The fields of a dataset's examples behind its transforms. It is made where it is needed, and calls no transform.
 
     Args:
-        dataset: whose stored fields go through its transforms.
-        forms: what transforms give, as far as it is learnt; it is filled while examples go through.
+        dataset: the dataset, whose stored fields go through its transforms.
+        forms: the values that transforms make, as far as their forms are learnt; filled while examples go through.
     """
 
     def __init__(self, dataset: "Dataset", forms: dict[Any, Any]) -> None:
         self._dataset, self._forms = dataset, forms
         self._transforms = dataset.transforms
 
-    # What there is
+    # Which fields there are
 
     @property
     def identities(self) -> list[str]:
-        """What ranks, and states, compare of the transforms, in turn; of a mixture, also of those of its members."""
+        """The transforms as ranks and states compare them, in turn; in a mixture, also those of its members."""
         return [one.identity for one in self._transforms]
 
     @property
     def specs(self) -> dict[str, FieldSpec | None]:
-        """The fields that transforms say they give, as they declare them."""
+        """The fields that transforms declare, with their specs."""
         return {name: spec for one in self._transforms for name, spec in one.named.items()}
 
     @property
     def reads_any(self) -> bool:
-        """Whether a transform does not say what it reads, and so may need any field; of a mixture, also a member's."""
+        """Whether a transform does not name the fields it reads, and so may read any; in a mixture, also a member's."""
         return any(one.reads is None for one in self._transforms)
 
     @property
     def takes_rng(self) -> bool:
-        """Whether a transform takes the example's generator; of a mixture, also a member's."""
+        """Whether a transform takes the example's generator; in a mixture, also a member's."""
         return any(one.takes_rng for one in self._transforms)
 
     def may_give(self, name: str) -> bool:
-        """Whether a transform gives a field, or does not say which ones it gives; of a mixture, also all members'."""
+        """Return whether a transform makes a field, or names none that it makes; in a mixture, also all members'."""
         is_free = name not in self._dataset.reserved_names
         return is_free and any(one.may_give(name) for one in self._transforms)
 
     def is_there(self, name: str) -> bool:
-        """Whether examples have a field before they go through these transforms."""
+        """Return whether examples have a field before they go through these transforms."""
         return self._dataset.is_stored(name)
 
     def check(self) -> None:
-        """Raise ConfigError where a transform reads a field that nothing gives, or gives one that it cannot."""
+        """Raise ConfigError where a transform reads a field that does not exist, or makes one that it cannot make."""
         for place, one in enumerate(self._transforms):
             for name in one.reads_of(()) if one.reads is not None else ():
                 is_given = any(other.may_give(name) for other in self._transforms[:place])
@@ -84,7 +84,7 @@ class TransformedFields:
                     )
 
     def _check_comes_later(self, transform: Transform, name: str) -> None:
-        """Raise ConfigError where a later transform gives what one reads."""
+        """Raise ConfigError where a later transform makes the field that `transform` reads."""
         later = next((one for one in self._transforms if name in one.named), None)
         if later is not None:
             raise ConfigError(
@@ -92,7 +92,7 @@ class TransformedFields:
                 f"one {later.name} gives. Put that one first in transform=[...]."
             )
 
-    # What is called
+    # The functions that are called
 
     def chains(self, fields: Sequence[str], *, in_batches: bool = True, is_preprocessed: bool = True) -> Chains | None:
         """Return the functions that examples go through for some fields; None where they need none.
@@ -100,8 +100,8 @@ class TransformedFields:
         Args:
             fields: the fields that are asked for.
             in_batches: whether whole batches are made, in which values whose size varies are lists.
-            is_preprocessed: whether images are cut and resized; where they are not, though there is a preprocess, what
-                the functions give may have any form.
+            is_preprocessed: whether images are cut and resized; where they are not, though there is a preprocess, the
+                values that the functions return may have any form.
 
         Raises:
             ConfigError: a transform reads a field that is not there, or several views of an image.
@@ -115,11 +115,12 @@ class TransformedFields:
 
         Args:
             fields: the fields that are asked for.
-            what: what asks, for messages.
-            remedy: how it gets what is stored, a sentence.
+            what: the name of the caller, for messages.
+            remedy: how the caller gets the stored fields, a sentence.
 
         Raises:
-            OnlyInEpochsError: a function does not say what it reads, reads an image, or draws random numbers.
+            OnlyInEpochsError: a function does not name the fields that it reads, reads an image, or draws random
+                numbers.
         """
         chains = self.chains(fields, in_batches=False)
         for chain in () if chains is None else chains.parts:
@@ -139,8 +140,8 @@ class TransformedFields:
 
         Args:
             fields: the fields that are asked for.
-            first_number: of the first transform's random numbers, among those of parsers.
-            is_preprocessed: as of `chains`.
+            first_number: number of the first transform, which chooses its random numbers among those of a parser.
+            is_preprocessed: as in `chains`.
         """
         asked = [name for name in fields if name not in METADATA_FIELDS]
         if not self._transforms or self._dataset.reserved_names.issuperset(asked):
@@ -167,7 +168,7 @@ class TransformedFields:
         return self._dataset.field(name)
 
     def _general_spec(self, images: Mapping[str, int], name: str) -> FieldSpec | None:
-        """Return shape and dtype of a stored field, None where a side varies; None where that is not known."""
+        """Return shape and dtype of a stored field, with None for a side that varies; None where they are not known."""
         if name in images:
             return FieldSpec((*[None] * (images[name] - 1), 0), np.uint8)
         spec = find_spec(self._dataset.stored_spec, name)
@@ -197,7 +198,7 @@ class TransformedFields:
         return Chains(parts, tuple(inner), asked, self._explain, frozenset(first), frozenset(lists), member)
 
     def _explain(self, name: str) -> str:
-        """Return why the dataset does not have a field, a sentence."""
+        """Return why the dataset does not have a field, as a sentence."""
         try:
             self._dataset.field(name)
         except ConfigError as error:
@@ -206,7 +207,7 @@ class TransformedFields:
 
 
 def _why_only_in_epochs(step: Step, images: Mapping[str, int]) -> str | None:
-    """Return why a transform cannot be called outside of an epoch, the rest of a sentence; None: it can."""
+    """Return why a transform cannot be called outside of an epoch, as the rest of a sentence; None where it can."""
     if step.transform.takes_rng:
         return "draws random numbers, which belong to an epoch"
     if step.transform.reads is None:

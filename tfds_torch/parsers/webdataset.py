@@ -60,7 +60,7 @@ from tfds_torch.storage.webdataset.shard_paths import shard_paths
 from tfds_torch.storage.webdataset.source import WebDatasetSource
 
 SPLIT = "all"
-"""The name of the one split that tars are, for messages and states."""
+"""The name of the only split of tars, for messages and states."""
 
 _logger = logging.getLogger(__name__)
 _NAME_IT = "name it in fields=, so that samples without it are left out; or "
@@ -76,7 +76,7 @@ class TarDataset(Dataset):
 
     Attributes:
         num_incomplete: how many samples lack a member of a field: missing="skip" leaves them out, and missing="none"
-            reads None for what they lack.
+            reads None in the place of the member.
     """
 
     source: WebDatasetSource
@@ -113,7 +113,7 @@ class TarDataset(Dataset):
         return [Path(path) if is_local(path) else path for path in self.source.paths]
 
     def provenance(self) -> Provenance:
-        """Return where the tars lie: the one, or the folder of the first of several; see `Dataset`."""
+        """Return where the tars lie: the path of a single one, or the folder of the first of several; see `Dataset`."""
         first = self.paths[0]
         is_one = len(self.paths) == 1
         return Provenance(
@@ -147,7 +147,7 @@ class TarDataset(Dataset):
         return None if self._names is None else list(self._names)
 
     def _kind_of(self, name: str) -> Kind:
-        """Return how a field is decoded; an extension that no field names is asked for by itself."""
+        """Return how a field is decoded; an extension that belongs to no field is a field name itself."""
         found = self.source.alternatives_of(name)
         if found and name not in self._kinds and self._when_missing != "none":
             remedy = {} if self._when_missing == "error" else {"remedy": _NAME_IT}
@@ -189,11 +189,11 @@ class TarDataset(Dataset):
         return make_subset(complete, len(tars)) if self._when_missing == "skip" else None
 
     def _is_optional(self, name: str) -> bool:
-        """Whether some samples lack a field, and None is its value there."""
+        """Return whether some samples lack a field, and None is its value there."""
         return self._when_missing == "none" and 0 < self.source.num_without(self._key(name)) < len(self.source)
 
     def _check_has_images(self, name: str) -> None:
-        """Raise ShardError where a sample that is read lacks an image: nothing could stand for its pixels."""
+        """Raise ShardError where a sample that is read lacks an image: there is no value for missing pixels."""
         if self._is_optional(name) and self._kind_of(self._key(name)) == "image" and not self.is_undecoded(name):
             among = None if self.selected is None else self.selected.numbers
             self.source.check_field(self._key(name), among, _NO_IMAGE.format(name=quoted(name)))
@@ -253,7 +253,7 @@ class TarDataset(Dataset):
 
     @property
     def _stored_target(self) -> object:
-        # Labels of `cls` alone: a user's decoder may make other integers next time.
+        # Only labels of `cls`: a user's decoder may make other integers in the next run.
         return ("label", *self.source.alternatives_of("label")) if self._has_integer_target else None
 
     @property
@@ -295,7 +295,7 @@ class TarDataset(Dataset):
         return self._kind_of(self._key(name)), is_image
 
     def _check_keys(self) -> None:
-        """Raise ConfigError where no sample has a field that the user names, or none has any of the usual ones."""
+        """Raise ConfigError where no sample has a field that the user names, or no sample has any usual field."""
         if self.num_examples and self._has_usual_fields and not self._all_fields:
             raise ConfigError(self._no_usual_field())
         if self.num_examples and not self._has_usual_fields:
@@ -309,7 +309,7 @@ class TarDataset(Dataset):
 
 @explain_keywords
 class ParserWebDataset(DatasetParser):
-    """Read the samples of WebDataset's tars by number, with all that a TFDS dataset offers, and without webdataset.
+    """Read the samples of WebDataset's tars by number, with all features of a TFDS dataset, and without webdataset.
 
     Building one maps the index of the tars. Where there is none, their headers are read once, for all processes of the
     machine; the index is kept in the user's cache folder for as long as sizes and times of the tars stay the same.
@@ -323,8 +323,8 @@ class ParserWebDataset(DatasetParser):
             "::" between, "a-{0..3}.tar::b-{0..5}.tar"; or a list of them, taken as they are. See docs/remote-files.md
             about URLs (s3, gs, az, https, http).
         fields: name -> extension, or several with ";" between: a sample's first one is taken; or a sequence of names,
-            each of which is an extension, or `image` or `label`. The last part of an extension says how it is decoded:
-            those of image files that are read (`jpg png webp tif`, see docs/datasets.md) as an image, `cls` as an
+            each of which is an extension, or `image` or `label`. The last part of an extension sets how it is decoded:
+            those of image files that can be read (`jpg png webp tif`, see docs/datasets.md) as an image, `cls` as an
             integer, `txt` as a text, `json` and `npy` as such; all others (`mp ten cbor npz txt.gz`) are bytes. The
             fields `image` and `label` are the image and the label of a batch. An extension that has no name here can
             be asked for as it is: `ImageDataset(parser, fields=("image", "mp"))`.
@@ -349,7 +349,7 @@ class ParserWebDataset(DatasetParser):
         missing: how to treat samples that lack a member of a field that others have. "error" raises ShardError here.
             "skip" leaves them out, as `subset` does: lengths are exact, and `index` stays the number in the tars.
             "none" reads None, and -100 as a label of `cls`, as for an optional feature of TFDS; no sample may lack an
-            image, except where `decode` asks for its bytes. The log and `num_incomplete` say how many they are.
+            image, except where `decode` asks for its bytes. The log and `num_incomplete` have their number.
 
     Raises:
         ConfigError: an argument cannot work; the message says which values can.

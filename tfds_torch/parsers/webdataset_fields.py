@@ -24,7 +24,7 @@ from tfds_torch.storage.webdataset.name_hints import nearest
 
 Missing = Literal["error", "skip", "none"]
 MISSING: tuple[Missing, ...] = ("error", "skip", "none")
-"""What is done with samples that lack a member of a field."""
+"""The ways to treat samples that lack a member of a field."""
 
 Kind = Literal["image", "label", "text", "json", "array", "bytes", "own"]
 Decoder = Callable[[bytes], Any]
@@ -42,7 +42,7 @@ _MOST_SHOWN, _SHOWN_CHARACTERS = 20, 100
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 DEFAULT_EXTENSIONS: Mapping[str, str] = MappingProxyType({"image": "jpg;jpeg;png", "label": "cls"})
-"""Field -> extensions, where nothing else is asked for."""
+"""Field -> extensions, where the user names no fields."""
 
 SPECS: dict[Kind, FieldSpec] = {
     "image": FieldSpec((None, None, 3), np.uint8),
@@ -62,7 +62,7 @@ def spec_of(name: str, kind: Kind) -> FieldSpec:
 
 
 def kind_of(name: str, extensions: Sequence[str], decoders: Mapping[str, Decoder] = MappingProxyType({})) -> Kind:
-    """Return what the members of a field are; raise ConfigError where they are of several kinds."""
+    """Return the kind of a field's members; raise ConfigError where they are of several kinds."""
     own = {extension: decoder_of(extension, decoders) for extension in extensions}
     kinds: dict[str, Kind] = {
         extension: _KINDS.get(extension.rpartition(".")[2], "bytes") if own[extension] is None else "own"
@@ -77,7 +77,7 @@ def kind_of(name: str, extensions: Sequence[str], decoders: Mapping[str, Decoder
 
 
 def decoder_of(extension: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
-    """Return the decoder of one's own for an extension, that of its longest end: of "a.txt.gz" that of "txt.gz"."""
+    """Return the user's decoder of an extension, the one for its longest end: for "a.txt.gz" that of "txt.gz"."""
     parts = extension.split(".")
     ends = (".".join(parts[first:]) for first in range(len(parts)))
     return next((decoders[end] for end in ends if end in decoders), None)
@@ -87,11 +87,11 @@ def check_decoders(decoders: object, there: Sequence[str]) -> Mapping[str, Decod
     """Return extension -> decoder, without leading dots, of `decoders` as `ParserWebDataset` takes them.
 
     Args:
-        decoders: what was given; None: none.
+        decoders: the argument; None: there are no decoders.
         there: the extensions in the tars.
 
     Raises:
-        ConfigError: it is no mapping from extensions to functions, or an extension is not in the tars.
+        ConfigError: `decoders` is not a mapping from extensions to functions, or an extension is not in the tars.
     """
     if decoders is None:
         return {}
@@ -115,12 +115,12 @@ def check_decoders(decoders: object, there: Sequence[str]) -> Mapping[str, Decod
 
 @dataclass(frozen=True)
 class OwnDecoder:
-    """A decoder of one's own, whose errors are those of the member that it is given."""
+    """A user's decoder, whose errors become errors of the member that it decodes."""
 
     function: Decoder
 
     def __call__(self, stored: bytes) -> Any:
-        """Return what the function makes of the stored bytes; raise ValueError where it raises."""
+        """Return the value that the function makes of the stored bytes; raise ValueError where it raises."""
         try:
             return self.function(stored)
         except Exception as error:
@@ -132,7 +132,7 @@ def name_fields(fields: Any) -> Mapping[str, str]:
     """Return name -> extensions, of `fields` as `ParserWebDataset` takes them.
 
     Raises:
-        ConfigError: fields is something else.
+        ConfigError: `fields` is neither a mapping nor a sequence of names.
     """
     named: Any = fields
     if isinstance(fields, Sequence) and not isinstance(fields, str) and all(isinstance(name, str) for name in fields):
@@ -150,7 +150,7 @@ def name_fields(fields: Any) -> Mapping[str, str]:
 
 
 def show_extensions(extensions: Sequence[str]) -> str:
-    """Return extensions for messages: keys with dots make many of them."""
+    """Return extensions for messages, cut: keys with dots make many of them."""
     shown = ", ".join(repr(one[:_SHOWN_CHARACTERS]) for one in extensions[:_MOST_SHOWN])
     return f"{shown}, ... ({len(extensions):,} of them)" if len(extensions) > _MOST_SHOWN else shown
 
@@ -171,7 +171,7 @@ class LabelField(OneKeyField):
 
 @dataclass(frozen=True)
 class OptionalLabelField:
-    """Labels that some samples lack: these are -100, as those of TFDS's optional features that are None.
+    """Labels that some samples lack: these are -100, like a None in an optional feature of TFDS.
 
     Attributes:
         labels: decodes int64 [n] of the samples that have one.
@@ -217,12 +217,12 @@ def decode_array(stored: bytes) -> NDArray[Any]:
         if version not in _NPY_HEADERS:
             raise ValueError(f"its version is {version}")
         shape, is_fortran, dtype = _NPY_HEADERS[version](file)
-    except Exception as error:  # Of numpy's parser of the header, which meets anything.
+    except Exception as error:  # numpy's parser of the header may raise anything.
         raise ValueError(f"It is not an .npy file: {str(error).rstrip('.')}.") from None
     if dtype.hasobject:
         raise ValueError("It is an .npy file with objects of Python, which can run code when they are read.")
     needed, there = math.prod(shape) * dtype.itemsize, len(stored) - file.tell()
-    if needed != there:  # Before memory is taken for what the header says.
+    if needed != there:  # Before memory of the size in the header is taken.
         raise ValueError(f"It is an .npy file of {dtype} {list(shape)}, which takes {needed} bytes and has {there}.")
     values = np.frombuffer(stored, dtype, math.prod(shape), file.tell()).copy()
     return native(values).reshape(shape, order="F" if is_fortran else "C")

@@ -47,10 +47,10 @@ class Position:
 
 
 class Cursor:
-    """Counts the epochs of the loaders over one dataset until an epoch is set, and knows where a loaded state goes on.
+    """Counts the epochs of the loaders over one dataset until an epoch is set, and knows where a loaded state begins.
 
-    Every iteration is an epoch, also one that is broken off. For one thread; a copy counts on from the same epoch, and
-    has no iteration yet.
+    Every iteration is an epoch, also one that is broken off. Use a cursor in one thread. A copy continues to count from
+    the same epoch, and has no iteration yet.
 
     Args:
         num_workers: of the loader, until an iteration begins; None: unknown.
@@ -65,31 +65,31 @@ class Cursor:
         self._latest: Position | None = None  # Since an epoch was set or a state was loaded.
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come."""
+        """Set the epoch of the iterations to come, an integer >= 0."""
         self._fixed = check_set_epoch(epoch)
-        if self._latest is not None:  # An iteration has gone on from the loaded state.
+        if self._latest is not None:  # An iteration has continued from the loaded state.
             self._loaded = None
         self._latest = None
 
     def load(self, start: Start, num_workers: int | None = None, *, must_keep_workers: bool = False) -> None:
-        """Lets the next iteration begin somewhere, and the count go on from there.
+        """Let the next iteration begin at a given place, and continue to count epochs from there.
 
-        Should another epoch be set by hand, that one begins at its first batch.
+        If another epoch is set by hand afterwards, that epoch begins at its first batch.
 
         Args:
-            start: where.
+            start: where it begins.
             num_workers: of the loader whose state it is; None: unknown.
-            must_keep_workers: whether only as many workers can go on; of no effect where they are unknown.
+            must_keep_workers: whether only the same number of workers can continue; without effect where it is unknown.
         """
         self._loaded, self._must_keep_workers = Position(start, num_workers), must_keep_workers
         self._fixed, self._counted, self._latest = None, start.epoch - 1, None
 
     def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
-        """Returns the position of an iteration that begins now.
+        """Return the position of an iteration that begins now.
 
         Args:
             num_workers: of the loader, 0 for none.
-            earlier: the loader's iteration before, which is over. Where no batch of it was taken, it begins again:
+            earlier: the loader's previous iteration, which is over. Where no batch of it was taken, it begins again:
                 frameworks begin an iteration just to try it.
         """
         if earlier is not None and earlier is self._latest and not (earlier.delivered or earlier.has_ended):
@@ -106,7 +106,7 @@ class Cursor:
         return self._latest
 
     def count_from(self, epoch: int) -> None:
-        """Counts on from an epoch that something else has read, from the loaded state on where there was one."""
+        """Continue to count after an epoch that something else has read, from the loaded state where there was one."""
         self._counted, self._loaded, self._latest = epoch, None, None
 
     @property
@@ -115,10 +115,10 @@ class Cursor:
         return self._latest is not None
 
     def position(self, own: Position | None = None) -> Position:
-        """Returns the position of the latest iteration; where none has begun, of the next one.
+        """Return the position of the latest iteration; where none has begun, of the next one.
 
         Args:
-            own: of the loader that asks: its latest iteration, which may not be that of all loaders.
+            own: the latest iteration of the loader that asks, which may not be the latest one of all loaders.
         """
         return self._next if self._latest is None else own or self._latest
 
@@ -134,7 +134,7 @@ class Cursor:
 
 
 def check_set_epoch(epoch: object) -> int:
-    """Returns an epoch that is to be set, as an int."""
+    """Return an epoch that is to be set, as an int."""
     number = check_integer("set_epoch: epoch", epoch, 0)
     if number > MOST_SLOTS:
         raise ConfigError(f"set_epoch: epoch={number} must be in 0..{MOST_SLOTS}.")
@@ -142,7 +142,7 @@ def check_set_epoch(epoch: object) -> int:
 
 
 def check_num_workers(asked: int | None, num_workers: int) -> None:
-    """Checks that as many workers go on with the state of a stream as saved it."""
+    """Check that as many workers continue with the state of a stream as saved it."""
     if asked is not None and asked != max(1, num_workers):
         raise StateMismatchError(
             f"num_workers: {asked} in the state, {num_workers or 'none, which counts as 1,'} here. A stream goes on in "

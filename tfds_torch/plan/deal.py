@@ -8,7 +8,7 @@ number of examples that the EpochPlan asks of it, so nothing downstream needs to
 
 When the plan shuffles, the row of files is permuted anew in every pass, before it is dealt: shards move between ranks
 and workers from epoch to epoch. The row of examples begins at another place in every pass, so that neither the cuts
-between pipelines nor what is cut off at the end are always the same examples, even of a single shard.
+between pipelines nor the examples that are cut off at the end are always the same, even of a single shard.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from tfds_torch.runtime.arguments import check_integer
 
 
 def pipeline_counts(plan: EpochPlan, start_batch: int = 0) -> tuple[int, int]:
-    """Returns how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch."""
+    """Return how many valid and how many fill examples the plan's own (rank, worker) yields in an epoch."""
     numbers = plan.worker_batches(start_batch)
     slots = len(numbers) * plan.batch_size
     if not numbers or numbers[-1] != plan.num_batches - 1:
@@ -61,7 +61,7 @@ class WorkerOrder:
         return self.plan.worker_batches(self.start_batch)
 
     def __len__(self) -> int:
-        """Examples that this worker delivers; wrapped and padded ones count."""
+        """Return the number of examples that this worker delivers; wrapped and padded ones count."""
         return sum(pipeline_counts(self.plan, self.start_batch))
 
     @property
@@ -71,7 +71,7 @@ class WorkerOrder:
         return num_own if self.plan.remainder is Remainder.PAD else num_own + num_fill
 
     def sample_keys(self, start: int, stop: int) -> Int64Array:
-        """Returns the sample keys at positions start..stop-1 of this worker's deliveries.
+        """Return the sample keys at positions start..stop-1 of this worker's deliveries.
 
         Returns:
             int64 [stop - start]: `pass_number * num_examples + index`.
@@ -80,7 +80,7 @@ class WorkerOrder:
         return planned.pass_number * self.plan.num_examples + planned.index
 
     def planned(self, start: int, stop: int) -> PlannedBatch:
-        """Returns the examples at the same positions, the pass of each, and whether it is valid."""
+        """Return the examples at positions start..stop-1, the pass of each, and whether it is valid."""
         if not 0 <= start <= stop <= len(self):
             raise ConfigError(
                 f"WorkerOrder: positions {start}:{stop} must lie within 0..{len(self)}, the examples that worker "
@@ -125,7 +125,8 @@ class Assignment:
     Attributes:
         valid: shard ranges of the epoch's own examples.
         fill: shard ranges of the examples that fill the last global batch (wrapped or padded); they come last.
-        num_available: examples in the files dealt to this pipeline; differs from what it reads only in mode `files`.
+        num_available: number of examples in the files dealt to this pipeline. Only in mode `files` does it differ from
+            the number of examples that the pipeline reads.
     """
 
     valid: tuple[ShardRange, ...]
@@ -144,7 +145,7 @@ class Assignment:
 
 
 def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:
-    """Returns the ranges of the plan's pipeline in mode `examples`: consecutive cuts of the row of examples.
+    """Return the ranges of the plan's pipeline in mode `examples`: consecutive cuts of the row of examples.
 
     The pipelines' cuts lie side by side, so every example of every pass is read exactly once; the fill is cut likewise
     out of the first examples of the next pass (wrap) or of this one (pad).
@@ -166,10 +167,11 @@ def deal_examples(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> A
 
 
 def deal_files(plan: EpochPlan, file_lengths: Sequence[int], epoch: int) -> Assignment:
-    """Returns the ranges of the plan's pipeline in mode `files`: every num_pipelines-th file of the (shuffled) row.
+    """Return the ranges of the plan's pipeline in mode `files`: every num_pipelines-th file of the (shuffled) row.
 
-    Of its last file it reads only what is still wanted, beginning anywhere in the file; what its files lack comes from
-    the files dealt to it in the next pass. There is no fill: what a wrap adds is among its own examples.
+    Of its last file it reads only the examples that are still wanted, beginning anywhere in the file. If its files have
+    too few examples, the rest comes from the files dealt to it in the next pass. There is no fill: the examples that a
+    wrap adds are among its own examples.
 
     Args:
         plan: the epoch plan; its world names the pipeline.
@@ -210,7 +212,7 @@ def _check_whole(plan: EpochPlan) -> None:
 def _cut(
     plan: EpochPlan, file_lengths: Sequence[int], pass_number: int, start: int, count: int, *, same_pass: bool = False
 ) -> Iterator[ShardRange]:
-    """Yields the shard ranges of `count` examples, from position `start` of the passes from `pass_number` on."""
+    """Yield the shard ranges of `count` examples, from position `start` of the passes from `pass_number` on."""
     while count > 0:
         skipped, start = divmod(start, plan.num_examples)
         pass_number += 0 if same_pass else skipped
@@ -226,7 +228,7 @@ def _cut(
 def _shard_ranges(
     files: Sequence[int], file_lengths: Sequence[int], pass_number: int, start: int, stop: int
 ) -> Iterator[ShardRange]:
-    """Yields the shard ranges of positions start..stop-1 of a pass's row of files."""
+    """Yield the shard ranges of positions start..stop-1 of a pass's row of files."""
     first = 0
     for file in files:
         begin, end = max(start - first, 0), min(stop - first, file_lengths[file])
@@ -236,13 +238,13 @@ def _shard_ranges(
 
 
 def _window(begin: int, count: int, length: int) -> list[tuple[int, int]]:
-    """Returns `count` consecutive positions from `begin` on a ring of `length` as (start, stop) pairs."""
+    """Return `count` consecutive positions from `begin` on a ring of `length` as (start, stop) pairs."""
     over = begin + count - length
     return [(begin, begin + count)] if over <= 0 else [(begin, length), (0, over)]
 
 
 def _rotation(plan: EpochPlan, length: int, pass_number: int, number: int = 0) -> int:
-    """Returns where a ring of examples begins in a pass: without it, the same examples would always be cut off."""
+    """Return where a ring of examples begins in a pass: without it, the same examples would always be cut off."""
     if not plan.order.shuffle:
         return 0
     return int(order_at(np.array([number % length]), length, plan.seed, pass_number)[0])

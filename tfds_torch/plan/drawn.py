@@ -1,4 +1,4 @@
-"""Drawn: examples by weights, with replacement: an endless row of independent draws."""
+"""Drawn: examples drawn by weights, with replacement, as an endless row of independent draws."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class DrawWeights(ArrayValue):
     """Weights of n examples: float64 [n], finite, >= 0, with a sum > 0."""
 
     def at(self, uniforms: NDArray[np.float64]) -> Int64Array:
-        """Returns which examples are drawn by numbers in 0..1, [n] each."""
+        """Return which examples are drawn by numbers in 0..1: int64 [n] for float64 [n]."""
         found: Int64Array = np.searchsorted(self._cumulative, uniforms, side="right")
         return found
 
@@ -27,7 +27,7 @@ class DrawWeights(ArrayValue):
     def _cumulative(self) -> NDArray[np.float64]:
         sums = np.cumsum(self.values / self.values.max())
         cumulative: NDArray[np.float64] = sums / sums[-1]
-        # What rounding leaves behind the last positive weight belongs to that one.
+        # The rest that rounding leaves behind the last positive weight belongs to that weight.
         cumulative[np.flatnonzero(self.values)[-1] :] = np.inf
         return cumulative
 
@@ -36,13 +36,13 @@ class DrawWeights(ArrayValue):
 class Drawn(Order):
     """Examples that are drawn by weights, with replacement.
 
-    A slot's draw depends on the seed and the slot alone, and is a pass of its own: it has random numbers of its own.
+    A slot's draw depends on the seed and the slot alone. Each draw is its own pass, and so has its own random numbers.
 
     Attributes:
-        n: examples of the dataset.
-        weights: of the examples that are drawn.
+        n: number of examples of the dataset.
+        weights: weights of the examples that are drawn.
         epoch_size: E, slots of an epoch, >= 1.
-        seed: of the draws.
+        seed: seed of the draws, >= 0.
         subset: the examples that the weights are of; None: all N.
     """
 
@@ -105,13 +105,13 @@ class Drawn(Order):
 
     @cached_property
     def _seed(self) -> int:
-        """A seed of its own, so that draws and crops do not depend on each other."""
+        """The seed of the draws, another one than that of crops, so that neither depends on the other."""
         key = f"tfds_torch weighted 1: seed {self.seed}"
         return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "little")
 
 
 def make_draw_weights(weights: object, num_examples: int) -> DrawWeights:
-    """Returns weights that a caller gives, [n].
+    """Return the weights [n] that a caller passes, checked.
 
     Raises:
         ConfigError: they are not `num_examples` finite numbers >= 0, or all of them are 0.

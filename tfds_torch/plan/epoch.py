@@ -24,7 +24,7 @@ PAD_LABEL = -100
 """The label of a padded example: the `ignore_index` of torch's losses."""
 
 MOST_BATCH = 2**31 - 1
-"""Examples of a rank's batch, at most."""
+"""The largest batch of a rank, in examples."""
 
 
 class Remainder(StrEnum):
@@ -72,10 +72,11 @@ class EpochPlan:
         world: the grid, and our place in it.
         batch_size: B, per rank.
         remainder: what happens to an incomplete last global batch; `EpochPlan.default_remainder` returns the usual one.
-        is_training: training never yields nothing; evaluation never counts an example twice.
-        repeats: an epoch is so many times as long as that of the order; 0 and 1 mean once.
+        is_training: whether the epoch is one of training. Training always yields batches; evaluation never counts an
+            example twice.
+        repeats: how many times as long as the order's own epoch an epoch is; 0 and 1 mean once.
         first_example: slots of the epoch, of all ranks together, that were delivered under another global batch size,
-            0..k * num_slots. The plan is then that of the rest of the epoch.
+            0..k * num_slots. The plan then describes the rest of the epoch.
         delivery: what `len()` counts.
 
     Raises:
@@ -141,7 +142,12 @@ class EpochPlan:
 
     @staticmethod
     def default_remainder(is_training: bool, world: World) -> Remainder:
-        """Returns `WRAP` for training, `PAD` for evaluation on several ranks and `KEEP` on one."""
+        """Return `WRAP` for training, `PAD` for evaluation on several ranks and `KEEP` on one.
+
+        Args:
+            is_training: whether the epoch is one of training.
+            world: the grid of ranks and workers.
+        """
         if is_training:
             return Remainder.WRAP
         return Remainder.PAD if world.num_replicas > 1 else Remainder.KEEP
@@ -210,11 +216,14 @@ class EpochPlan:
         num_slots = self.first_example + self.num_slots_in_order
         num_touched = -(
             -num_slots // max(1, self.order.num_slots)
-        )  # Epochs of the order that one of ours reaches into.
+        )  # Epochs of the order that one epoch of this plan reaches into.
         return (self.order.largest_epoch + 1 - num_touched) // self.num_passes
 
     def check_epoch(self, epoch: object) -> int:
-        """Returns an epoch as an int.
+        """Return an epoch as an int.
+
+        Args:
+            epoch: number of the epoch, an integer >= 0.
 
         Raises:
             ConfigError: it is not an integer in 0..last_epoch.
@@ -222,11 +231,11 @@ class EpochPlan:
         return check_integer("epoch", epoch, 0, self.last_epoch)
 
     def __len__(self) -> int:
-        """What torch's `len(dataset)` must be: examples of this rank, or batches with `Delivery.BATCH`."""
+        """Return what torch's `len(dataset)` must be: examples of this rank, or batches with `Delivery.BATCH`."""
         return self.num_batches if self.delivery is Delivery.BATCH else self.num_samples
 
     def worker_batches(self, start_batch: int = 0) -> range:
-        """Returns the numbers of the rank's batches that this worker yields.
+        """Return the numbers of the rank's batches that this worker yields.
 
         A loader collects its workers round-robin from worker 0, so batch b belongs to worker (b - start_batch) % W.
 
@@ -241,7 +250,11 @@ class EpochPlan:
         return range(start_batch + self.world.worker, self.num_batches, self.world.num_workers)
 
     def batch(self, epoch: int, number: int) -> PlannedBatch:
-        """Returns the examples of this rank's batch `number` of an epoch >= 0.
+        """Return the examples of one batch of this rank.
+
+        Args:
+            epoch: number of the epoch, 0..last_epoch.
+            number: number of the rank's batch in the epoch, 0..num_batches-1.
 
         Raises:
             ConfigError: there is no such batch or epoch.
@@ -255,10 +268,10 @@ class EpochPlan:
         return self.at_slots(epoch, np.arange(first, stop, dtype=np.int64))
 
     def at_slots(self, epoch: int, slots: Int64Array) -> PlannedBatch:
-        """Returns the examples at any slots of an epoch >= 0, of any rank.
+        """Return the examples at any slots of an epoch >= 0, of any rank.
 
         Args:
-            epoch: which epoch.
+            epoch: number of the epoch, 0..last_epoch.
             slots: int64 [n], each >= 0 and within the epoch, counted from `first_example` on.
 
         Raises:
@@ -276,7 +289,11 @@ class EpochPlan:
         return PlannedBatch(index, pass_number, valid)
 
     def batch_groups(self, epoch: int) -> BatchGroups:
-        """Returns how the global batches of an epoch are ordered by the groups of blocks."""
+        """Return how the global batches of an epoch are ordered by the groups of blocks.
+
+        Args:
+            epoch: number of the epoch, >= 0.
+        """
         num_slots = self.num_slots_in_order // self.global_batch_size * self.global_batch_size
         first_group = (epoch * self.num_own_slots + self.first_example) % self.order.num_groups
         return BatchGroups(
@@ -285,6 +302,6 @@ class EpochPlan:
 
 
 def count_batches(num_slots: int, global_batch_size: int, remainder: Remainder) -> int:
-    """Returns the batches of an epoch of so many slots, the same on every rank."""
+    """Return the number of batches of an epoch of `num_slots` slots, the same on every rank."""
     whole, rest = divmod(num_slots, global_batch_size)
     return whole + (1 if rest and remainder is not Remainder.DROP else 0)

@@ -41,7 +41,7 @@ from tfds_torch.runtime.identity import Identity
 from tfds_torch.runtime.printable import quoted
 
 STOPS = ("first_exhausted", "all_exhausted")
-"""Where an epoch ends that has no size: when the first member's pass ends, or when every member's first one has."""
+"""Where an epoch without a size ends: when the first member's pass ends, or when every member's first pass has."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Member:
 
     Attributes:
         name: its name, unique in the mixture.
-        n: examples of its split, >= 1.
+        n: number of examples of its split, >= 1.
         blocks: where its passes are shuffled in blocks, the sizes of these; None: single examples are.
         subset: the examples of a pass; None: all of the split.
     """
@@ -82,9 +82,9 @@ class PeriodTable(NamedTuple):
     firsts: Int64Array
 
 
-@lru_cache(maxsize=16)  # Of 0.6 MB at most; forked workers inherit them, and a pickle has none.
+@lru_cache(maxsize=16)  # Each has 0.6 MB at most; forked workers inherit them, and a pickle has none.
 def make_table(counts: tuple[int, ...], seed: int) -> PeriodTable:
-    """Returns the slots of a period, dealt by earliest deadline first.
+    """Return the slots of a period, dealt by earliest deadline first.
 
     Args:
         counts: int [M], how many slots each member has; their sum is D <= 65,536.
@@ -98,7 +98,7 @@ def make_table(counts: tuple[int, ...], seed: int) -> PeriodTable:
     deadline = -(-(copy + 1) * period // of_member[member]) - 1
     tie = order_at(np.arange(num_members), num_members, seed, 0)
     order = np.argsort(release, kind="stable")
-    keys = (deadline * num_members + tie[member])[order].tolist()  # Of the same member, an earlier copy comes first.
+    keys = (deadline * num_members + tie[member])[order].tolist()  # Of one member, an earlier copy comes first.
     num_released = np.searchsorted(release[order], np.arange(period), side="right").tolist()
     waiting: list[int] = []
     dealt, start = [], 0
@@ -119,7 +119,7 @@ def make_table(counts: tuple[int, ...], seed: int) -> PeriodTable:
 
 @dataclass(frozen=True)
 class Mixed(Order):
-    """Several datasets by weights: one row, in which every member goes through passes of its own.
+    """Several datasets mixed by weights: one row, in which every member goes through its own passes.
 
     It is a plain value: tables are made where the first slot is looked up, once in a process. Examples are numbered
     over all members' splits, one after the other.
@@ -129,14 +129,14 @@ class Mixed(Order):
         segments: the weights, from slot 0 on, in ascending order.
         epoch_size: E, slots of an epoch, >= 1.
         seed: of the orders of all passes, and of members whose deadlines are equal.
-        shuffle: whether every pass has an order of its own, or that of the dataset.
-        n: where all members are subsets of one split, its examples, by which they are numbered then; None: each member
-            is of a split of its own.
+        shuffle: whether every pass has its own order, or that of the dataset.
+        n: where all members are subsets of one split, the number of its examples; examples then have their numbers in
+            that split. None: each member has its own split.
         subset: with `n`, the examples that the members have together; None: all of the split.
 
     Raises:
-        ConfigError: there is no member, one is empty or has groups of blocks, or two have one name; or values out of
-            range.
+        ConfigError: there is no member, one is empty or has groups of blocks, or two have one name; or values are out
+            of range.
     """
 
     members: tuple[Member, ...]
@@ -179,7 +179,7 @@ class Mixed(Order):
     # From slots to examples
 
     def at(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the pass over its member, and the example, in any slots, int64 [n] each; as `Order.at`."""
+        """Return the pass over its member, and the example, in any slots, int64 [n] each; see `Order.at`."""
         member, position = self.deal(slots)
         sizes = self._sizes[member]
         pass_number = (position.view(np.uint64) // sizes.view(np.uint64)).view(np.int64)
@@ -242,17 +242,17 @@ class Mixed(Order):
         return least, most
 
     def counts(self, num_slots: int) -> Int64Array:
-        """Returns how many of the first n slots each member has, int64 [M].
+        """Return how many of the first `num_slots` slots each member has, int64 [M].
 
         Raises:
-            ConfigError: n is not an integer in 0..2**62.
+            ConfigError: `num_slots` is not an integer in 0..2**62.
         """
         num_slots = check_integer("counts: n", num_slots, 0, MOST_SLOTS)
         number = int(np.searchsorted(self._starts, num_slots, side="right")) - 1
         return self._counts_before[number] + self._counts_in(number, num_slots - self.segments[number].start)
 
     def slots_until(self, stop: str) -> int:
-        """Returns how many slots there are until the first member's first pass ends, or every member's has.
+        """Return the number of slots until the first member's first pass ends, or until every member's first pass has.
 
         Raises:
             ConfigError: `stop` is neither "first_exhausted" nor "all_exhausted"; or a member never comes to its end,
@@ -273,7 +273,7 @@ class Mixed(Order):
 
     @cached_property
     def num_keyed(self) -> int:
-        """How many slots have sample keys, `pass_number * num_examples + index`, that fit into int64; at least."""
+        """At least so many slots have sample keys, `pass_number * num_examples + index`, that fit into int64."""
         most_passes = LARGEST_KEY // self.num_examples
         found = MOST_SLOTS
         for number, member in enumerate(self.members):
@@ -287,7 +287,7 @@ class Mixed(Order):
         return found
 
     def members_of(self, index: Int64Array) -> Int64Array:
-        """Returns the members of examples, int64 [n], by their `index`; of one that no member has, -1."""
+        """Return the members of examples, int64 [n], by their `index`; -1 for an example that no member has."""
         if self.n is None:
             found: Int64Array = np.searchsorted(self.offsets, index, side="right") - 1
             return found
@@ -322,7 +322,7 @@ class Mixed(Order):
         return before
 
     def _counts_in(self, number: int, num_slots: int) -> Int64Array:
-        """Returns how many of the first slots of a segment each member has."""
+        """Return how many of the first slots of a segment each member has."""
         segment = self.segments[number]
         periods, rest = divmod(num_slots, segment.period)
         counts = periods * np.array(segment.counts, np.int64)
@@ -344,7 +344,7 @@ class Mixed(Order):
         return member, before[member] + periods * counts[member] + ranks
 
     def _end_of_pass(self, number: int) -> int | None:
-        """Returns the slot behind the last one of a member's first pass; None: it never ends."""
+        """Return the slot behind the last slot of a member's first pass; None: the pass never ends."""
         last = self.members[number].pass_size - 1  # Its position among the member's slots.
         for at, segment in enumerate(self.segments):
             count = segment.counts[number]
@@ -369,7 +369,7 @@ class Mixed(Order):
         return np.concatenate(some), starts
 
     def _in_split(self, member: Int64Array, example: Int64Array) -> Int64Array:
-        """Returns the numbers in their splits of examples, whose numbers count the examples of a pass."""
+        """Return the numbers in their splits of examples that are given by their numbers in a pass."""
         if self._subsets is None:
             return example
         numbers, starts = self._subsets
@@ -378,7 +378,7 @@ class Mixed(Order):
         return found
 
     def _shuffled(self, member: Int64Array, pass_number: Int64Array, position: Int64Array) -> Int64Array:
-        """Returns the examples at positions of the shuffled passes of members."""
+        """Return the examples at positions of the shuffled passes of members."""
         which, members, passes = _distinct_pairs(member, pass_number, len(self.members))
         orders = [
             ShuffledPass(self.members[number].pass_size, self._seeds[number], one)
@@ -398,7 +398,7 @@ class Mixed(Order):
 
 
 def check_members(members: tuple[Member, ...]) -> None:
-    """Raises ConfigError where there is no member, one is empty or has groups of blocks, or two have one name."""
+    """Raise ConfigError where there is no member, one is empty or has groups of blocks, or two have one name."""
     if not members:
         raise ConfigError("A mixture needs members: it has none.")
     names = [member.name for member in members]
@@ -412,7 +412,7 @@ def check_members(members: tuple[Member, ...]) -> None:
 
 
 def refuse_groups(what: str, groups: int) -> Never:
-    """Raises the ConfigError for groups of blocks where weights choose what is in a batch."""
+    """Raise the ConfigError for groups of blocks beside weights, which choose the examples of a batch."""
     raise ConfigError(
         f"{what} has block_groups={groups} beside weights, which choose what is in a global batch, so that it has no "
         f"equal part of each group. Leave out block_groups (block_records works with weights), or the weights."
@@ -422,7 +422,7 @@ def refuse_groups(what: str, groups: int) -> Never:
 def _distinct_pairs(
     member: Int64Array, pass_number: Int64Array, num_members: int
 ) -> tuple[Int64Array, list[int], list[int]]:
-    """Returns the number of each slot's pair (member, pass), int64 [n], and the pairs' members and passes."""
+    """Return the number of each slot's pair (member, pass), int64 [n], and the pairs' members and passes."""
     if not len(member):
         return member, [], []
     first = int(pass_number.min())

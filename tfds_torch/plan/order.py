@@ -1,4 +1,4 @@
-"""What an order is; the shuffled order of a pass, and the random numbers of its examples, out of one keyed hash.
+"""The protocol of orders; the shuffled order of a pass, and the random numbers of its examples, from one keyed hash.
 
 An order is a value: an endless row of slots, each with an example in a pass. `Passes`, `Mixed` and `Drawn` are orders.
 
@@ -11,12 +11,12 @@ exceeds N by less than a; the few results outside 0..N-1 are sent through again 
 inside, which keeps the map a bijection of 0..N-1. Small N, where a Feistel network is measurably not uniform, are
 ordered by sorting N keyed hashes instead: exactly uniform, and N is bounded by a constant.
 
-The round keys are BLAKE2b of (seed, pass, N), so every (seed, pass) has an order of its own, on every platform and with
+The round keys are BLAKE2b of (seed, pass, N), so every (seed, pass) has its own order, on every platform and with
 every version of numpy.
 
 A *sample key* names one example in one pass: `pass_number * num_examples + index`. Its random numbers depend on nothing
-else but the seed: whichever rank, worker or thread draws, in whatever batch, after a resume or not, gets the same ones;
-a wrapped copy belongs to the next pass and so gets others.
+else but the seed: they are the same whichever rank, worker or thread draws them, in whatever batch, after a resume or
+not. A wrapped copy belongs to the next pass and so has others.
 """
 
 import hashlib
@@ -45,12 +45,12 @@ LARGEST_KEY = 2**63 - 1
 """The largest sample key that int64 holds."""
 
 MOST_SLOTS = 2**62
-"""Slots of a row, and epochs, at most: later ones have no number."""
+"""The largest number of slots of a row, and of epochs: later ones have no number."""
 
 ExampleRanges = tuple[Int64Array, Int64Array]
-"""Neighbouring examples that are read together: the first of each range, int64 [n], and the one behind its last."""
+"""Ranges of neighbouring examples that are read together: the first of each, int64 [n], and the one behind its last."""
 
-_SLOTS_AT_ONCE = 8192  # Of orders without blocks of their own: so many are looked up at a time, to be read ahead.
+_SLOTS_AT_ONCE = 8192  # Orders without their own blocks look up so many slots at a time, to read ahead.
 
 _NUM_ROUNDS = 8
 _LARGEST_SORTED = 4096
@@ -58,13 +58,13 @@ _LARGEST_SORTED = 4096
 
 @dataclass(frozen=True)
 class Promise:
-    """What an order promises of an epoch, for those who count what came.
+    """What an order promises of an epoch, for code that counts the examples that came.
 
     Attributes:
-        who: of whom: "every example", "every example of the subset".
+        who: which examples the promise is about: "every example", "every example of the subset".
         often: how often each comes: "once", "once in each pass of its member".
         pass_size: examples of one pass.
-        remedy: what to do where each example must come exactly once, as in evaluation; empty: that is the promise.
+        remedy: what to do where each example must come exactly once, as in evaluation; empty: the order promises that.
         count: n -> how often each example comes in the first n slots of the row, at least and at most: two int64
             [num_examples].
     """
@@ -79,13 +79,13 @@ class Promise:
 class Order(ABC):
     """An endless row of slots: which example is in each, and of which pass. A frozen value that can be pickled.
 
-    An epoch has the next `num_slots` of them, or k times as many with `repeats=k`; what fills its last global batch are
-    the slots behind them. A pass numbers the times that an example comes: (pass, example) is never there twice.
+    An epoch has the next `num_slots` of them, or k times as many with `repeats=k`; the slots behind them fill its last
+    global batch. Passes number the times that an example comes: no (pass, example) comes twice.
 
     Attributes:
-        seed: of the order and of the random numbers of examples, >= 0.
+        seed: seed of the order and of the random numbers of examples, >= 0.
         shuffle: whether another epoch has another order.
-        subset: the examples that the row has; None: all N.
+        subset: the examples that are in the row; None: all N.
     """
 
     seed: int
@@ -112,11 +112,11 @@ class Order(ABC):
 
     @abstractmethod
     def identity(self) -> Identity:
-        """Return plain JSON values by name: equal ones mean the same row, in epochs of the same size."""
+        """Return plain JSON values by name: equal values mean the same row, in epochs of the same size."""
 
     @abstractmethod
     def promise(self) -> Promise:
-        """Return what "once" means here."""
+        """Return how often each example comes in an epoch of this order."""
 
     @property
     def is_endless(self) -> bool:
@@ -143,13 +143,13 @@ class Order(ABC):
         return np.full(len(examples), slot // max(1, self.promise().pass_size), np.int64)
 
     def windows(self, batches: "WorkerOrder", block_records: int) -> Iterator[ExampleRanges]:
-        """Yield what is read together, ahead: the blocks that the next batches need, in the order of first use.
+        """Yield the ranges to read together, ahead: the blocks that the next batches need, in the order of first use.
 
-        A block may come again in a later window. What nobody here needs is left out.
+        A block may come again in a later window. Blocks that this place in the world does not need are left out.
 
         Args:
-            batches: those of one place in the world, from one of an epoch on.
-            block_records: neighbouring examples that files are best read in.
+            batches: the batches of one place in the world, from a batch of an epoch on.
+            block_records: number of neighbouring examples that files are best read in.
         """
         return self._runs(batches, block_records, 0)
 
@@ -163,7 +163,7 @@ class Order(ABC):
 
 
 def epoch_order(num_examples: int, seed: int, pass_number: int, start: int = 0, stop: int | None = None) -> Int64Array:
-    """Returns one slice of the shuffled order of a pass.
+    """Return one slice of the shuffled order of a pass.
 
     The whole order is a permutation of 0..num_examples-1 that depends on (seed, pass_number, num_examples) alone; any
     slice of it costs time and memory in proportion to the slice.
@@ -190,7 +190,7 @@ def epoch_order(num_examples: int, seed: int, pass_number: int, start: int = 0, 
 
 
 def order_at(positions: Int64Array, num_examples: int, seed: int, pass_number: int) -> Int64Array:
-    """Returns the examples, int64 [n], at any positions of a pass's shuffled order.
+    """Return the examples, int64 [n], at any positions of a pass's shuffled order.
 
     Args:
         positions: int64 [n], each in 0..num_examples-1.
@@ -212,13 +212,13 @@ class ShuffledPass(NamedTuple):
 
 
 def orders_at(positions: Int64Array, which: Int64Array, passes: Sequence[ShuffledPass]) -> Int64Array:
-    """Returns the examples at any positions of several shuffled orders, all at once.
+    """Return the examples at any positions of several shuffled orders, all at once.
 
     They are those of `order_at`, order by order, in the time of one call.
 
     Args:
         positions: int64 [n], each in 0..num_examples-1 of its order.
-        which: int64 [n], the number of each one's order.
+        which: int64 [n], for each position the number of its order, a position in `passes`.
         passes: the orders.
 
     Returns:
@@ -244,7 +244,7 @@ def orders_at(positions: Int64Array, which: Int64Array, passes: Sequence[Shuffle
 
 @lru_cache(maxsize=4096)
 def _network(one: ShuffledPass) -> UInt64Array:
-    """Returns the sides and the round keys of an order's Feistel network, uint64 [2 + rounds]."""
+    """Return the sides and the round keys of an order's Feistel network, uint64 [2 + rounds]."""
     keys = _round_keys(_name_of_order(*one))
     return np.concatenate([np.array(_sides(one.num_examples), np.uint64), keys])
 
@@ -254,7 +254,7 @@ def _name_of_order(num_examples: int, seed: int, pass_number: int) -> str:
 
 
 def permute(positions: Int64Array, size: int, key: str) -> Int64Array:
-    """Returns the values of a permutation of 0..size-1, named by a key, at some positions."""
+    """Return the values of a permutation of 0..size-1, named by a key, at some positions."""
     if positions.size == 0:
         return np.empty(0, np.int64)
     if size <= _LARGEST_SORTED:
@@ -268,7 +268,7 @@ def _sorted_order(size: int, key: str) -> Int64Array:
     return np.argsort(hashes, kind="stable").astype(np.int64)
 
 
-@lru_cache(maxsize=2048)  # Of 8 KB at most: every slice of a mixture has some examples of many orders.
+@lru_cache(maxsize=2048)  # Each has 8 KB at most: every slice of a mixture has some examples of many orders.
 def _kept_order(size: int, key: str) -> NDArray[np.uint16]:
     order = _sorted_order(size, key).astype(np.uint16)
     order.setflags(write=False)
@@ -276,7 +276,7 @@ def _kept_order(size: int, key: str) -> NDArray[np.uint16]:
 
 
 def _walk(positions: Int64Array, sizes: Int64Array, sides: UInt64Array, keys: UInt64Array) -> Int64Array:
-    """Returns the values of permutations at n positions: of one, or of one for each of them.
+    """Return the values of permutations at n positions: of one, or of one for each of them.
 
     Args:
         positions: int64 [n].
@@ -315,13 +315,13 @@ def _feistel(values: UInt64Array, sides: UInt64Array, keys: UInt64Array) -> UInt
 
 
 def _modulo(values: UInt64Array, divisor: UInt64Array) -> UInt64Array:
-    """Returns `values % divisor`: numpy divides four times as fast as it takes remainders."""
+    """Return `values % divisor` by a division, which numpy does four times as fast as it takes remainders."""
     rest: UInt64Array = values - values // divisor * divisor
     return rest
 
 
 class Distinct(NamedTuple):
-    """The distinct ones of n values, as `numpy.unique` gives them.
+    """The distinct ones of n values, as `numpy.unique` returns them.
 
     Attributes:
         values: int64 [m], ascending.
@@ -335,7 +335,7 @@ class Distinct(NamedTuple):
 
 
 def unique(values: Int64Array) -> Distinct:
-    """Returns the distinct ones of int64 [n].
+    """Return the distinct ones of int64 [n].
 
     `numpy.unique` imports `numpy.ma` when it is first called: up to 0.3 s of a forked worker's first batch.
     """
@@ -352,7 +352,7 @@ def unique(values: Int64Array) -> Distinct:
 
 
 def hash_with_key(values: UInt64Array, key: np.uint64 | UInt64Array) -> UInt64Array:
-    """Mixes 64-bit values with keys: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), applied twice.
+    """Mix 64-bit values with keys: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), applied twice.
 
     Args:
         values: uint64, of any shape.
@@ -374,12 +374,12 @@ def hash_with_key(values: UInt64Array, key: np.uint64 | UInt64Array) -> UInt64Ar
 
 
 def examples_of(keys: Keys, num_examples: int) -> Keys:
-    """Returns the examples that sample keys name, in a dataset of `num_examples`: one, or int64 of the same shape."""
+    """Return the examples that sample keys name, in a dataset of `num_examples`: one, or int64 of the same shape."""
     return keys % num_examples
 
 
 def draw_uniforms(keys: Int64Array, seed: int, draws: int | Sequence[int] | Int64Array) -> NDArray[np.float64]:
-    """Returns independent random numbers for each of n sample keys.
+    """Return independent random numbers for each of n sample keys.
 
     Args:
         keys: int64 [n], each >= 0.
@@ -396,13 +396,13 @@ def draw_uniforms(keys: Int64Array, seed: int, draws: int | Sequence[int] | Int6
 
 
 def draw_seeds(keys: Int64Array, seed: int) -> Int64Array:
-    """Returns a seed for each of n sample keys, int64 [n, 2], as tensorflow's stateless random operations take it."""
+    """Return a seed for each of n sample keys, int64 [n, 2], as tensorflow's stateless random operations take it."""
     bits = hash_with_key(_hash_keys(keys, seed)[:, None], np.array([2**32, 2**32 + 1], np.uint64))
     return bits.view(np.int64)
 
 
 def draw_function_seeds(keys: Int64Array, seed: int, function: int) -> Int64Array:
-    """Returns a seed, 0 to 2**63 - 1, of a user's function for each of n sample keys, int64 [n]; functions count up."""
+    """Return a seed, 0 to 2**63 - 1, of a user's function, by its number, for each of n sample keys, int64 [n]."""
     bits = hash_with_key(_hash_keys(keys, seed), np.uint64(2**32 + 2 + function))
     return (bits >> np.uint64(1)).astype(np.int64)
 

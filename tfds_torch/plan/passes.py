@@ -1,15 +1,15 @@
-"""Passes: each has every example once, in an order of its own: shuffled one by one or in blocks, or as stored.
+"""Passes: each has every example once, in its own order: shuffled one by one or in blocks, or as stored.
 
 In a block order, blocks of neighbouring examples are shuffled, and examples within windows of blocks. The blocks stand
-in a *row*, in a shuffled order of their own: whole blocks, and the short one (if any) somewhere between. A *place* is a
+in a *row*, which is shuffled itself: whole blocks, and the short one (if any) somewhere between. A *place* is a
 number of that row, a *position* one of the pass. Windows are cut from the row.
 
 With L groups, the row is cut into L parts of equal length, give or take one example, at examples and not at blocks.
-Each part is a group, with windows of its own, and the positions of the pass take from the groups in turn: position q
-of pass p is of group (q + p N) % L. So the turns go on from one pass to the next, and any n L slots that follow each
-other, over whatever passes, have exactly n of each group. A global batch of G slots, a multiple of L, is then ordered
-by group (`BatchGroups`), so that the m-th of M equal parts of it takes from the m-th part of the groups: the ranks of
-one of M machines read 1 / M of the blocks. Streaming's canonical nodes serve the same end.
+Each part is a group with its own windows, and the positions of the pass take from the groups in turn: position q of
+pass p belongs to group (q + p N) % L. So the turns continue from one pass to the next, and any n L slots that follow
+each other, over whatever passes, have exactly n of each group. A global batch of G slots, a multiple of L, is then
+ordered by group (`BatchGroups`), so that the m-th of M equal parts of it takes from the m-th part of the groups: the
+ranks of one of M machines read 1 / M of the blocks. The canonical nodes of MosaicML Streaming have the same purpose.
 """
 
 import hashlib
@@ -47,15 +47,15 @@ class Passes(Order):
     """Passes over a dataset, one after the other: each has every example, or every one of a subset, once.
 
     Attributes:
-        n: examples of the dataset.
-        seed: what the shuffled orders depend on.
-        shuffle: whether every pass has an order of its own, or that of the dataset.
+        n: number of examples of the dataset.
+        seed: seed of the shuffled orders, >= 0.
+        shuffle: whether every pass has its own order, or that of the dataset.
         blocks: where whole blocks are shuffled, the sizes of these; None: single examples are.
         subset: the examples of a pass; None: all N.
         epoch_size: E: an epoch is the next E examples of the passes, whose ends do not matter; None: it is one pass.
 
     Raises:
-        ConfigError: a value out of range.
+        ConfigError: a value is out of range.
     """
 
     n: int
@@ -101,7 +101,7 @@ class Passes(Order):
         return pass_number, example if self.subset is None else self.subset.numbers[example]
 
     def shuffled(self, pass_number: Int64Array, position: Int64Array) -> Int64Array:
-        """Return which of the examples of a pass stand at positions of shuffled passes, int64 [n] all of them."""
+        """Return which of the examples of a pass stand at positions of shuffled passes; all are int64 [n]."""
         if not len(position):
             return position
         if pass_number.min() == pass_number.max():  # As nearly always: nothing is copied.
@@ -142,17 +142,18 @@ class Passes(Order):
         )
 
     def count(self, num_slots: int) -> tuple[Int64Array, Int64Array]:
-        """Return how often each example comes in the first n slots, at least and at most: two int64 [n]."""
+        """Return how often each example comes in the first `num_slots` slots, at least and at most: two int64 [N]."""
         least, most = np.zeros(self.n, np.int64), np.zeros(self.n, np.int64)
         here = slice(None) if self.subset is None else self.subset.numbers
         least[here], most[here] = num_slots // max(1, self.pass_size), -(-num_slots // max(1, self.pass_size))
         return least, most
 
     def windows(self, batches: "WorkerOrder", block_records: int) -> Iterator[ExampleRanges]:
-        """Yield what is read together, as `Order.windows`; in a block order, the windows that are shuffled.
+        """Yield the ranges to read together, as `Order.windows` does; in a block order, the windows that are shuffled.
 
-        No block is then in two windows of a pass, but for those that are cut between two groups, of which each window
-        has its part. What fills a last global batch comes from windows of another pass, or of the same one again.
+        In a block order no block is in two windows of a pass, except for blocks that are cut between two groups, of
+        which each window has its part. The fill of a last global batch comes from windows of another pass, or again of
+        the same one.
         """
         if self.blocks is None or not self.shuffle:
             yield from super().windows(batches, block_records)
@@ -180,7 +181,7 @@ class Passes(Order):
 
 
 def _ranges(block: Int64Array, example: Int64Array, slot: Int64Array, is_read: NDArray[np.bool_]) -> ExampleRanges:
-    """Return what a window has of each block that is read, in the order of the first slot that is, int64 [n] all."""
+    """Return a window's range in each block that is read, ordered by the first slot that is read; all are int64 [n]."""
     blocks, limits = unique(block), np.iinfo(np.int64)
     starts, first_slots = (np.full(len(blocks.values), limits.max) for _ in range(2))
     stops = np.full(len(blocks.values), limits.min)
@@ -198,14 +199,14 @@ def _ranges(block: Int64Array, example: Int64Array, slot: Int64Array, is_read: N
 class BlockShuffle:
     """A coarser shuffle, for disks and networks where reads all over a file are expensive.
 
-    Blocks of neighbouring examples are shuffled as wholes. Then the examples of every `window_blocks` blocks that
-    follow each other in that row are shuffled among themselves. So the examples of a window lie in `window_blocks`
-    places, and no two windows share a block.
+    Whole blocks of neighbouring examples are shuffled. Then the examples of every `window_blocks` blocks that follow
+    each other in that row are shuffled among themselves. So the examples of a window lie in `window_blocks` places, and
+    no two windows share a block.
 
     Attributes:
-        block_records: neighbouring examples that stay in one window, >= 1.
-        window_blocks: blocks of a window, >= 1; with groups, of the windows of all groups that are read together.
-        groups: parts that the row of blocks is cut into, which the positions of a pass take from in turn, >= 1.
+        block_records: number of neighbouring examples that stay in one window, >= 1.
+        window_blocks: number of blocks of a window, >= 1; with groups, of all groups' windows that are read together.
+        groups: number of parts that the row of blocks is cut into, >= 1; positions of a pass take from them in turn.
 
     Raises:
         ConfigError: a value is not an integer or below 1.
@@ -221,7 +222,7 @@ class BlockShuffle:
 
 
 def identity_of_blocks(blocks: BlockShuffle | None) -> Identity:
-    """Return the sizes of blocks by name, None of each where single examples are shuffled."""
+    """Return the sizes of blocks by name; each is None where single examples are shuffled."""
     return {
         "block_records": None if blocks is None else blocks.block_records,
         "window_blocks": None if blocks is None else blocks.window_blocks,
@@ -247,7 +248,7 @@ class BlockRow:
         digest = hashlib.blake2b(f"tfds_torch {self._key}: place of the short block".encode(), digest_size=16).digest()
         self._short_place = int.from_bytes(digest, "little") % (self._num_whole + 1)  # So many whole ones come before.
         self._first_group = pass_number * num_examples % blocks.groups
-        # Of each group: its first position, its places, and the block that its first place is in.
+        # For each group: its first position, its places, and the block that its first place is in.
         self._first_positions = (np.arange(self._groups) - self._first_group) % self._groups
         sizes = np.maximum(0, (num_examples - 1 - self._first_positions) // self._groups + 1)
         self._stops = np.cumsum(sizes, dtype=np.int64)
@@ -255,23 +256,23 @@ class BlockRow:
         self._first_blocks = self._block_place(self._starts)[0]
 
     def examples_at(self, positions: Int64Array) -> Int64Array:
-        """Returns the examples at positions of the pass, int64 [n]."""
+        """Return the examples at positions of the pass, int64 [n]."""
         group = (positions + self._first_group) % self._groups
         places = self._starts[group] + (positions - self._first_positions[group]) // self._groups
         return self._example(self._shuffle_windows(group, places))
 
     def windows(self, start: int = 0) -> Iterator[Int64Array]:
-        """Yields the positions of each window, int64 [n], in the order of the first of them.
+        """Yield the positions of each window, int64 [n], in the order of the first of them.
 
         Args:
-            start: a position: windows that end before it are left out.
+            start: a position of the pass, >= 0; windows that end before it are left out.
         """
         rows = [self._windows_of(group, start) for group in range(self._groups)]
         for _, positions in merge(*rows, key=lambda window: window[0]):
             yield positions
 
     def _windows_of(self, group: int, start: int) -> Iterator[tuple[int, Int64Array]]:
-        """Yields the windows of one group, each with its first position."""
+        """Yield the windows of one group, each with its first position."""
         first_position, first_place = int(self._first_positions[group]), int(self._starts[group])
         stop = int(self._stops[group])
         place = first_place + max(0, -(-(start - first_position) // self._groups))
@@ -283,7 +284,7 @@ class BlockRow:
             yield int(positions[0]), positions
 
     def _shuffle_windows(self, group: Int64Array, places: Int64Array) -> Int64Array:
-        """Returns the places in the row, before its windows were shuffled, of places after that."""
+        """Return the places that places of a group had in the row before its windows were shuffled."""
         shuffled = np.empty_like(places)
         windows = (self._block_place(places)[0] - self._first_blocks[group]) // self._window_blocks
         numbers = windows * self._groups + group
@@ -298,13 +299,13 @@ class BlockRow:
         return shuffled
 
     def _window(self, group: int, window: int) -> tuple[int, int]:
-        """Returns the places of a window of a group, as (start, stop)."""
+        """Return the places of a window of a group, as (start, stop)."""
         block = int(self._first_blocks[group]) + window * self._window_blocks
         start, stop = self._start(block), self._start(block + self._window_blocks)
         return max(start, int(self._starts[group])), min(stop, int(self._stops[group]))
 
     def _example(self, places: Int64Array) -> Int64Array:
-        """Returns the examples at places of the row."""
+        """Return the examples at places of the row."""
         blocks, offsets = self._block_place(places)
         is_short = (blocks == self._short_place) & (self._short_records > 0)
         whole = blocks - ((blocks > self._short_place) & (self._short_records > 0))
@@ -313,7 +314,7 @@ class BlockRow:
         return blocks * self._block_records + offsets
 
     def _block_place(self, places: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns which block of the row each place is in, counted from the row's start, and its offset therein."""
+        """Return which block of the row each place is in, counted from the row's start, and its offset in the block."""
         short_start = self._short_place * self._block_records
         after = places - short_start - self._short_records
         blocks, offsets = np.divmod(np.where(after >= 0, places - self._short_records, places), self._block_records)
@@ -322,7 +323,7 @@ class BlockRow:
         return blocks, offsets
 
     def _start(self, block: int) -> int:
-        """Returns the first place of a block of the row; past the last block, the end of the row."""
+        """Return the first place of a block of the row; past the last block, the end of the row."""
         num_blocks = self._num_whole + (1 if self._short_records else 0)
         block = min(block, num_blocks)
         if self._short_records and block > self._short_place:
@@ -337,9 +338,9 @@ class BatchGroups:
     Attributes:
         global_batch_size: G, a multiple of `groups` where any slots are ordered.
         groups: L, >= 1.
-        first_group: the group of slot 0 before batches were ordered; those behind it have the following ones, in turn.
-        num_slots: slots from 0 on that are ordered, whole batches of them. A last batch that is kept short, or padded
-            at its end, keeps its order.
+        first_group: the group of slot 0 before batches were ordered; the slots behind it have the next groups, in turn.
+        num_slots: number of slots from 0 on that are ordered, in whole batches. A last batch that is kept short, or
+            padded at its end, keeps its order.
     """
 
     global_batch_size: int
@@ -348,7 +349,7 @@ class BatchGroups:
     num_slots: int
 
     def before(self, slots: Int64Array) -> Int64Array:
-        """Returns the slots, before batches were ordered, of slots after that, int64 [n]."""
+        """Return the slots before batches were ordered, int64 [n], for slots after that, int64 [n]."""
         if not self.num_slots:
             return slots
         batch, at = np.divmod(slots, self.global_batch_size)
@@ -357,7 +358,7 @@ class BatchGroups:
         return np.where(slots < self.num_slots, found, slots)
 
     def after(self, slots: Int64Array) -> Int64Array:
-        """Returns the slots, after batches were ordered, of slots before that, int64 [n]."""
+        """Return the slots after batches were ordered, int64 [n], for slots before that, int64 [n]."""
         if not self.num_slots:
             return slots
         batch, at = np.divmod(slots, self.global_batch_size)

@@ -19,8 +19,8 @@ from tfds_torch.runtime.printable import quoted
 STATE_VERSION = 3
 READ_MODES = ("index", "files", "examples")
 
-_TRANSFORMS = "transforms"  # Among what agrees: others are warned of, and go on.
-_LONGEST_VALUE = 400  # Characters of JSON: of longer values a state has digests.
+_TRANSFORMS = "transforms"  # A value of `agrees`: where it differs, there is a warning, and the state continues.
+_LONGEST_VALUE = 400  # Characters of JSON: a state has digests of longer values.
 _OF_FINGERPRINT = ("dataset", "split", "kind", "subset", "weights", "members")
 
 _REMEDIES = {
@@ -43,22 +43,22 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class LoaderState:
-    """How far every rank has got in an epoch, and what must agree where it goes on.
+    """How far every rank has got in an epoch, and which values must agree where it continues.
 
     It holds plain values only (no path, no time), is the same on every rank, and fits in a few hundred bytes of JSON.
     Build it with `of`, or read it with `load`.
 
     Attributes:
         version: the version of this layout.
-        epoch: which epoch, >= 0.
+        epoch: number of the epoch, >= 0.
         examples: examples of this epoch that all ranks together have delivered; those that fill its last batch count.
         batches: batches that each rank has delivered since the global batch was last changed within the epoch, or since
             its beginning; all of them when the epoch is over.
         global_batch: G = num_replicas * batch_size.
         num_workers: W per rank, >= 1, of a stream; None where it is not known, or does not matter.
         read_mode: "index", "files" or "examples".
-        agrees: what must be equal where the state goes on, by name: the dataset, its split and fingerprint, the order's
-            identity, repeats, is_training and remainder; of a stream, num_replicas and batch_size, too.
+        agrees: values that must be equal where the state continues, by name: the dataset, its split and fingerprint,
+            the order's identity, repeats, is_training and remainder; of a stream, num_replicas and batch_size, too.
         checksum: 8 hexadecimal digits over all other fields.
     """
 
@@ -86,17 +86,17 @@ class LoaderState:
         batches: int,
         transforms: Sequence[str] = (),
     ) -> "LoaderState":
-        """Return the state of a loader; 0 workers count as 1, the rank that reads by itself.
+        """Return the state of a loader; 0 workers count as 1, because the rank then reads by itself.
 
         Args:
-            plan: of the epoch, or of the rest of it, where it has a `first_example`.
+            plan: the plan of the epoch, or of the rest of it where it has a `first_example`.
             dataset: "name/config:version".
             split: the split expression.
-            fingerprint: of the examples.
+            fingerprint: the fingerprint of the examples.
             read_mode: "index", "files" or "examples".
-            num_workers: of the loader; None: unknown.
-            epoch: which one, >= 0.
-            batches: that each rank has delivered of the plan.
+            num_workers: number of the loader's workers; None: unknown.
+            epoch: number of the epoch, >= 0.
+            batches: number of batches of the plan that each rank has delivered.
             transforms: names of the user's functions that examples go through, in turn.
         """
         check_choice("read_mode", read_mode, READ_MODES)
@@ -118,7 +118,7 @@ class LoaderState:
         return state.with_workers(None if num_workers is None else max(1, num_workers)).at(batches)
 
     def at(self, batches: int) -> "LoaderState":
-        """Return the same state after another number of batches of its epoch.
+        """Return the same state after another number of `batches` of its epoch.
 
         Raises:
             ConfigError: the epoch has fewer batches.
@@ -132,7 +132,7 @@ class LoaderState:
         return replace(self, batches=number, examples=self.first_example + number * self.global_batch)._sealed()
 
     def with_workers(self, num_workers: int | None) -> "LoaderState":
-        """Return the same state of so many workers, >= 1 or None, as far as they matter."""
+        """Return the same state with another `num_workers`, >= 1 or None, where their number matters."""
         return replace(self, num_workers=None if self.read_mode == "index" else num_workers)._sealed()
 
     @property
@@ -154,7 +154,7 @@ class LoaderState:
 
     @property
     def start(self) -> Start:
-        """Where an iteration begins that goes on from here."""
+        """Where an iteration begins that continues from this state."""
         return Start(self.epoch, self.batches, self.first_example)
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,7 +163,10 @@ class LoaderState:
 
     @classmethod
     def from_dict(cls, state: object) -> "LoaderState":
-        """Return the state that `to_dict` wrote, without asking whether it fits a dataset; `load` asks.
+        """Return the state that `to_dict` wrote, without a check whether it fits a dataset; `load` checks that.
+
+        Args:
+            state: what `to_dict` returned.
 
         Raises:
             StateMismatchError: a field is missing or unknown; a value was changed after saving; or another version
@@ -180,15 +183,15 @@ class LoaderState:
         """Return a saved state that fits the dataset which is to continue it.
 
         In read mode "index" the numbers of ranks and workers may differ, as long as the global batch is the same, or
-        may change; the other modes continue in the same world only. The remainders "keep" and "pad" are the same here:
+        may change; the other modes continue in the same world only. The remainders "keep" and "pad" count as equal:
         they are the usual ones of evaluation on one rank and on several.
 
         Args:
-            state: what `to_dict` wrote.
-            here: what the receiving dataset says of itself; its epoch and batches do not matter.
+            state: what `to_dict` returned.
+            here: a state of the receiving dataset; its epoch and batches do not matter.
             allow_batch_change: whether a state of another global batch becomes one of the global batch here, at the
                 same example, in read mode `index`.
-            num_replicas: ranks here, for the remedy.
+            num_replicas: number of ranks here, for the remedy in the message.
 
         Raises:
             StateMismatchError: as in `from_dict`, or it does not fit. Every value that differs from `here` is named,
@@ -215,7 +218,7 @@ class LoaderState:
 
     @classmethod
     def from_stateful(cls, state: Mapping[str, Any]) -> "LoaderState":
-        """Return what a state of torchdata's `StatefulDataLoader` says, free of its workers.
+        """Return the state that a state of torchdata's `StatefulDataLoader` holds, without its workers.
 
         Args:
             state: what `StatefulDataLoader.state_dict()` returned, over a dataset of this package.
@@ -236,8 +239,8 @@ class WorkerPosition:
     Attributes:
         worker: this worker, 0 <= worker < num_workers.
         num_workers: W, the workers of the rank; 1 when the rank reads by itself.
-        batches: whole batches of its own that it has delivered.
-        examples: how many of its next batch it has delivered, fewer than that batch has.
+        batches: number of its own whole batches that it has delivered.
+        examples: number of examples of its next batch that it has delivered, fewer than that batch has.
         began_at: where the iteration began; its `batches` is the iteration's first batch.
     """
 
@@ -249,7 +252,7 @@ class WorkerPosition:
 
     @property
     def start_batch(self) -> int:
-        """The batch from which this worker, as the same one of W, begins with its own next batch.
+        """The batch from which this worker, with the same number of W, begins with its own next batch.
 
         Batch b belongs to worker (b - start) % W, so beginning a whole number of rounds later deals it the same ones.
         """
@@ -273,14 +276,25 @@ class WorkerPosition:
 
     @classmethod
     def from_dict(cls, state: object) -> "WorkerPosition":
-        """Return the position that `to_dict` wrote."""
+        """Return the position that `to_dict` wrote as `state`; raise StateMismatchError for any other value."""
         values = _read_fields("WorkerPosition", state, [*(field.name for field in fields(cls)), "checksum"])
         del values["checksum"]
         return cls(**{**values, "began_at": LoaderState.from_dict(values["began_at"])})
 
     @classmethod
     def load(cls, state: object, here: LoaderState, *, worker: int, num_workers: int) -> "WorkerPosition":
-        """Return a saved position from which a worker of `num_workers` can go on; `here` as in `LoaderState.load`."""
+        """Return a saved position from which one of `num_workers` workers can continue; see `LoaderState.load`.
+
+        Args:
+            state: what `to_dict` returned.
+            here: a state of the receiving dataset, as in `LoaderState.load`.
+            worker: number of the worker here, 0 <= worker < num_workers.
+            num_workers: number of the rank's workers here, >= 1.
+
+        Raises:
+            StateMismatchError: `state` is not a saved position, does not fit the dataset, or is of another worker or
+                another number of workers.
+        """
         position = cls.from_dict(state)
         position = replace(position, began_at=LoaderState.load(position.began_at.to_dict(), here))
         if position.num_workers != num_workers:
@@ -323,7 +337,7 @@ def _check_kind(state: Mapping[Any, Any]) -> None:
 
 
 def _read_fields(what: str, state: object, names: list[str]) -> dict[str, Any]:
-    """Return the fields of a saved state that is whole, and as it was saved."""
+    """Return the fields of a saved state after a check that it is whole and as it was saved."""
     if not isinstance(state, Mapping):
         raise StateMismatchError(f"{what}: a saved state is a dict, and this is {quoted(state)}.")
     missing = [name for name in names if name not in state]
@@ -345,7 +359,7 @@ def _read_fields(what: str, state: object, names: list[str]) -> dict[str, Any]:
 
 
 def _checksum_of(values: Mapping[str, Any]) -> str:
-    """Return 8 hexadecimal digits over all fields but the checksum; nothing where they are not plain values."""
+    """Return 8 hexadecimal digits over all fields but the checksum; an empty text where they are not plain values."""
     try:
         return digest_of({name: value for name, value in values.items() if name != "checksum"})[:8]
     except (TypeError, ValueError, RecursionError):
@@ -354,7 +368,7 @@ def _checksum_of(values: Mapping[str, Any]) -> str:
 
 def _shorten(value: Any) -> Any:
     """Return a plain value, or a digest of a long one."""
-    value = json.loads(json.dumps(value))  # As JSON gives it back: tuples are lists.
+    value = json.loads(json.dumps(value))  # As JSON returns it: tuples become lists.
     return f"digest {digest_of(value)}" if len(json.dumps(value)) > _LONGEST_VALUE else value
 
 
@@ -393,7 +407,7 @@ def _difference(name: str, stored: object, here: object, remedy: str) -> str:
 def _differences_of_world(
     stored: LoaderState, here: LoaderState, allow_batch_change: bool, num_replicas: int
 ) -> Iterator[str]:
-    """Yield what keeps the world here from continuing a state."""
+    """Yield the reasons why the world here cannot continue a state."""
     if here.read_mode != "index":
         workers = stored.num_workers, here.num_workers
         if None not in workers and workers[0] != workers[1] and stored.batches > 0:

@@ -16,10 +16,10 @@ Int64Array = NDArray[np.int64]
 
 
 class ArrayValue:
-    """An array that is a value: equal where all numbers are, in the same order.
+    """An array that is a value: two are equal where all numbers are, in the same order.
 
     Args:
-        values: [n]; it must not be changed afterwards.
+        values: numbers [n]; the array must not be changed afterwards.
     """
 
     def __init__(self, values: NDArray[Any]) -> None:
@@ -41,14 +41,14 @@ class ArrayValue:
         return hashlib.blake2b(little.tobytes(), digest_size=16).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"values": self.values}  # What was derived from them is made anew.
+        return {"values": self.values}  # Values that were derived from them are made anew.
 
 
 _NUM_SHOWN = 8
 
 
 class Subset(ArrayValue):
-    """Some examples of a split, in an order: their numbers, int64 [n], each once."""
+    """Some examples of a split, in some order: their numbers, int64 [n], each once."""
 
     @property
     def numbers(self) -> Int64Array:
@@ -59,7 +59,7 @@ class Subset(ArrayValue):
         return f"Subset({len(self):,} examples, {self.digest[:8]})"
 
     def places_of(self, numbers: Int64Array) -> Int64Array:
-        """Returns the places of examples, int64 [k], in the subset; -1 for those that are not in it."""
+        """Return the places of examples, int64 [k], in the subset; -1 for those that are not in it."""
         if not len(self):
             return np.full(len(numbers), -1, np.int64)
         ordered, places = self._by_number
@@ -74,14 +74,15 @@ class Subset(ArrayValue):
 
 
 def make_subset(indices: object, there: Int64Array | int) -> Subset:
-    """Returns the subset that a caller names.
+    """Return the subset that `indices` names.
 
     Args:
         indices: numbers of examples, in any order, each once; or a mask, bool [n], of the examples that are there.
-        there: those, int64 [n]; or n, where they are 0..n-1.
+        there: the numbers of the examples that are there, int64 [n]; or n, where they are 0..n-1.
 
     Raises:
-        ConfigError: it is neither; a number stands there twice, or is not there; a mask of another length.
+        ConfigError: `indices` is neither; a number is in it twice, or is not one of `there`; or a mask has another
+            length.
     """
     numbers = np.arange(there, dtype=np.int64) if isinstance(there, int) else there
     is_array = hasattr(indices, "__array__")
@@ -118,17 +119,17 @@ def make_subset(indices: object, there: Int64Array | int) -> Subset:
 
 
 def as_array(values: object) -> NDArray[np.generic]:
-    """Returns what a caller gives as an array; of type object where its parts make none."""
+    """Return a caller's value as an array, of dtype object where its parts have no common shape."""
     if is_tensor(type(values)):
         values = array_of_tensor(values)
     try:
         return np.asarray(values)
-    except (TypeError, ValueError):  # Such as lists of several lengths.
+    except (TypeError, ValueError):  # For example lists of several lengths.
         return np.array(None, object)
 
 
 def _listed(there: Int64Array | int) -> str:
-    """Returns the numbers of the examples that are there, in words."""
+    """Return the numbers of the examples that are there, in words."""
     if isinstance(there, int):
         return f"0 to {there - 1:,}"
     shown = ", ".join(map(str, there[:_NUM_SHOWN].tolist()))

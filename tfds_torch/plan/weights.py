@@ -1,4 +1,4 @@
-"""The weights of a mixture as periods of whole slots: checked, to the power 1/T, rounded where they are too fine."""
+"""The weights of a mixture as periods of whole slots: checked, taken to the power 1/T, rounded where too fine."""
 
 import math
 import sys
@@ -15,13 +15,13 @@ from tfds_torch.runtime.arguments import check_integer, did_you_mean
 from tfds_torch.runtime.printable import quoted
 
 MOST_PERIOD = 65_536
-"""Slots of a period, at most."""
+"""The largest number of slots of a period."""
 
 SIZES = "sizes"
-"""The weights of members that are weighted by their numbers of examples."""
+"""The value of `weights` that weights members by their numbers of examples."""
 
 _MOST_EXACT_POWER = 16
-_LARGE_CHANGE = Fraction(1, 100)  # Of a weight by rounding: it is reported.
+_LARGE_CHANGE = Fraction(1, 100)  # A larger change of a weight by rounding is reported.
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Segment:
     """The part of a mixture's row that has the same weights.
 
     Attributes:
-        start: its first slot; the next segment's first slot, or nothing, ends it.
-        counts: how many of `period` slots each member has, >= 0; not all are multiples of a number above 1.
+        start: its first slot. The segment ends at the next segment's first slot; the last one does not end.
+        counts: how many of `period` slots each member has, >= 0; their greatest common divisor is 1.
     """
 
     start: int
@@ -44,7 +44,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Rounded:
-    """A weight that rounding to 1/65,536 moves by more than 1 %: of which member, from where on, and to what."""
+    """A weight that rounding to 1/65,536 moves by more than 1 %: its member, its first slot and its new value."""
 
     name: str
     start: int
@@ -55,7 +55,7 @@ class Rounded:
 def make_segments(
     sizes: Mapping[str, int], weights: object, temperature: object = 1.0
 ) -> tuple[tuple[Segment, ...], tuple[Rounded, ...]]:
-    """Returns the segments of a schedule of weights, and which weights they move by more than 1 %.
+    """Return the segments of a schedule of weights, and which weights they move by more than 1 %.
 
     Args:
         sizes: member -> its number of examples, > 0.
@@ -83,7 +83,7 @@ def make_segments(
 
 
 def _inverse(temperature: object) -> Fraction:
-    """Returns 1/T."""
+    """Return 1/T."""
     number = _as_number(temperature)
     if number is None or number <= 0:
         raise ConfigError(
@@ -125,7 +125,7 @@ def _check_schedule(weights: object) -> list[tuple[int, object]]:
 
 
 def _check_weights(weights: object, sizes: Mapping[str, int], where: str) -> dict[str, Fraction]:
-    """Returns member -> weight, in the order of the members."""
+    """Return member -> weight, in the order of the members."""
     if isinstance(weights, str) and weights == SIZES:
         return {name: Fraction(size) for name, size in sizes.items()}
     if not isinstance(weights, Mapping):
@@ -164,8 +164,8 @@ def _check_weights(weights: object, sizes: Mapping[str, int], where: str) -> dic
 
 
 def _as_number(value: Any) -> Fraction | None:
-    """Return a finite number as it is written, 0.7 as 7/10 and 0.06 * 30 as 9/5; None where it is none."""
-    if isinstance(value, float):  # Decimals of 15 digits are the same again; what follows is the rounding of a product.
+    """Return a finite number as it is written, 0.7 as 7/10 and 0.06 * 30 as 9/5; None for any other value."""
+    if isinstance(value, float):  # 15 digits keep a decimal as written; the rest is the rounding of a product.
         return Fraction(f"{value:.15g}") if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, Real | Decimal):
         return None
@@ -178,7 +178,7 @@ def _as_number(value: Any) -> Fraction | None:
 
 
 def _shares(weights: Mapping[str, Fraction], power: Fraction) -> dict[str, Fraction]:
-    """Returns member -> weight ** power, divided by their sum."""
+    """Return member -> weight ** power, divided by their sum."""
     largest = max(weights.values())
     powers = {name: _to_power(one, power, largest) for name, one in weights.items()}
     total = sum(powers.values())
@@ -186,17 +186,17 @@ def _shares(weights: Mapping[str, Fraction], power: Fraction) -> dict[str, Fract
 
 
 def _to_power(weight: Fraction, power: Fraction, largest: Fraction) -> Fraction:
-    """Returns a weight to a power, up to a factor that is the same for all of them."""
+    """Return a weight to a power, up to a factor that is the same for all weights."""
     if not weight or power == 1:
         return weight
     if power.denominator == 1 and power <= _MOST_EXACT_POWER:
         return weight**power.numerator
-    # Of the ratio: none is too large for a float. One that is too small for a float is too fine in the end.
+    # The power of the ratio: no ratio is too large for a float, and one too small for a float is too fine in the end.
     return max(Fraction(float(weight / largest) ** float(power)), Fraction(sys.float_info.min))
 
 
 def _round(shares: Mapping[str, Fraction], where: str) -> dict[str, int]:
-    """Returns member -> slots of a period: exact where that has at most 65,536 slots, else by largest remainder."""
+    """Return member -> slots of a period: exact where 65,536 slots are enough, else rounded by largest remainder."""
     period = math.lcm(*(share.denominator for share in shares.values()))
     if period <= MOST_PERIOD:
         return {name: int(share * period) for name, share in shares.items()}

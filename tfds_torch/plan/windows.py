@@ -1,4 +1,4 @@
-"""Windows of episodes: the steps around each step of a sequence, numbered through a split. Pure arithmetic."""
+"""Windows of episodes: the steps around each step of a sequence, numbered through a split. It is pure arithmetic."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,28 +14,28 @@ from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.printable import quoted
 
 MOST_STEPS = 2**31
-"""No episode has so many steps, and no offset is as large."""
+"""An upper bound of the steps of an episode, and of strides and offsets."""
 
 
 @explain_keywords
 @dataclass(frozen=True)
 class Windows:
-    """What an example is where a dataset stores episodes: a window that begins at a step, and takes others around it.
+    """Windows of episodes as examples: a window begins at a step, and has other steps around it.
 
     Attributes:
         sequence: feature that holds the steps of an episode: `steps` in datasets of RLDS.
         offsets: field -> the steps that a window has of it, counted from its own step: `{"action": range(16)}` are the
             step and the 15 after it, `{"observation/image": [-1, 0]}` the one before it and itself. Such a field gets
-            an axis of time: [B, T, ...]. Fields that are not named are those of the window's own step: [B, ...], also
-            where another name of the same feature has offsets.
-        stride: steps from one window to the next in an episode, >= 1; the first one begins at step 0.
-        pad: what stands where an offset leaves the episode: `edge`, its first or last step; `zero`, zeros, and empty
+            an axis of time: [B, T, ...]. Fields that are not named have the value of the window's own step: [B, ...],
+            also where another name of the same feature has offsets.
+        stride: number of steps from one window to the next in an episode, >= 1; the first window begins at step 0.
+        pad: the value where an offset leaves the episode: `edge`, its first or last step; `zero`, zeros, and empty
             texts. The field `<name>_pad`, bool [B, T], says where that is.
-        whole: whether windows are left out that reach outside of their episode.
-        texts: fields of bytes that come as str; without it they come as they are stored.
+        whole: whether windows that reach outside of their episode are left out.
+        texts: fields of bytes that come as str; other fields of bytes come as they are stored.
 
     Raises:
-        ConfigError: an argument that cannot work.
+        ConfigError: an argument cannot work.
     """
 
     sequence: str = "steps"
@@ -78,13 +78,13 @@ def _check_offsets(name: object, offsets: object) -> tuple[int, ...]:
 
 
 class WindowTable:
-    """The windows of episodes, numbered: those of the first episode by their steps, then those of the second one.
+    """The windows of episodes, numbered: the windows of the first episode by their steps, then those of the second one.
 
     Args:
         num_steps: int64 [number of episodes], >= 0; an episode without steps has no windows.
-        stride: steps from one window to the next.
-        before: steps before the window's own that it must have there; 0 where windows may reach outside.
-        after: the same after its own.
+        stride: number of steps from one window to the next.
+        before: number of steps that the episode must have before the window's own; 0 where windows may reach outside.
+        after: the same number after its own step.
     """
 
     def __init__(self, num_steps: Int64Array, stride: int = 1, before: int = 0, after: int = 0) -> None:
@@ -96,7 +96,7 @@ class WindowTable:
         self._counts = counts
 
     def __len__(self) -> int:
-        """Number of windows."""
+        """Return the number of windows."""
         return int(self._stops[-1]) if len(self._stops) else 0
 
     @property
@@ -105,13 +105,13 @@ class WindowTable:
         return self._counts
 
     def locate(self, index: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns the episodes of windows 0..len-1, int64 [n], and the steps at which they begin."""
+        """Return the episodes of windows 0..len-1, int64 [n], and the steps at which they begin."""
         episode = np.searchsorted(self._stops, index, side="right").astype(np.int64)
         step = self._first_step + (index - (self._stops[episode] - self._counts[episode])) * self._stride
         return episode, step
 
     def find(self, episode: int, step: int) -> int | None:
-        """Returns the number of the window of an episode that begins at a step; None: there is none."""
+        """Return the number of the window of an episode that begins at a step; None: there is none."""
         place, rest = divmod(step - self._first_step, self._stride)
         if rest or not 0 <= place < self._counts[episode]:
             return None
@@ -121,12 +121,12 @@ class WindowTable:
 def window_rows(
     step: Int64Array, num_steps: Int64Array, offsets: tuple[int, ...]
 ) -> tuple[Int64Array, NDArray[np.bool_]]:
-    """Returns the steps that windows have of a field.
+    """Return the steps of a field that windows have.
 
     Args:
-        step: int64 [n], at which each window begins.
-        num_steps: int64 [n], of its episode, >= 1.
-        offsets: T of them.
+        step: int64 [n], the step at which each window begins.
+        num_steps: int64 [n], the number of steps of its episode, >= 1.
+        offsets: T offsets, in steps, counted from the window's own step.
 
     Returns:
         int64 [n, T]: the steps, those outside of the episode replaced by its first or last one; bool [n, T]: which ones

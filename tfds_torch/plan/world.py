@@ -40,7 +40,10 @@ class World:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "World":
-        """Returns the world that torchrun describes in `RANK` and `WORLD_SIZE`, else one replica.
+        """Return the world that torchrun describes in `RANK` and `WORLD_SIZE`, else one replica.
+
+        Args:
+            environ: the environment variables, as `os.environ` has them.
 
         Raises:
             ConfigError: only one of the two is set, or one is not a number in range.
@@ -64,15 +67,15 @@ class World:
 
     @classmethod
     def from_mesh(cls, mesh: Any) -> "World":
-        """Returns the world of one axis of a torch DeviceMesh, along which the ranks read different examples.
+        """Return the world of one axis of a torch DeviceMesh, along which the ranks read different examples.
 
-        Ranks that differ in other axes only, such as those of tensor parallelism, read the same ones.
+        Ranks that differ in other axes only, like those of tensor parallelism, read the same ones.
 
         Args:
             mesh: a mesh of one axis: `mesh["dp"]` of `init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))`.
 
         Raises:
-            ConfigError: it is no mesh, has several axes, or does not hold this process.
+            ConfigError: `mesh` is not a mesh, has several axes, or does not hold this process.
         """
         if not all(callable(getattr(mesh, name, None)) for name in ("get_local_rank", "size")):
             raise ConfigError(
@@ -92,7 +95,12 @@ class World:
 
     @classmethod
     def grid(cls, num_replicas: int, num_workers: int) -> "list[World]":
-        """Returns every place of a grid, rank by rank."""
+        """Return every place of a grid, rank by rank.
+
+        Args:
+            num_replicas: number of training processes.
+            num_workers: number of loader processes per rank.
+        """
         return [
             cls(rank, num_replicas, worker, num_workers)
             for rank in range(num_replicas)
@@ -110,5 +118,10 @@ class World:
         return self.rank * self.num_workers + self.worker
 
     def at_worker(self, worker: int, num_workers: int) -> "World":
-        """Returns the place of one of `num_workers` workers of this rank."""
+        """Return the place of one worker of this rank.
+
+        Args:
+            worker: number of the worker, 0 <= worker < num_workers.
+            num_workers: number of loader processes of the rank, >= 1.
+        """
         return replace(self, worker=worker, num_workers=num_workers)

@@ -28,7 +28,7 @@ def run(argv: Sequence[str]) -> int:
     """Run the command with the words that follow `tfds_torch.remote`; return its exit code."""
     try:
         flags = _parse_arguments(argv)
-    except SystemExit as end:  # argparse has printed why.
+    except SystemExit as end:  # argparse has printed the reason.
         return int(end.code or 0)
     prepare_output()
     errors, console = Console(stderr=True, emoji=False, highlight=False), make_console()
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
         errors.print("[bold red]error:[/]", Text(printable(str(error))), soft_wrap=True)
         return _USAGE if isinstance(error, ConfigError) else _FAILED
     except OSError as error:
-        console.on_broken_pipe()  # Python would try it once more at its end.
+        console.on_broken_pipe()  # Python would try to write once more when it ends.
         errors.print(f"[bold red]error:[/] this cannot be done: {error.strerror}.", soft_wrap=True)
         return _FAILED
     return _OK

@@ -1,4 +1,4 @@
-"""The indices of shards in object stores: found by reading the shards once, and written beside them."""
+"""The indices of shards in object stores: made by reading the shards once, and written beside them."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,15 +31,15 @@ from tfds_torch.storage.webdataset.tar_index import index_beside, open_index, sc
 
 @dataclass(frozen=True)
 class IndexedShards:
-    """What `index_shards` has done.
+    """The result of `index_shards`.
 
     Attributes:
         dataset: name of the dataset, or of the tars.
-        num_shards: shards that were indexed.
-        num_examples: that they hold.
-        num_bytes: of the indices that were written beside them.
-        folder: where indices of this machine are kept.
-        refusal: why nothing could be written beside the shards; None: it was.
+        num_shards: number of shards that were indexed.
+        num_examples: number of examples in these shards.
+        num_bytes: size of the indices that were written beside the shards.
+        folder: the folder in which this machine keeps its indices.
+        refusal: why nothing could be written beside the shards; None where the indices were written there.
         sequences: features whose steps were indexed, for windows of episodes.
     """
 
@@ -53,15 +53,18 @@ class IndexedShards:
 
 
 def index_shards(url: str, remote: RemoteOptions | None = None) -> IndexedShards:
-    """Indexes the shards of a dataset, and writes their indices beside them, where that is allowed.
+    """Index the shards of a dataset, and write their indices beside them, where that is allowed.
 
     Args:
-        url: of a TFDS version directory, or of tars (braces are expanded).
-        remote: how objects are fetched, and where they are cached.
+        url: URL of a TFDS version directory, or of tars (braces are expanded).
+        remote: how objects are fetched, and where they are cached; None: the defaults of RemoteOptions.
+
+    Returns:
+        The number and size of what was indexed, and whether it could be written beside the shards.
 
     Raises:
-        ConfigError: it is not a URL, or what it names has no index of this kind.
-        DatasetNotFoundError: there is no dataset.
+        ConfigError: `url` is not a URL, or it names a dataset that has no index of this kind.
+        DatasetNotFoundError: there is no dataset at `url`.
         ShardError, CorruptRecordError: a shard is missing, cannot be read, or is damaged.
     """
     split(url)
@@ -86,7 +89,7 @@ def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
 
     def scan(file: int, advance: Advance) -> None:
         shard, stamp, count = shards[file], stamps[file], source.table.num_in_file[file]
-        for layout in layouts:  # First: the index of records divides what was fetched for this one.
+        for layout in layouts:  # Before the index of records, which divides the object that was fetched for this one.
             beside = steps_beside(layout, dataset.name, shard, stamp, count)
             steps = read_beside(writer.files, shard, beside, kind_of(layout))
             if steps is None:
@@ -97,7 +100,7 @@ def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
             writer.write(shard, index.to_bytes(file))
 
     scan_shards(scan, [size for size, _ in stamps], dataset.name, source.files.networks)
-    if writer.refusal is not None:  # This machine keeps them, as parsers of the splits look for them.
+    if writer.refusal is not None:  # This machine keeps the indices, where parsers of the splits look for them.
         for own in map(dataset.source, dataset.splits):
             if isinstance(own, RecordSource) and own.table.files:
                 table = own.table
@@ -108,7 +111,7 @@ def _index_dataset(url: str, remote: RemoteOptions | None) -> IndexedShards:
 
 
 def _step_layouts(features: Feature, dataset: str) -> list[EpisodeLayout]:
-    """Return where windows find the steps of each feature that holds an episode: of nested datasets, and `steps`."""
+    """Return the layouts by which windows find steps: of each feature that is a nested dataset, and of `steps`."""
     found = []
     for key in list_keys(features) if isinstance(features, Dictionary) else ():
         one = find_feature(features, key)
@@ -135,12 +138,12 @@ def _index_tars(url: str, remote: RemoteOptions | None) -> IndexedShards:
 
     counts = scan_shards(scan, [size for size, _ in stamps], url, files.networks)
     if writer.refusal is not None:
-        open_index(paths, stamps, url, files)  # This machine keeps it.
+        open_index(paths, stamps, url, files)  # This machine keeps the index.
     return writer.report(url, len(paths), sum(counts))
 
 
 class _Writer:
-    """Writes indices beside shards, until that is refused. Threads may share it."""
+    """Writes indices beside shards, until the store refuses one. Threads may share it."""
 
     def __init__(self, files: ObjectFiles) -> None:
         self.files = files

@@ -1,4 +1,4 @@
-"""Checks of arguments, said the same way everywhere."""
+"""Checks of arguments, with the same messages everywhere."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from tfds_torch.runtime.printable import quoted
 
 
 def check_integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Returns an integer argument as an int; numpy's integers are taken, booleans are not."""
+    """Return an integer argument as an int; numpy's integers are accepted, booleans are not."""
     try:
         number = least - 1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -22,13 +22,13 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
 
 
 def check_flag(name: str, value: object) -> None:
-    """Checks an argument that is True or False."""
+    """Check an argument that is True or False."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={quoted(value)} must be True or False.")
 
 
 def check_seconds(name: str, value: object, *, can_be_none: bool) -> None:
-    """Checks a time limit in seconds: a finite number above 0, or None (for ever) where that is allowed."""
+    """Check a time limit in seconds: a finite number above 0, or None (for ever) where that is allowed."""
     if value is None and can_be_none:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
@@ -37,7 +37,7 @@ def check_seconds(name: str, value: object, *, can_be_none: bool) -> None:
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Checks an argument that is one of a few words."""
+    """Check an argument that is one of a few words."""
     if not isinstance(value, str) or value not in allowed:
         shown = [repr(one) for one in allowed]
         words = " or ".join(shown) if len(shown) == 2 else f"one of {', '.join(shown)}"
@@ -45,6 +45,6 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
-    """Returns " Did you mean 'name'?" for the nearest name, or nothing when none is near."""
+    """Return " Did you mean 'name'?" for the nearest name, or nothing when none is near."""
     near = get_close_matches(str(word), list(names), n=1)
     return f" Did you mean {quoted(near[0])}?" if near else ""

@@ -1,4 +1,4 @@
-"""Writing a file that is there whole or not at all."""
+"""Files that are written whole or not at all."""
 
 import fcntl
 import glob
@@ -20,11 +20,11 @@ MOST_LETTERS = 50
 
 
 def write_atomically(path: Path, content: bytes, *, follows_link: bool = True) -> None:
-    """Puts content in the place of a file, whose mode stays; where that fails, the file is as it was.
+    """Replace the content of a file, whose mode stays; where that fails, the file is as it was.
 
     Args:
-        path: the file's place.
-        content: all of it.
+        path: path of the file.
+        content: the whole content of the file.
         follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
             replaced by a file that only this user can write to.
     """
@@ -39,17 +39,18 @@ def write_atomically(path: Path, content: bytes, *, follows_link: bool = True) -
 class AtomicFile:
     """A large file that is written in parts, at any offsets, beside its place, and put there when it is whole.
 
-    Killed at any moment, its place holds what was there before, or all of the new file. What lies beside it then,
-    `.<name>.<random>.tmp`, goes when the next one is made for the same place: it is locked as long as somebody writes
-    to it. Forked processes may write too; only the one that made it puts it in place.
+    If the process is killed at any moment, the place has the old file, or all of the new one. The temporary file
+    `.<name>.<random>.tmp` that stays beside it then is removed when the next one is made for the same place: a file is
+    locked as long as somebody writes to it. Forked processes may write too; only the process that made it puts it in
+    place.
 
     Args:
-        path: its place.
-        removes_left_behind: whether what lies there of dead writers goes now. Where several machines write, somebody
-            else has to see to it: one does not see another's locks on every file system.
+        path: place of the file.
+        removes_left_behind: whether temporary files of dead writers there are removed now. Where several machines
+            write, somebody else has to remove them: a machine does not see another's locks on every file system.
         follows_link: whether a symbolic link there stays, and its target is replaced. False: whatever is there is
             replaced by a file that only this user can write to.
-        prefix: what the temporary name begins with, before `<random>.tmp`; None: `.<name>.`.
+        prefix: beginning of the temporary name, before `<random>.tmp`; None: `.<name>.`.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class AtomicFile:
         self._discard = weakref.finalize(self, _discard, self.beside, self.descriptor, os.getpid())
 
     def write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
-        """Writes all of content at an offset; several processes may do so at once."""
+        """Write all of content at an offset; several processes may do so at once."""
         if not self._discard.alive:  # The descriptor may be another file's by now.
             raise ValueError(f"{self.path} is complete, or was given up: nothing more can be written.")
         view = memoryview(content).cast("B") if len(content) else memoryview(b"")
@@ -78,14 +79,14 @@ class AtomicFile:
             num_written = os.pwrite(self.descriptor, view, offset)
             view, offset = view[num_written:], offset + num_written
         if num_bytes and hasattr(os, "posix_fadvise"):
-            # The disk begins with it now, so that `commit` waits for less; what is not on the disk yet stays cached.
+            # The disk begins with it now, so that `commit` waits for less; bytes not on the disk yet stay cached.
             os.posix_fadvise(self.descriptor, start, num_bytes, os.POSIX_FADV_DONTNEED)
 
     def commit(self, *, syncs_folder: bool = True) -> None:
-        """Puts the file in its place, for good: also if the power fails afterwards.
+        """Put the file in its place, for good: also if the power fails afterwards.
 
         Raises:
-            OSError: it cannot be put there; what was there is still there.
+            OSError: it cannot be put there; the old file is still there.
         """
         if self._keeps_mode and self.path.is_file():
             os.fchmod(self.descriptor, stat.S_IMODE(self.path.stat().st_mode))
@@ -101,7 +102,7 @@ class AtomicFile:
             _logger.warning("%s is written, but its folder could not be synced to the disk: %s.", self.path, error)
 
     def discard(self) -> None:
-        """Leaves the place as it was, and nothing beside it; may be called twice, and after `commit`."""
+        """Leave the place as it was, and nothing beside it; may be called twice, and after `commit`."""
         self._discard()
 
 
@@ -112,7 +113,7 @@ def _discard(beside: Path, descriptor: int, owner: int) -> None:
 
 
 def _open_beside(path: Path, prefix: str, mode: int) -> tuple[Path, int]:
-    """Makes a file of a mode beside a place, locks it, and returns it with its descriptor."""
+    """Make a file of a mode beside a place, lock it, and return it with its descriptor."""
     while True:
         beside = path.with_name(f"{prefix}{secrets.token_hex(8)}{_SUFFIX}")
         descriptor = os.open(beside, _NEW_FILE, mode)
@@ -124,7 +125,7 @@ def _open_beside(path: Path, prefix: str, mode: int) -> tuple[Path, int]:
 
 
 def remove_left_behind(folder: Path, prefix: str) -> None:
-    """Removes the temporary files with a prefix in a folder whose writers are dead, as far as locks tell."""
+    """Remove the temporary files with a prefix in a folder whose writers are dead, as far as locks tell."""
     for beside in folder.glob(f"{glob.escape(prefix)}{'[0-9a-f]' * 16}{_SUFFIX}"):
         with suppress(OSError):
             descriptor = os.open(beside, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -136,7 +137,7 @@ def remove_left_behind(folder: Path, prefix: str) -> None:
 
 
 def name_of_temporary(temporary: str) -> str | None:
-    """Return what is before the random part of an AtomicFile's temporary name, without dots; None: it is not one."""
+    """Return the part of an AtomicFile's temporary name before the random one, without dots; None: it is not one."""
     found = _TEMPORARY.fullmatch(temporary)
     return None if found is None else found[1]
 

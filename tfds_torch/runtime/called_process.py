@@ -27,8 +27,8 @@ class CalledProcess:
     """A worker that is forked now. It ends with this process, and by `end`; Ctrl-C is left to this process.
 
     Args:
-        number: of the worker; its row of the metrics, and its file of the output.
-        faults: what messages say of it; its metrics and output are those of the worker.
+        number: number of the worker, which is its row of the metrics and its file of the output.
+        faults: describes faults of the worker in messages; has the worker's metrics and output.
         limit_s: how long it may take for one sample, or stand still while a message is sent, seconds.
         inherited: ends of other workers' links; open in the forked process, they would keep those links alive.
 
@@ -53,7 +53,7 @@ class CalledProcess:
         self._last_sign_at = time.monotonic()
 
     def call(self, call: bytes) -> object:
-        """Send a pickled (function, arguments, keyword arguments); return NONE_YET; a WorkerError: it is stuck."""
+        """Send a pickled (function, arguments, keywords); return NONE_YET, or raise WorkerError where it is stuck."""
         self._last_sign_at = time.monotonic()
         try:
             self.link.send_bytes(call)
@@ -64,14 +64,14 @@ class CalledProcess:
         return NONE_YET
 
     def answer(self, is_ready: bool) -> Any:
-        """Return what the function returned, or the Failure that it was; NONE_YET: it is still at work.
+        """Return the result of the function, or its Failure; NONE_YET: it is still at work.
 
         Args:
-            is_ready: whether the link is.
+            is_ready: whether the link is ready.
 
         Raises:
             WorkerError: the process died, or has been at one sample for too long: with its number, pid, signal, sample,
-                and what it wrote last or its stacks.
+                and its last output or its stacks.
         """
         if not is_ready:
             if self._stands_still():
@@ -91,7 +91,7 @@ class CalledProcess:
         self._processes.end(0.0)
 
     def _stands_still(self) -> bool:
-        """Whether it has neither begun nor done a sample, nor read a part of a file, for the limit."""
+        """Return whether it has neither begun nor done a sample, nor read a part of a file, for the limit."""
         number, metrics, now = self._number, self._faults.metrics, time.monotonic()
         signs = (metrics.reading(number), metrics.counts(number), metrics.seconds(number)["read"])
         if signs != self._last_signs:
@@ -126,7 +126,7 @@ _metrics: StageMetrics | None = None
 
 
 def called_metrics() -> StageMetrics | None:
-    """Return where a called function notes the samples that it is at; None: this is no such process."""
+    """Return the metrics in which a called function notes its samples; None: this is not such a process."""
     return _metrics
 
 
@@ -137,7 +137,7 @@ def _serve(
     metrics: StageMetrics,
     output: WorkerOutput,
 ) -> None:
-    """Worker main."""
+    """Run the worker."""
     global _metrics
     init_worker(number, metrics, output, None)
     for other in inherited:

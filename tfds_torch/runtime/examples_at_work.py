@@ -1,4 +1,4 @@
-"""ExamplesAtWork: which examples the threads of each process are at, in shared memory, for messages about its end."""
+"""ExamplesAtWork: the examples that each process's threads are at, in shared memory, for messages about its end."""
 
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
@@ -24,8 +24,8 @@ class Chunk:
     """Some examples that one thread is at.
 
     Attributes:
-        size: how many they are.
-        numbers: their indices, sorted, or only some of those.
+        size: number of examples.
+        numbers: indices of the examples, sorted, or of some of them.
     """
 
     size: int
@@ -34,11 +34,11 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Work:
-    """What a process is at, or was at when it ended.
+    """The examples that a process is at, or was at when it ended.
 
     Attributes:
-        example: index of the one example that it reads, or calls a function of the user for; None: of none.
-        passed: index of the last one that it had done with, where it is at none; None: there is none.
+        example: index of the one example that it reads, or for which it calls a user's function; None: it has none.
+        passed: index of the last example that it has finished, where it is not at one; None: it has finished none.
         chunks: examples that are read together, and those that each thread decodes.
     """
 
@@ -62,7 +62,7 @@ class ExamplesAtWork:
     ones; other copies begin anew.
 
     Args:
-        num_rows: how many processes there are.
+        num_rows: number of processes.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -72,48 +72,48 @@ class ExamplesAtWork:
         self.bind(num_rows - 1)
 
     def bind(self, row: int) -> None:
-        """Lets this process note its own examples in a row, which is emptied."""
+        """Let this process note its own examples in a row, which is emptied."""
         self._own = memoryview(self._memory).cast("B").cast("q")[row * _ROW : (row + 1) * _ROW]
         self._array = np.frombuffer(self._own, np.int64)
         self._array[:] = 0
         self._free = list(range(_FIRST_SLOT + _SLOT, _ROW, _SLOT))  # Slots of threads; a list's pop is atomic.
 
     def note(self, example: int) -> None:
-        """Notes the one example that this process is at from now on."""
+        """Note the one example that this process is at from now on."""
         self._own[_EXAMPLE] = 2 * example + 3
 
     def notes(self, examples: NDArray[np.int64]) -> Notes:
-        """Returns how each of n examples is noted without a call, where a call costs too much."""
+        """Return how each of n examples is noted without a call, where a call costs too much."""
         return Notes((2 * examples + 3).tolist(), self._own)
 
     def note_passed(self) -> None:
-        """Notes that this process is no longer at the one example."""
+        """Note that this process is no longer at the one example."""
         self._own[_EXAMPLE] &= ~1
 
     def note_last(self, example: int) -> None:
-        """Notes the last example that this process has done with."""
+        """Note the last example that this process has finished."""
         self._own[_EXAMPLE] = 2 * example + 2
 
     def forget(self) -> None:
-        """Notes that this process is at nothing, as an iteration begins: one before it may have been interrupted."""
+        """Note that this process is at no example, as an iteration begins: the one before may have been interrupted."""
         self._array[_FIRST_SLOT::_SLOT] = 0
         self.note_passed()
 
     @contextmanager
     def reading(self, examples: NDArray[np.int64]) -> Iterator[None]:
-        """Notes examples, int64 [n], while this process reads them."""
+        """Note examples, int64 [n], while this process reads them."""
         self._fill(_FIRST_SLOT, examples)
         try:
             yield
         except Exception:
             self._end_reading()
             raise
-        # What interrupts this thread, which is no Exception, is described by what is noted here.
+        # An interrupt of this thread, which is not an Exception, is described by these notes.
         self._end_reading()
 
     @contextmanager
     def decoding(self, examples: NDArray[np.int64]) -> Iterator[None]:
-        """Notes examples, int64 [n], while this thread decodes them."""
+        """Note examples, int64 [n], while this thread decodes them."""
         try:
             slot = self._free.pop()
         except IndexError:  # More threads than are noted.
@@ -130,7 +130,7 @@ class ExamplesAtWork:
             self._free.append(slot)
 
     def of(self, row: int) -> Work:
-        """Returns what the process of a row is at."""
+        """Return the examples that the process of a row is at."""
         cells: list[int] = self._memory[row * _ROW : (row + 1) * _ROW]
         number, is_at_it = divmod(cells[_EXAMPLE] - 2, 2)
         chunks = tuple(_chunk(cells[slot : slot + _SLOT]) for slot in range(_FIRST_SLOT, _ROW, _SLOT) if cells[slot])
@@ -170,11 +170,11 @@ def _chunk(slot: list[int]) -> Chunk:
 
 
 def describe_work(work: Work, describe: Callable[[int], str]) -> str:
-    """Returns the examples that a process is at, as the rest of a sentence; empty where none is known.
+    """Return the examples that a process is at, as the rest of a sentence; empty where none is known.
 
     Args:
-        work: what it is at.
-        describe: names one example.
+        work: the examples that it is at.
+        describe: returns the text that names one example.
     """
     if work.example is not None:
         beside = f"; meanwhile its threads decoded {_list(work.chunks)}" if work.chunks else ""
@@ -187,7 +187,7 @@ def describe_work(work: Work, describe: Callable[[int], str]) -> str:
 
 
 def _list(chunks: Sequence[Chunk]) -> str:
-    """Returns the numbers of examples as a text: "examples 16 to 31, 40 and 7 more"."""
+    """Return the numbers of examples as a text: "examples 16 to 31, 40 and 7 more"."""
     runs: list[list[int]] = []
     numbers = sorted({number for chunk in chunks for number in chunk.numbers})
     for number in numbers:

@@ -18,7 +18,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> "Failure":
-        """Returns an exception that is being handled."""
+        """Return the Failure of an exception that is being handled."""
         try:
             message = str(error)
         except Exception:
@@ -26,7 +26,7 @@ class Failure:
         return cls(type(error).__module__, type(error).__qualname__, message, traceback.format_exc())
 
     def to_error(self, where: str) -> Exception:
-        """Returns the exception to raise: of the original type where that is known here without an import."""
+        """Return the exception to raise: of the original type where that is known here without an import."""
         text = _Text(f"{self.message}\n\nRaised in {where}:\n{self.trace}")
         kind = getattr(sys.modules.get(self.module), self.name, None)
         if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration):

@@ -7,14 +7,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class FetcherStats:
-    """What one thread that fetches has done.
+    """Counts and times of one thread that fetches. All times are in seconds.
 
     Attributes:
-        worker: its id, which no other thread of this process has.
-        chunks: how many it has put into the queue.
-        examples: the rows of these.
-        fetch_s: time in the source's fetch function or iterable, seconds.
-        enqueue_s: putting chunks into the queue, waiting for room included.
+        worker: id of the thread, which no other thread of this process has.
+        chunks: number of chunks that it has put into the queue.
+        examples: number of rows of these chunks.
+        fetch_s: time in the source's fetch function or iterable.
+        enqueue_s: time to put chunks into the queue, with the wait for room.
     """
 
     worker: int
@@ -26,28 +26,28 @@ class FetcherStats:
 
 @dataclass(frozen=True)
 class SourceStats:
-    """What a source has done since it was started; durations in seconds.
+    """Counts and times of a source since it was started. All times are in seconds.
 
     The queue lies between the threads that fetch and the training loops. An occupancy of 0 means that it is empty: the
     loops wait for data, and faster or more fetchers would help. An occupancy of 1 means that it is full: the fetchers
-    wait for the loops, and data is no bottleneck.
+    wait for the loops, and data is not the bottleneck.
 
     Attributes:
-        source: its name.
-        elapsed_s: since it was started.
-        chunks: put into the queue by all fetchers.
-        examples: the rows of these.
-        batches: taken by training loops.
-        examples_per_s: put into the queue, in all of the elapsed time.
-        recent_examples_per_s: likewise, since the latest status line.
-        queue_size: chunks in the queue now.
-        queue_occupancy: that, as a share of what it may hold, 0 to 1.
-        mean_occupancy: the same, a mean over the elapsed time.
-        ready_batches: made ahead for training loops.
-        fetch_s: all fetchers together, as in `FetcherStats`.
-        enqueue_s: likewise.
-        waiting_s: training loops waited for a batch, all of them together.
-        workers: each fetcher.
+        source: name of the source.
+        elapsed_s: time since the source was started.
+        chunks: number of chunks that all fetchers have put into the queue.
+        examples: number of rows of these chunks.
+        batches: number of batches that training loops have taken.
+        examples_per_s: examples put into the queue per second of the elapsed time.
+        recent_examples_per_s: examples put into the queue per second since the latest status line.
+        queue_size: number of chunks in the queue now.
+        queue_occupancy: `queue_size` as a share of the chunks that the queue may hold, 0 to 1.
+        mean_occupancy: mean of the occupancy over the elapsed time, 0 to 1.
+        ready_batches: number of batches that are made ahead for training loops.
+        fetch_s: sum of `FetcherStats.fetch_s` over all fetchers.
+        enqueue_s: sum of `FetcherStats.enqueue_s` over all fetchers.
+        waiting_s: time in which training loops waited for a batch, all loops together.
+        workers: the stats of each fetcher.
     """
 
     source: str
@@ -67,7 +67,7 @@ class SourceStats:
     workers: tuple[FetcherStats, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the figures as a dict of plain values."""
+        """Return the figures as a dict of plain values."""
         return asdict(self) | {"workers": [asdict(worker) for worker in self.workers]}
 
     def __str__(self) -> str:
@@ -80,16 +80,20 @@ class SourceStats:
 
 @dataclass(frozen=True)
 class FeederStats:
-    """What the sources of a Feeder have done."""
+    """Counts and times of the sources of a Feeder. All times are in seconds.
+
+    Attributes:
+        sources: name of the source -> its stats.
+    """
 
     sources: Mapping[str, SourceStats]
 
     def __getitem__(self, name: str) -> SourceStats:
-        """Returns the stats of a source."""
+        """Return the stats of a source."""
         return self.sources[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the figures as plain values: name of the source -> its figures."""
+        """Return the figures as plain values: name of the source -> its figures."""
         return {name: stats.to_dict() for name, stats in self.sources.items()}
 
     def __str__(self) -> str:
@@ -97,7 +101,7 @@ class FeederStats:
 
 
 class FetcherMetrics:
-    """Counts and seconds of one thread that fetches, which alone reports to it."""
+    """Counts and seconds of one thread that fetches; only this thread reports to it."""
 
     def __init__(self, worker: int) -> None:
         self.worker = worker
@@ -106,17 +110,17 @@ class FetcherMetrics:
         self._fetch_s = self._enqueue_s = 0.0
 
     def add_fetch(self, seconds: float) -> None:
-        """Adds the time of a call of the fetch function."""
+        """Add the time of a call of the fetch function."""
         self._fetch_s += seconds
 
     def add_chunk(self, num_examples: int, enqueue_s: float) -> None:
-        """Counts a chunk that is in the queue now, and the time that this took."""
+        """Count a chunk that is in the queue now, and add the time that it took to put it there."""
         self._chunks += 1
         self._examples += num_examples
         self._enqueue_s += enqueue_s
 
     def stats(self) -> FetcherStats:
-        """Returns all of it."""
+        """Return the stats so far."""
         return FetcherStats(self.worker, self._chunks, self._examples, self._fetch_s, self._enqueue_s)
 
 
@@ -137,32 +141,32 @@ class FeedMetrics:
         self._ended_at: float | None = None
 
     def note_queue(self, size: int) -> None:
-        """Notes how many chunks are in the queue from now on."""
+        """Note how many chunks are in the queue from now on."""
         now = self._now()
         self._occupied_s += self._occupancy * (now - self._sized_at)
         self._size, self._sized_at = size, now
 
     def add_batch(self, waiting_s: float) -> None:
-        """Counts a batch that a training loop has got, and how long it waited."""
+        """Count a batch that a training loop has got, and add the time for which the loop waited."""
         self._num_batches += 1
         self._waiting_s += waiting_s
 
     def add_waiting(self, waiting_s: float) -> None:
-        """Adds time in which a training loop waited and got nothing."""
+        """Add time in which a training loop waited and got nothing."""
         self._waiting_s += waiting_s
 
     def begin_interval(self) -> None:
-        """Lets the recent examples a second be those from now on."""
+        """Begin the interval of the recent examples per second now."""
         self._recent_examples = sum(worker.stats().examples for worker in self.workers)
         self._recent_since = self._now()
 
     def end(self) -> None:
-        """Empties the queue and stops the time."""
+        """Empty the queue, and stop the time."""
         self.note_queue(0)
         self._ended_at = self._now()
 
     def describe_fetchers(self, now: float) -> str:
-        """Returns which threads are in the fetch function, and for how long."""
+        """Return which threads are in the fetch function, and for how long."""
         busy = [
             f"worker {worker.worker} has been in fetch for {now - since:.0f} s"
             for worker in self.workers
@@ -171,7 +175,7 @@ class FeedMetrics:
         return ", ".join(busy) or "no worker is in fetch"
 
     def stats(self, num_ready: int) -> SourceStats:
-        """Returns all of it, given how many batches are made ahead."""
+        """Return the stats so far; `num_ready` batches are made ahead."""
         self.note_queue(self._size)
         now, workers = self._sized_at, tuple(worker.stats() for worker in self.workers)
         elapsed_s, recent_s = now - self._began_at, now - self._recent_since

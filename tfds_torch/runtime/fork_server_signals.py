@@ -30,7 +30,7 @@ def _note_child() -> None:
 
 
 def _restore(_: object) -> None:
-    """Ends the waiting when multiprocessing begins with the child's work; in a worker of ours, it has ended before."""
+    """End the waiting when multiprocessing begins with the child's work; in a worker of ours, it has ended before."""
     if _held_in == os.getpid() and not are_left_alone():
         for number, handler in _before.items():
             signal.signal(number, handler)

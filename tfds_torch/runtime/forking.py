@@ -26,10 +26,10 @@ _looked_through: set[str] = set()
 
 
 def wait_for_imports() -> None:
-    """Wait until no other thread imports a module; one that takes very long is not waited for again.
+    """Wait until no other thread imports a module; an import that takes very long is not waited for again.
 
-    A forked worker that needs the same module would wait for the end of that import for ever. Not to be called while a
-    fork is under way: modules register what is to be done before and after a fork.
+    A forked worker that needs the same module would wait for the end of that import for ever. Do not call this while a
+    fork is under way: modules register functions to be called before and after a fork.
     """
     ends_at = time.monotonic() + _LONGEST_IMPORT_S
     own = threading.get_ident()
@@ -46,7 +46,7 @@ def wait_for_imports() -> None:
 
 
 def run_forked(target: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """Run a worker in a process that was forked for it, after it has unlocked what others of its parent may hold."""
+    """Unlock the locks that threads of the parent may hold, and run a worker in a process that was forked for it."""
     for one in _properties:
         one.lock = threading.RLock()
     renew_locks_of_generators()

@@ -1,4 +1,4 @@
-"""Signals that reach a whole process group, such as a job scheduler's: the training process alone acts on them."""
+"""Signals that reach a whole process group, like a job scheduler's: only the training process acts on them."""
 
 import importlib
 import os
@@ -12,14 +12,14 @@ _NAMES = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGALRM")
 GROUP_SIGNALS = frozenset(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 """They do nothing in workers."""
 
-_left_alone_in: int | None = None  # The process that goes on.
+_left_alone_in: int | None = None  # The process that continues on such a signal.
 _PRELOADED = "tfds_torch.runtime.fork_server_signals"
 
 
 def do_nothing_for_group_signals() -> None:
-    """Lets this process go on when such a signal comes; what was held, comes. For its main thread.
+    """Let this process continue when such a signal comes, and deliver held signals. For its main thread.
 
-    Ignored or blocked signals would be inherited by programs that are started here, and these not end by SIGTERM.
+    Programs that are started here would inherit ignored or blocked signals, and would not end by SIGTERM.
     """
     global _left_alone_in
     _left_alone_in = os.getpid()
@@ -33,13 +33,13 @@ def do_nothing_for_group_signals() -> None:
 
 
 def are_left_alone() -> bool:
-    """Whether this process goes on when such a signal comes."""
+    """Return whether this process continues when such a signal comes."""
     return _left_alone_in == os.getpid()
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Lets these signals, and Ctrl-C, wait in this thread; what it starts meanwhile inherits that they are blocked."""
+    """Hold these signals, and Ctrl-C, in this thread; processes that it starts meanwhile inherit the block."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -51,7 +51,7 @@ def signals_held() -> Iterator[None]:
 
 
 def start_servers(method: str) -> None:
-    """Starts what a start method of multiprocessing needs, if it does not run yet, so that signals leave it alone."""
+    """Start servers that a multiprocessing start method needs, if they do not run, so that signals leave them alone."""
     if method == "fork" or not hasattr(signal, "pthread_sigmask"):
         return
     with signals_held():  # Forever, in the tracker of resources.

@@ -1,4 +1,4 @@
-"""Keywords that a function lacks, and that timm, torch, WebDataset or a neighbour here has: what is meant."""
+"""Hints for keywords that a function lacks, and that timm, torch, WebDataset or a neighbour here has."""
 
 import inspect
 from collections.abc import Callable
@@ -86,7 +86,7 @@ _ANSWERS = {
         _TRANSFORM,
     ),
 }
-"""Name of another library -> what there is instead."""
+"""Name of another library -> the replacement here."""
 
 _OF_TFDS = ("root", "name", "split", "download", "windows")
 _OF_PARSERS = (
@@ -105,9 +105,9 @@ _OF_DATASETS = ("fields", "transform", "target_transform", "pad", "batched", "wo
 
 
 def explain_keywords(target: _T) -> _T:
-    """Decorates a function, or a class for its `__init__`: a keyword that it lacks is a TypeError with a hint.
+    """Decorate a function, or a class for its `__init__`: a keyword that it lacks is a TypeError with a hint.
 
-    Signature, name, type and pickling stay; a subclass with keywords of its own is asked for its own.
+    Signature, name, type and pickling stay; a subclass with its own keywords is checked by its own.
     """
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     known = frozenset(inspect.signature(function).parameters)
@@ -126,14 +126,14 @@ def explain_keywords(target: _T) -> _T:
 
 
 def describe_unknown(name: str, known: frozenset[str], unknown: list[str]) -> str:
-    """Returns the message for keywords that a function, which has others, lacks."""
+    """Return the message for keywords that a function, which has others, lacks."""
     words = ", ".join(map(repr, unknown))
     said = f"{name}() got {'an ' * (len(unknown) == 1)}unexpected keyword argument{'s' * (len(unknown) > 1)} {words}."
     return " ".join([said, *dict.fromkeys(filter(None, (_hint(name, known, word) for word in unknown)))])
 
 
 def _hint(name: str, known: frozenset[str], word: str) -> str | None:
-    """Returns what is meant by a keyword, as a sentence; None: that is not clear."""
+    """Return the meaning of a keyword, as a sentence; None: it is not clear."""
     renamed = _RENAMED.get(word, word)
     if renamed in known:
         return f"Its name here is {renamed!r}."

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, by affinity and control groups, and how many workers that is.
+"""The cores and memory that this process may use, by affinity and control groups, and the number of workers for them.
 
 A container limits processor time and memory by control groups (cgroups, versions 1 and 2).
 """
@@ -40,14 +40,14 @@ class WorkerChoice(NamedTuple):
 
 
 class MemoryLimit(NamedTuple):
-    """The most memory that this process, and what runs beside it, may take, and where the limit comes from."""
+    """The most memory that this process, and those beside it, may take, and where the limit comes from."""
 
     bytes: int
     source: str
 
 
 def usable_cores(root: Path = _ROOT) -> UsableCores:
-    """Returns the processors that this process may use: its affinity, or its container's share of their time."""
+    """Return the processors that this process may use, by its affinity or its container's share of their time."""
     if hasattr(os, "sched_getaffinity"):
         found = UsableCores(len(os.sched_getaffinity(0)), "this process's affinity")
     else:
@@ -61,12 +61,12 @@ def usable_cores(root: Path = _ROOT) -> UsableCores:
 
 
 def num_cores() -> int:
-    """Returns the whole processors that this process may use, one at least."""
+    """Return the number of whole processors that this process may use, >= 1."""
     return max(1, math.floor(usable_cores().number))
 
 
 def num_local_ranks(environ: Mapping[str, str]) -> int:
-    """Returns how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none."""
+    """Return how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none."""
     text = environ.get("LOCAL_WORLD_SIZE", "1")
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ConfigError(f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or unset.")
@@ -74,7 +74,7 @@ def num_local_ranks(environ: Mapping[str, str]) -> int:
 
 
 def memory_limit(root: Path = _ROOT) -> MemoryLimit:
-    """Returns the smallest limit of memory, the machine's own or one of a container."""
+    """Return the smallest limit of memory, the machine's own or one of a container."""
     limits = [
         MemoryLimit(size, f"the container's limit, {folder / name}")
         for folder in group_folders("memory", root)
@@ -86,7 +86,7 @@ def memory_limit(root: Path = _ROOT) -> MemoryLimit:
 
 
 def available_bytes(root: Path = _ROOT) -> int:
-    """Returns the memory that may still be taken without swapping or being ended.
+    """Return the bytes of memory that may still be taken without swapping or being killed.
 
     Files that were read lately count as free: the system drops them first.
     """
@@ -96,7 +96,7 @@ def available_bytes(root: Path = _ROOT) -> int:
 
 
 def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes: int | None = None) -> WorkerChoice:
-    """Returns how many workers each rank of this machine should have.
+    """Return how many workers each rank of this machine should have.
 
     Each rank has its part of the cores; where that is more than two, one is left to the training process. Workers that
     the memory (None: no limit is known) does not hold are left out; a rank without room for any reads by itself.
@@ -123,9 +123,9 @@ def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes
 
 
 def group_folders(controller: str, root: Path = _ROOT) -> list[Path]:
-    """Returns the folders of this process's control group and of the groups around it, innermost first.
+    """Return the folders of this process's control group and of the groups around it, innermost first.
 
-    A limit of any of them binds. Folders that a container does not show are left out; where there are no control
+    A limit of any of them holds. Folders that a container does not show are left out; where there are no control
     groups, the list is empty.
     """
     paths = _own_paths(root)
@@ -146,18 +146,18 @@ def group_folders(controller: str, root: Path = _ROOT) -> list[Path]:
 
 
 def read_word(file: Path) -> str | None:
-    """Returns the text of a control group's file; None where there is none."""
+    """Return the text of a control group's file; None where there is none."""
     lines = _lines(file)
     return lines[0].strip() if lines else None
 
 
 def read_table(file: Path) -> dict[str, int]:
-    """Returns the numbers of a file with lines `name number`; none where there is no such file."""
+    """Return the numbers of a file with lines `name number`; none where there is no such file."""
     return {name: int(number) for name, number in (line.split() for line in _lines(file))}
 
 
 def _quota(folder: Path) -> tuple[float, float, str]:
-    """Returns a control group's processor time, the period it is given for, and the file's name; 0: no limit."""
+    """Return a control group's processor time, the period for which it holds, and the file's name; 0: no limit."""
     words = (read_word(folder / "cpu.max") or "").split()  # Version 2.
     if len(words) == 2:
         return (0.0 if words[0] == "max" else float(words[0])), float(words[1]), "cpu.max"
@@ -166,7 +166,7 @@ def _quota(folder: Path) -> tuple[float, float, str]:
 
 
 def _available_in_group(folder: Path) -> int | None:
-    """Returns the bytes that a control group may still take; None where it has no limit."""
+    """Return the bytes that a control group may still take; None where it has no limit."""
     limit, usage = _first_size(folder, _MEMORY_LIMITS), _first_size(folder, _MEMORY_USAGES)
     if limit is None or usage is None:
         return None
@@ -177,7 +177,7 @@ def _available_in_group(folder: Path) -> int | None:
 
 
 def _first_size(folder: Path, names: Sequence[str]) -> int | None:
-    """Returns what the first file that is there says; None where it says "no limit", or none is there."""
+    """Return the size in the first file that exists; None where it says "no limit", or no file exists."""
     return next((_size(folder / name) for name in names if (folder / name).exists()), None)
 
 
@@ -187,7 +187,7 @@ def _size(file: Path) -> int | None:
 
 
 def _own_paths(root: Path) -> dict[str, str]:
-    """Returns controller -> path of this process's group; version 2 has one for all, whose name is empty."""
+    """Return controller -> path of this process's group; version 2 has one for all, whose name is empty."""
     paths = {}
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -196,7 +196,7 @@ def _own_paths(root: Path) -> dict[str, str]:
 
 
 def _upwards(mount_point: Path, mount_root: str, path: str) -> list[Path]:
-    """Returns the folders from a group's up to where its hierarchy is mounted."""
+    """Return the folders from a group's up to where its hierarchy is mounted."""
     if path.startswith(mount_root.rstrip("/") + "/"):  # A container is often shown its own part of the hierarchy only.
         path = path[len(mount_root.rstrip("/")) :]
     inner = [part for part in path.split("/") if part]
@@ -206,12 +206,12 @@ def _upwards(mount_point: Path, mount_root: str, path: str) -> list[Path]:
 
 
 def _unescape(field: str) -> str:
-    """Returns a field of mountinfo, in which blanks are written as octal numbers."""
+    """Return a field of mountinfo, in which blanks are written as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _lines(file: Path) -> list[str]:
-    """Returns a file's lines that are not empty; none where there is no file that this process may read."""
+    """Return a file's lines that are not empty; none where there is no file that this process may read."""
     try:
         text = file.read_text(encoding="utf-8", errors="surrogateescape")  # A mount point may have any name.
     except OSError:

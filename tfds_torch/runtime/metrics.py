@@ -1,4 +1,4 @@
-"""What a loader delivers and where its time goes: reported by its processes, added up, read as plain values."""
+"""Batches and times of a loader: reported by its processes, added up, and read as plain values."""
 
 import os
 import threading
@@ -14,10 +14,10 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.runtime.examples_at_work import ExamplesAtWork
 
 WORKER_STAGES = ("read", "download", "decode", "transform", "fetch", "collate", "hand_over")
-"""What a worker spends time on: `fetch` is all that a dataset does; the four stages before it are parts of it."""
+"""The stages of a worker's work: `fetch` is all work of a dataset; the four stages before it are parts of `fetch`."""
 
 STAGES = (*WORKER_STAGES, "device_copy")
-"""What processes report."""
+"""The stages whose times processes report."""
 
 _PID, _NUM_BEGUN, _IS_DONE, _BATCHES, _EXAMPLES, _REPLACED, _STARTED = range(7)
 _STAGE_COLUMNS = {stage: number for number, stage in enumerate(STAGES, 7)}
@@ -29,20 +29,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """What one worker process has done.
+    """Counts and times of one worker process. All times are in seconds.
 
     Attributes:
-        worker: its number.
-        pid: its process; None where it has not begun.
-        batches: how many it has made.
-        examples: how many these hold.
-        read_s: reading encoded examples, seconds, all threads together.
-        decode_s: decoding them, likewise.
+        worker: number of the worker.
+        pid: id of its process; None where it has not begun.
+        batches: number of batches that it has made.
+        examples: number of examples of these batches.
+        read_s: time to read encoded examples, all threads together.
+        decode_s: time to decode them, all threads together.
         transform_s: time in the transforms of its parser, and in transform and target_transform of an ImageDataset.
-        fetch_s: time in its dataset, waiting for its threads included.
-        collate_s: putting batches together, and into shared memory.
-        hand_over_s: batches of it on their way, while the training process waited for them.
-        download_s: waiting for bytes of an object store, which `read_s` does not count.
+        fetch_s: time in its dataset, with the wait for its threads.
+        collate_s: time to put batches together, and into shared memory.
+        hand_over_s: time in which its batches were on their way while the training process waited for them.
+        download_s: time to wait for bytes of an object store; `read_s` does not count it.
     """
 
     worker: int
@@ -60,13 +60,13 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class MemberStats:
-    """What a loader has read of one member of a mixture since it was made.
+    """What a loader has read of one member of a mixture since the loader was made. All times are in seconds.
 
     Attributes:
-        name: its name in the mixture.
-        examples: how many this rank's processes have read, those that are read ahead included.
-        passes: how many passes over the member these amount to.
-        read_s: reading them, seconds, all processes together.
+        name: name of the member in the mixture.
+        examples: number of examples that this rank's processes have read, also ahead.
+        passes: number of passes over the member to which these amount.
+        read_s: time to read them, all processes together.
     """
 
     name: str
@@ -77,23 +77,30 @@ class MemberStats:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """What a loader has done since it was made; durations in seconds.
+    """Counts and times of a loader since it was made. All times are in seconds.
+
+    The times of stages are sums over all processes that have worked, including workers that have ended.
 
     Attributes:
-        batches: delivered to the training loop.
-        examples: how many these hold.
-        examples_per_s: in the time that the loop was waiting or at work; 0 before the first batch.
-        read_s, decode_s, transform_s, fetch_s, collate_s, hand_over_s: sums over all processes that have worked, as in
-            `WorkerStats`; those of workers that have ended included.
-        device_copy_s: copying to the device and normalising.
-        waiting_s: the training loop waited for a batch.
-        consumer_s: the training loop was at work, between a batch and its asking for the next one.
-        replaced: damaged examples that others took the place of.
-        workers: the processes of the latest iteration; empty where the training process reads by itself.
-        members: the members of a mixture; empty where there is none.
-        jpeg_decoder: what decodes JPEG, with its version; None: no images of a Parser are read.
-        download_s: processes waited for bytes of an object store; `read_s` does not count it.
-        downloaded_bytes: that came from object stores since the loader was made, for all readers of this rank.
+        batches: number of batches that the training loop has got.
+        examples: number of examples of these batches.
+        examples_per_s: examples per second of the time in which the loop waited or worked; 0 before the first batch.
+        read_s: time to read encoded examples, sum over all processes.
+        decode_s: time to decode them, sum over all processes.
+        transform_s: time in the transforms of the parser, and in transform and target_transform of an ImageDataset, sum
+            over all processes.
+        fetch_s: time in the dataset, with the wait for its threads, sum over all processes.
+        collate_s: time to put batches together, and into shared memory, sum over all processes.
+        hand_over_s: time in which batches of workers were on their way while the training process waited for them.
+        device_copy_s: time to copy batches to the device and to normalise them.
+        waiting_s: time in which the training loop waited for a batch.
+        consumer_s: time in which the training loop worked: between a batch and its request for the next one.
+        replaced: number of damaged examples whose places others took.
+        workers: stats of the workers of the latest iteration; empty where the training process reads by itself.
+        members: stats of the members of a mixture; empty where there is none.
+        jpeg_decoder: name and version of the decoder of JPEG; None: no images of a Parser are read.
+        download_s: time to wait for bytes of an object store, sum over all processes; `read_s` does not count it.
+        downloaded_bytes: bytes that came from object stores since the loader was made, for all readers of this rank.
     """
 
     batches: int
@@ -116,7 +123,7 @@ class LoaderStats:
     downloaded_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the figures as a dict of plain values."""
+        """Return the figures as a dict of plain values."""
         workers, members = [asdict(one) for one in self.workers], [asdict(one) for one in self.members]
         return asdict(self) | {"workers": workers, "members": members}
 
@@ -140,12 +147,12 @@ class LoaderStats:
 class StageMetrics:
     """Sums of seconds and counts, in memory that a training process shares with its workers.
 
-    Every process has a row of its own: workers 0 to num_workers - 1, and the training process after them. Any thread of
+    Every process has its own row: workers 0 to num_workers - 1, and the training process after them. Any thread of
     a process may report. They are inherited by forked workers and travel to spawned ones; other copies begin anew.
 
     Args:
-        num_workers: how many workers there are.
-        members: of a mixture: name -> number of examples.
+        num_workers: number of workers.
+        members: name of each member of a mixture -> number of its examples.
 
     Attributes:
         at_work: the examples that each process is at, by the same rows.
@@ -164,100 +171,100 @@ class StageMetrics:
         return _ROW + _PER_MEMBER * len(self.members)
 
     def bind(self, worker: int) -> None:
-        """Lets this process report as a worker; as the training process with `num_workers`."""
+        """Let this process report as a worker; the number `num_workers` stands for the training process."""
         self._row = worker * self._width
         self._lock = threading.Lock()  # Not the parent's, which may have been held when this process was forked.
         self._numbers[self._row + _PID] = os.getpid()
         self.at_work.bind(worker)
 
     def add(self, stage: str, seconds: float) -> None:
-        """Adds the time that a stage took."""
+        """Add the time that a stage took."""
         column = _STAGE_COLUMNS.get(stage)
         if column is None:
             raise ConfigError(f"There is no stage {stage!r}: the stages are {', '.join(STAGES)}.")
         self._add(self._row + column, seconds)
 
     def add_hand_over(self, worker: int, began_at: float, ended_at: float) -> None:
-        """Adds the time that a worker's batch was on its way; the training process alone reports it."""
+        """Add the time for which a worker's batch was on its way; only the training process reports it."""
         if ended_at > began_at:  # Else it came while another one was waited for.
             self._add(worker * self._width + _STAGE_COLUMNS["hand_over"], ended_at - began_at)
 
     def add_member(self, member: int, num_examples: int, seconds: float) -> None:
-        """Counts examples of a member of a mixture, by its number, and adds the time that reading them took."""
+        """Count examples of a member of a mixture, by its number, and add the time that reading them took."""
         first = self._row + _ROW + _PER_MEMBER * member
         with self._lock:
             self._numbers[first] += num_examples
             self._numbers[first + 1] += seconds
 
     def add_batch(self, num_examples: int) -> None:
-        """Counts a batch that this process has made."""
+        """Count a batch that this process has made."""
         self._add(self._row + _BATCHES, 1)
         self._add(self._row + _EXAMPLES, num_examples)
         self.note_started()
 
     def note_reading(self, index: int) -> None:
-        """Notes the one example that this process is at from now on."""
+        """Note the one example that this process is at from now on."""
         self.at_work.note(index)
 
     def note_started(self) -> None:
-        """Notes that this process has made its first batch, or will make none."""
+        """Note that this process has made its first batch, or will not make any."""
         self._numbers[self._row + _STARTED] = 1
 
     def has_started(self, worker: int) -> bool:
-        """Returns whether a worker has made its first batch, or will make none."""
+        """Return whether a worker has made its first batch, or will not make any."""
         return bool(self._numbers[worker * self._width + _STARTED])
 
     def note_replaced(self) -> None:
-        """Counts a damaged example whose place another one took."""
+        """Count a damaged example whose place another one took."""
         self._add(self._row + _REPLACED, 1)
 
     def note_begun(self) -> None:
-        """Notes that an iteration has begun in this process."""
+        """Note that an iteration has begun in this process."""
         self._numbers[self._row + _IS_DONE] = 0
         self.at_work.forget()
         self._add(self._row + _NUM_BEGUN, 1)
 
     def note_done(self) -> None:
-        """Notes that this process has read all of its part of an iteration."""
+        """Note that this process has read all of its part of an iteration."""
         self._numbers[self._row + _IS_DONE] = 1
 
     def is_done(self, worker: int) -> bool:
-        """Returns whether a worker has read all of its part of the iteration."""
+        """Return whether a worker has read all of its part of the iteration."""
         return bool(self._numbers[worker * self._width + _IS_DONE])
 
     def pid(self, worker: int) -> int | None:
-        """Returns the process of a worker, None before it has reported."""
+        """Return the process id of a worker; None before it has reported."""
         return int(self._numbers[worker * self._width + _PID]) or None
 
     def num_begun(self, worker: int) -> int:
-        """Returns how many iterations a worker has begun."""
+        """Return how many iterations a worker has begun."""
         return int(self._numbers[worker * self._width + _NUM_BEGUN])
 
     def reading(self, worker: int | None = None) -> int | None:
-        """Returns the index of the example that a worker is at, or was at last; of a chunk, its first one's.
+        """Return the index of the example that a worker is at, or was at last; of a chunk, that of its first example.
 
-        None: this process itself.
+        Without a number of a worker, it is the example of this process.
         """
         work = self.at_work.of(self._row // self._width if worker is None else worker)
         chunks = [chunk.numbers[0] for chunk in work.chunks]
         return next((number for number in (work.example, *chunks, work.passed) if number is not None), None)
 
     def counts(self, worker: int) -> tuple[int, int]:
-        """Returns how many batches and examples a worker has made."""
+        """Return how many batches and examples a worker has made."""
         row = worker * self._width
         return int(self._numbers[row + _BATCHES]), int(self._numbers[row + _EXAMPLES])
 
     def seconds(self, worker: int) -> dict[str, float]:
-        """Returns stage -> seconds of a worker, of the training process with `num_workers`."""
+        """Return stage -> seconds of a worker; the number `num_workers` stands for the training process."""
         return {stage: float(self._numbers[worker * self._width + column]) for stage, column in _STAGE_COLUMNS.items()}
 
     def totals(self) -> dict[str, float]:
-        """Returns stage -> seconds of all processes, and `replaced` -> damaged examples whose places others took."""
+        """Return stage -> seconds of all processes, and `replaced` -> damaged examples whose places others took."""
         columns = _STAGE_COLUMNS | {"replaced": _REPLACED}
         return {name: sum(self._numbers[column :: self._width]) for name, column in columns.items()}
 
     def member_totals(self) -> dict[str, tuple[int, float]]:
-        """Returns member -> the examples of it that all processes have read, and the seconds that this took."""
+        """Return member -> the examples of it that all processes have read, and the seconds that this took."""
         first = range(_ROW, self._width, _PER_MEMBER)
         sums = [[sum(self._numbers[column :: self._width]) for column in (one, one + 1)] for one in first]
         return {name: (int(count), float(read_s)) for name, (count, read_s) in zip(self.members, sums, strict=True)}
@@ -281,7 +288,7 @@ class StageMetrics:
 
 
 class LoaderMetrics:
-    """Counts what a loader delivers, and adds up the stages of its processes; each pool has sums of its own."""
+    """Counts batches and examples of a loader, and adds up the stages of its processes; each pool has its own sums."""
 
     def __init__(self) -> None:
         self.num_batches = self.num_examples = 0
@@ -292,42 +299,42 @@ class LoaderMetrics:
         self._left_at: float | None = None
 
     def use(self, stages: StageMetrics) -> None:
-        """Goes on with the stages of another pool of processes."""
+        """Continue with the stages of another pool of processes."""
         if self._stages is not None and self._stages is not stages:
             self._ended.update(self._stages.totals())
             self._of_members = self._member_totals(self._stages)
         self._stages = stages
 
     def add(self, stage: str, seconds: float) -> None:
-        """Adds the time of a stage of the training process."""
+        """Add the time of a stage of the training process."""
         if self._stages is not None:
             self._stages.add(stage, seconds)
 
     def note_iteration(self) -> None:
-        """Notes that the training loop begins, or ends, an iteration: the time since the last batch is not its work."""
+        """Note that the training loop begins, or ends, an iteration: the time since the last batch is not its work."""
         self._left_at = None
 
     def enter(self) -> float:
-        """Returns the time at which the training loop asks for a batch."""
+        """Return the time at which the training loop asks for a batch."""
         now = time.monotonic()
         if self._left_at is not None:
             self._consumer_s += now - self._left_at
         return now
 
     def leave(self, asked_at: float, num_examples: int) -> None:
-        """Counts a batch that the training loop gets now."""
+        """Count a batch that the training loop gets now."""
         self._left_at = time.monotonic()
         self._waiting_s += self._left_at - asked_at
         self.num_batches += 1
         self.num_examples += num_examples
 
     def add_waiting(self, asked_at: float) -> None:
-        """Counts the time in which no batch came."""
+        """Add the time in which the training loop waited and no batch came."""
         self._left_at = None
         self._waiting_s += time.monotonic() - asked_at
 
     def stats(self) -> LoaderStats:
-        """Returns all of it."""
+        """Return the stats so far."""
         totals, metrics, workers = Counter(self._ended), self._stages, []
         if metrics is not None:
             totals.update(metrics.totals())
@@ -346,7 +353,7 @@ class LoaderMetrics:
         )
 
     def _member_totals(self, metrics: StageMetrics) -> dict[str, tuple[int, float]]:
-        """Returns what all pools have read of each member."""
+        """Return the examples that all pools have read of each member, and the seconds that this took."""
         totals = metrics.member_totals()
         for name, (count, read_s) in self._of_members.items():
             totals[name] = totals[name][0] + count, totals[name][1] + read_s
@@ -368,7 +375,7 @@ def _stats_of(metrics: StageMetrics, worker: int) -> WorkerStats:
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """Durations of one epoch of a loader, seconds: to its first batch, after its last one, and of all of it."""
+    """Seconds of one epoch of a loader: to its first batch, after its last batch, and of the whole epoch."""
 
     first_batch_s: float
     tail_s: float
@@ -379,14 +386,14 @@ class EpochTimes:
 class EpochTimer:
     """Keeps the times of the epochs that were iterated through it.
 
-    An epoch that is broken off, or ends in an error, is not kept. For one thread.
+    It does not keep an epoch that is broken off or ends in an error. It is for one thread.
     """
 
     def __init__(self) -> None:
         self.epochs: list[EpochTimes] = []
 
     def time(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yields what a loader yields in one epoch, and appends the epoch's times to `epochs` at its end."""
+        """Yield the batches of a loader in one epoch, and append the epoch's times to `epochs` at its end."""
         started = asked = time.perf_counter()
         first_batch_s = None
         num_batches = 0

@@ -13,8 +13,8 @@ T = TypeVar("T")
 class OneThreadIterator(Iterator[T]):
     """Yields the items of another iterator, to the thread that took the first one.
 
-    Two threads that take turns would each miss what the other got. The second one gets an error instead, and the first
-    one all the items. So does a forked process that took the iterator along.
+    Two threads that take turns would each miss the items of the other. Instead, the first thread gets all items, and
+    the second one gets an error. A forked process that took the iterator along gets an error, too.
     """
 
     def __init__(self, items: Iterator[T], name: str) -> None:
@@ -44,12 +44,12 @@ class OneThreadIterator(Iterator[T]):
             self._owner = taker
 
     def close(self) -> None:
-        """Ends the iteration, if the items can be closed."""
+        """End the iteration, if the items can be closed."""
         close_iterator(self._items)
 
 
 def close_iterator(items: object) -> None:
-    """Closes an iterator that can be closed, as a generator can."""
+    """Close an iterator that can be closed, as a generator can."""
     close = getattr(items, "close", None)
     if close is not None:
         close()

@@ -1,4 +1,4 @@
-"""Folders that only this user can have written to: what lies at a known path may be another user's."""
+"""Folders that only this user can have written to: a file at a known path may be another user's."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ class ForeignFolderError(PermissionError):
 
 
 def cache_folder(kind: str) -> Path:
-    """Returns where things of a kind are kept in the user's cache; the folder may be one that cannot be made."""
+    """Return the folder for things of a kind in the user's cache; it may be impossible to make it."""
     try:
         base = platformdirs.user_cache_path("tfds_torch")
     except RuntimeError:  # Neither HOME nor an entry in /etc/passwd: a container's user. Containers set HOME to / then.
@@ -24,12 +24,12 @@ def cache_folder(kind: str) -> Path:
 
 
 def own_folder(folder: Path) -> Path:
-    """Returns a folder to which only this user, or root, can write: nobody else can put files into it.
+    """Return a folder to which only this user, or root, can write: nobody else can put files into it.
 
-    It is made where there is none, and so are its parents: none of them can be entered by others.
+    Where it does not exist, it is made with its parents: others cannot enter any of them.
 
     Raises:
-        ForeignFolderError: as `check_own_folder`.
+        ForeignFolderError: as in `check_own_folder`.
         OSError: it cannot be made.
     """
     _make_private(folder)
@@ -38,7 +38,7 @@ def own_folder(folder: Path) -> Path:
 
 
 def check_own_folder(folder: Path) -> None:
-    """Checks a folder that is there.
+    """Check that only this user, or root, can write to a folder that exists.
 
     Raises:
         ForeignFolderError: its owner is another user, others can write to it, or it is a symbolic link.
@@ -58,7 +58,7 @@ def check_own_folder(folder: Path) -> None:
 
 
 def _why_foreign(found: os.stat_result) -> str | None:
-    """Returns why another user may have written to a folder, as a clause; None: only this user and root can."""
+    """Return why another user may have written to a folder, as a clause; None: only this user and root can."""
     if found.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}"
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

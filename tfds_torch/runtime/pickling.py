@@ -1,4 +1,4 @@
-"""What cannot be pickled of what workers get: which part of it, and what to do."""
+"""Arguments of workers that cannot be pickled: the part that fails, and the remedy."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ _MOST_LEVELS, _MOST_PARTS = 8, 1000
 
 
 def check_functions(functions: Mapping[str, Any]) -> None:
-    """Checks functions that go to a process which is being started, by spawn or by a fork server; else does nothing.
+    """Check functions that go to a process that spawn or a fork server is starting; else do nothing.
 
     Other values are not looked at: pickling them once more would take time, and share their memory twice.
     """
@@ -26,7 +26,7 @@ def check_functions(functions: Mapping[str, Any]) -> None:
 
 
 def unpicklable(parts: Mapping[str, Any], error: Exception, method: str) -> ConfigError | None:
-    """Returns the error that names the part of a worker's arguments which cannot be pickled; None: it is not found."""
+    """Return the error that names the part of a worker's arguments which cannot be pickled; None: it is not found."""
     for name, value in parts.items():
         found = _find(value, name, error, _MOST_LEVELS)
         if found is not None:
@@ -40,7 +40,7 @@ def unpicklable(parts: Mapping[str, Any], error: Exception, method: str) -> Conf
 
 
 def _find(value: Any, path: str, error: Exception, num_levels: int) -> tuple[str, Any] | None:
-    """Returns the innermost part that fails as the whole did, and its path."""
+    """Return the innermost part that fails as the whole did, and its path."""
     own = _error_of(value)
     if own is None:
         return None

@@ -1,4 +1,4 @@
-"""Text from a dataset or a user, made harmless: shown without control characters, and quoted in bounded length."""
+"""Text from a dataset or a user, made harmless: shown without control characters, and quoted up to a length."""
 
 from reprlib import Repr
 from typing import Any
@@ -10,7 +10,7 @@ _MORE = "..."
 
 
 class _Bounded(Repr):
-    """Writes no more of a value than a message quotes of it: a value can be larger than the memory for its `repr`."""
+    """Writes only the part of a value that a message quotes: the `repr` of a value can be larger than the memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,19 +20,19 @@ class _Bounded(Repr):
         self.maxother = QUOTED
 
     def repr_str(self, text: str, level: int) -> str:
-        """Returns the beginning of a text."""
+        """Return the beginning of a text."""
         return repr(text[:QUOTED])
 
     def repr_bytes(self, data: bytes, level: int) -> str:
-        """Returns the beginning of some bytes."""
+        """Return the beginning of some bytes."""
         return repr(data[:QUOTED])
 
     def repr_int(self, number: int, level: int) -> str:
-        """Returns a number; of one that Python would not write in decimal (or not soon), its size."""
+        """Return a number; of one that Python would not write in decimal (or not soon), its size."""
         return repr(number) if number.bit_length() <= 4 * QUOTED else f"<an integer of {number.bit_length()} bits>"
 
     def repr_instance(self, value: Any, level: int) -> str:
-        """Returns an object as it describes itself, on one line."""
+        """Return an object as it describes itself, on one line."""
         return " ".join(repr(value).split())
 
 
@@ -40,7 +40,7 @@ _bounded = _Bounded()
 
 
 def printable(text: str) -> str:
-    """Returns the text with its control characters, terminal escapes and reordering marks written as escapes.
+    """Return the text with its control characters, terminal escapes and reordering marks written as escapes.
 
     Line breaks stay; a backslash of the text stays single.
     """
@@ -48,7 +48,7 @@ def printable(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Returns `repr(value)` for a message, cut after `QUOTED` characters."""
+    """Return `repr(value)` for a message, cut after `QUOTED` characters."""
     text = _bounded.repr(value)
     if len(text) > QUOTED:
         return text[:QUOTED] + _MORE
@@ -58,5 +58,5 @@ def quoted(value: object) -> str:
 
 
 def shortened(text: str, most: int = QUOTED) -> str:
-    """Returns a text for a message, cut after `most` characters, without quotation marks."""
+    """Return a text for a message, cut after `most` characters, without quotation marks."""
     return text if len(text) <= most else text[:most] + _MORE

@@ -1,4 +1,4 @@
-"""What can be found out of other processes: a family, its memory, the state of one, and how one ended."""
+"""Facts about other processes: a process with its descendants, their memory, a process's state, and how it ended."""
 
 import signal
 
@@ -21,7 +21,7 @@ _HINTS = {
 
 
 def process_tree(pid: int | None = None) -> list[psutil.Process]:
-    """Returns a process (this one) and its descendants, parents before their children; empty where it has ended."""
+    """Return a process (this one) and its descendants, parents before their children; empty where it has ended."""
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -30,7 +30,7 @@ def process_tree(pid: int | None = None) -> list[psutil.Process]:
 
 
 def tree_pss_bytes(pid: int | None = None) -> dict[int, int]:
-    """Returns pid -> proportional set size, bytes, of a process (this one) and of its descendants, itself first.
+    """Return pid -> proportional set size, bytes, of a process (this one) and of its descendants, itself first.
 
     The proportional set size (PSS) divides every shared page among the processes that share it, so that the sum over a
     tree of processes counts each page once; their resident sizes would count it in every worker.
@@ -47,7 +47,7 @@ def tree_pss_bytes(pid: int | None = None) -> dict[int, int]:
 
 
 def process_state(pid: int) -> tuple[str, str]:
-    """Returns the letter that Linux gives a process's state, and its meaning; "?" for a process that is not there."""
+    """Return Linux's letter for a process's state, and its meaning; "?" for a process that does not exist."""
     try:
         return _STATES.get(psutil.Process(pid).status(), ("?", "unknown"))
     except psutil.Error:
@@ -55,7 +55,7 @@ def process_state(pid: int) -> tuple[str, str]:
 
 
 def describe_exit(exit_code: int, cut: str | None = None) -> str:
-    """Returns how a process ended, as the end of a sentence; `cut` names the file that was cut while it was mapped."""
+    """Return how a process ended, as the end of a sentence; `cut` names the file that was cut while it was mapped."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:

@@ -1,4 +1,4 @@
-"""WorkerProcesses: worker processes are started, watched and ended; and what a script leaves open is closed at exit."""
+"""WorkerProcesses: start, watch and end worker processes. Closable: objects that a script leaves open close at exit."""
 
 import atexit
 import logging
@@ -30,8 +30,8 @@ _MOST_INLINE_BYTES = 1 << 15  # Less than a pipe takes at once.
 class WorkerProcesses:
     """The processes of one pool of workers, numbered from 0 in the order of their start.
 
-    They belong to the process that starts them: another one that was forked from it neither watches nor ends them, not
-    even by its exit. For one thread.
+    They belong to the process that starts them: a process that was forked from it neither watches nor ends them, not
+    even by its exit. It is for one thread.
     """
 
     def __init__(self, start: str | BaseContext, output: WorkerOutput) -> None:
@@ -45,7 +45,7 @@ class WorkerProcesses:
     def start(
         self, target: Callable[..., None], args: tuple[Any, ...], inputs: Mapping[str, Any], *, is_daemon: bool = True
     ) -> None:
-        """Starts the next worker; an input (name -> value) that cannot be pickled is named in the error."""
+        """Start the next worker; an input (name -> value) that cannot be pickled is named in the error."""
         worker = self.make(target, args, name=f"tfds_torch worker {len(self._processes)}", daemon=is_daemon)
         try:
             worker.start()
@@ -60,7 +60,7 @@ class WorkerProcesses:
         leave_to_parent([worker])
 
     def make(self, target: Callable[..., None], args: tuple[Any, ...], **options: Any) -> Any:
-        """Returns the process of the next worker, which has not started; the options are those of a Process."""
+        """Return the process of the next worker, which has not started; the options are those of a Process."""
         if self.method == "fork":
             wait_for_imports()  # Right before the start.
             target, args = run_forked, (target, args)
@@ -75,7 +75,7 @@ class WorkerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The processes, by the worker's number."""
+        """The process ids, by the worker's number."""
         return [worker.pid for worker in self._processes]
 
     @property
@@ -84,7 +84,7 @@ class WorkerProcesses:
         return [worker.sentinel for worker in self._processes]
 
     def find_dead(self, workers: set[int], wait_s: float = 0.0) -> list[tuple[int, int, int]]:
-        """Returns (worker, pid, exit code) of those that have ended; waits `wait_s` seconds for the first of them."""
+        """Return (worker, pid, exit code) of those that have ended; wait `wait_s` seconds for the first of them."""
         processes = [(worker, self._processes[worker]) for worker in sorted(workers)] if self.is_owner else []
         if wait_s:
             ending = wait([found.sentinel for _, found in processes], wait_s)
@@ -94,7 +94,7 @@ class WorkerProcesses:
         return [(worker, found.pid, found.exitcode) for worker, found in processes if found.exitcode is not None]
 
     def end(self, grace_s: float) -> None:
-        """Waits for the workers, and ends those that are left by SIGKILL; a second call does nothing."""
+        """Wait for the workers, and end those that are left by SIGKILL; a second call does nothing."""
         if not self.is_owner:
             return
         ends_at, waiting = time.monotonic() + grace_s, set(self.sentinels)
@@ -108,7 +108,7 @@ class WorkerProcesses:
 
 
 class _Work:
-    """What a worker that is not forked runs. What is large travels in a file, and what cannot be loaded is reported.
+    """The work of a worker that is not forked. Large work travels in a file; work that cannot be loaded is reported.
 
     A pipe takes some 64 KiB. Where a process ends while it imports the script, the rest of a longer message would keep
     its parent waiting for ever.
@@ -137,8 +137,8 @@ class _Work:
 
 
 def _load_work(work: Any, report: Any) -> _Work:
-    """Returns what our own parent pickled, into bytes or a file; `report`: where the traceback goes if it cannot."""
-    do_nothing_for_group_signals()  # What follows may take seconds.
+    """Load the work that our own parent pickled, into bytes or a file; where it fails, `report` gets the traceback."""
+    do_nothing_for_group_signals()  # The following may take seconds.
     try:
         if isinstance(work, bytes):
             target, args = pickle.loads(work)  # noqa: S301
@@ -153,12 +153,12 @@ def _load_work(work: Any, report: Any) -> _Work:
 
 
 def start_error(error: Exception, inputs: Mapping[str, Any], method: str) -> TfdsTorchError | None:
-    """Returns the error that says why a worker cannot be started; None: `error` itself says so.
+    """Return the error that says why a worker cannot be started; None: `error` itself says so.
 
     Args:
-        error: what its start has raised.
-        inputs: name -> what the user gave, and the worker gets.
-        method: of multiprocessing, by which it was to be started.
+        error: the error that its start has raised.
+        inputs: name -> value from the user that the worker gets.
+        method: start method of multiprocessing.
     """
     if process.current_process().daemon and isinstance(error, AssertionError):
         return ConfigError(
@@ -182,7 +182,7 @@ def start_error(error: Exception, inputs: Mapping[str, Any], method: str) -> Tfd
 
 
 def describe_guard(argument: str | None = None) -> str:
-    """Returns the advice for a script that workers cannot import."""
+    """Return the advice for a script that workers cannot import."""
     other = "" if argument is None else f" Or start workers with {argument}='fork'."
     return (
         f"A worker that is not forked imports the script anew, and finds nothing of a notebook or of standard input: "
@@ -194,7 +194,7 @@ def describe_guard(argument: str | None = None) -> str:
 
 @contextmanager
 def interrupts_held(method: str) -> Iterator[None]:
-    """Lets Ctrl-C, and signals to the process group, wait while workers are started, until these leave them alone.
+    """Hold Ctrl-C, and signals to the process group, while workers are started, until these leave them alone.
 
     Raises:
         ConfigError: the start method needs a server that is another process's.
@@ -208,7 +208,7 @@ def interrupts_held(method: str) -> Iterator[None]:
 
 
 def leave_to_parent(processes: Iterable[BaseProcess]) -> None:
-    """Keeps a process that is forked from this one later from ending some of this one's children.
+    """Keep a process that is forked from this one later from ending some of this one's children.
 
     `os.fork` also copies multiprocessing's list of children. When the copy exits, multiprocessing sends SIGTERM to
     those that are daemons, and fails for the others, because they are not its own.
@@ -217,14 +217,14 @@ def leave_to_parent(processes: Iterable[BaseProcess]) -> None:
 
 
 class Closable(Protocol):
-    """What holds processes or threads until it is closed."""
+    """Something that holds processes or threads until it is closed."""
 
     def close(self) -> None:
-        """Ends them; does nothing a second time."""
+        """End them; do nothing a second time."""
 
 
 def close_at_exit(closable: Closable) -> None:
-    """Has something closed at the process's end, if it is still there then. It is not kept alive for that."""
+    """Close something at the process's end, if it still exists then. It is not kept alive for that."""
     _open.add(closable)
 
 
@@ -239,7 +239,7 @@ def _forget_children_of_parent() -> None:
 
 
 def _close_before_join() -> None:
-    """Lets all be closed at the end of this process, if it is one of multiprocessing, too.
+    """Let everything be closed at the end of this process, also if it is one of multiprocessing.
 
     Such a process runs no functions of `atexit`, and waits for its children, which do not end by SIGTERM.
     """

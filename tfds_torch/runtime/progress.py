@@ -1,4 +1,4 @@
-"""Progress of long work: who works says how far it is, and this module draws it where a terminal is free for it."""
+"""Progress of long work: the worker reports how far it is, and this module draws it where a terminal is free for it."""
 
 import contextlib
 import multiprocessing

@@ -18,12 +18,12 @@ _FREE, _TAKEN = 0, 1
 class SharedSlots:
     """Memory for the batches of a loader's workers, which the training process sees, too.
 
-    Every worker has slots of its own. A slot is taken by the worker and free again as soon as nothing refers to the
+    Every worker has its own slots. A slot is taken by the worker and free again as soon as nothing refers to the
     batch any more, neither there nor in the training process; a worker that finds none hands its batch over in another
-    way. Nothing waits. Other processes do not count: copy a batch before you fork a process that goes on with it.
-    It lies in a file without a name (memfd), not in /dev/shm, and goes with the last process that has it open. Pages
-    are taken from the machine when they are first written: slots that are larger than the batches cost nothing, and of
-    the free slots the first is taken. It is inherited by forked workers and travels to spawned ones.
+    way. Nothing waits. Other processes do not count: copy a batch before you fork a process that uses it.
+    The memory lies in a file without a name (memfd), not in /dev/shm, and is freed with the last process that has it
+    open. Pages are taken from the machine when they are first written: slots that are larger than the batches cost
+    nothing, and of the free slots the first is taken. It is inherited by forked workers and travels to spawned ones.
     """
 
     def __init__(self, num_workers: int, num_slots: int, slot_bytes: int) -> None:
@@ -47,15 +47,15 @@ class SharedSlots:
 
     @classmethod
     def named(cls, name: str) -> "SharedSlots":
-        """Returns the slots of a name, which are those of a loader of this process or of its parent's."""
+        """Return the slots of a name, which belong to a loader of this process or of its parent."""
         return _slots_by_name[name]
 
     def bind(self, worker: int) -> None:
-        """Lets this process take the slots of a worker."""
+        """Let this process take the slots of a worker."""
         self._first_slot = worker * self._num_slots
 
     def take(self, num_bytes: int) -> NDArray[np.uint8] | None:
-        """Returns memory of any content, uint8 [num_bytes], in a free slot of this worker; None: there is none.
+        """Return memory of any content, uint8 [num_bytes], in a free slot of this worker; None: there is none.
 
         It is free again when this process has dropped it, and the receiver too, if it was sent.
         """
@@ -70,27 +70,27 @@ class SharedSlots:
         return None
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """Returns the slot in which an address of this process lies, and where in it; None: it does not."""
+        """Return the slot in which an address of this process lies, and the offset in it; None: it lies in no slot."""
         offset = address - self._address - self._flag_bytes
         return divmod(offset, self.slot_bytes) if 0 <= offset < self._size - self._flag_bytes else None
 
     def bytes_of(self, slot: int) -> NDArray[np.uint8]:
-        """Returns all bytes of a slot, for its owner: holding them does not keep the slot taken."""
+        """Return all bytes of a slot, for its owner: holding them does not keep the slot taken."""
         start = self._flag_bytes + slot * self.slot_bytes
         return self._bytes[start : start + self.slot_bytes]
 
     def num_unsent(self, slot: int) -> int | None:
-        """Returns the bytes of a slot that this process has taken and neither dropped nor sent; None: of another."""
+        """Return the bytes of a slot that this process has taken and neither dropped nor sent; None: of another."""
         memory = self._unsent.get(slot, _nothing)()
         return None if memory is None else memory.size
 
     def note_sent(self, slot: int) -> None:
-        """Notes that the receiver holds a slot, too, from now on."""
+        """Note that the receiver holds a slot, too, from now on."""
         del self._unsent[slot]
         self._flags[self._all_slots + slot] = _TAKEN
 
     def receive(self, slot: int) -> NDArray[np.uint8]:
-        """Returns all bytes of a slot that was sent; the receiver holds it until nothing refers to them any more.
+        """Return all bytes of a slot that was sent; the receiver holds it until nothing refers to them any more.
 
         A second call meanwhile returns the same object.
         """
@@ -100,7 +100,7 @@ class SharedSlots:
         return received
 
     def _owned(self, slot: int, num_bytes: int, flag: int) -> NDArray[np.uint8]:
-        """Returns bytes of a slot; a flag is cleared when nothing refers to them."""
+        """Return bytes of a slot; a flag is cleared when nothing refers to them."""
         # A new object over the same memory: it lives as long as any view of it.
         array = np.frombuffer(self.bytes_of(slot)[:num_bytes].data, np.uint8)
         self._owners[flag] = weakref.ref(array, partial(_set_free, self._flags, flag, os.getpid()))
@@ -110,7 +110,7 @@ class SharedSlots:
         self._bytes = np.frombuffer(mmap.mmap(descriptor, self._size), np.uint8)
         self._flags = self._bytes[: self._flag_bytes]
         self._address = self._bytes.ctypes.data
-        self._owners: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # Flag -> what clears it when it is dropped.
+        self._owners: dict[int, weakref.ref[NDArray[np.uint8]]] = {}  # Flag -> the object whose end clears it.
         self._unsent: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
         self._received: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
 
@@ -133,7 +133,7 @@ class SharedSlots:
 
 
 class SlotPacking:
-    """Finds where parts of a batch lie in slots, or may be copied to; slots are free again where packing fails."""
+    """Finds the places of parts of a batch in slots, or places to copy them to; if packing fails, slots are freed."""
 
     def __init__(self, slots: SharedSlots | None) -> None:
         self.slots = slots
@@ -141,7 +141,7 @@ class SlotPacking:
         self._taken: list[NDArray[np.uint8]] = []
 
     def find_slot(self, address: int, num_bytes: int) -> tuple[int, int] | None:
-        """Returns slot and offset of memory that lies in a slot which this process has taken; None: it does not."""
+        """Return slot and offset of memory that lies in a slot which this process has taken; None: it does not."""
         if self.slots is None or not num_bytes or (found := self.slots.find(address)) is None:
             return None
         num_taken = self.slots.num_unsent(found[0])
@@ -151,7 +151,7 @@ class SlotPacking:
         return found
 
     def place(self, num_bytes: int) -> tuple[int, int] | None:
-        """Returns a slot and an offset at which so many bytes may be written; None: there is no room."""
+        """Return a slot and an offset at which `num_bytes` may be written; None: there is not enough room."""
         slots = self.slots
         if slots is None:
             return None
@@ -168,7 +168,7 @@ class SlotPacking:
         return found
 
     def finish(self) -> tuple[int, ...]:
-        """Returns the slots of the batch, which the receiver holds from now on."""
+        """Return the slots of the batch, which the receiver holds from now on."""
         if self.slots is not None:
             for slot in self._ends:
                 self.slots.note_sent(slot)
@@ -183,5 +183,5 @@ _slots_by_name: "weakref.WeakValueDictionary[str, SharedSlots]" = weakref.WeakVa
 
 
 def _set_free(flags: NDArray[np.uint8], flag: int, owner: int, _: object) -> None:
-    if os.getpid() == owner:  # Not what a fork has copied of it.
+    if os.getpid() == owner:  # Not the copy that a fork has made.
         flags[flag] = _FREE

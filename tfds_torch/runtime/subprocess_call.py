@@ -45,7 +45,7 @@ _GRACE_S = 5.0  # For a process to end.
 
 
 def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Returns `function(*args, **kwargs)`, computed in a fresh process; the function is a module's, all else picklable.
+    """Return `function(*args, **kwargs)`, computed in a fresh process; `function` is a module's, the rest is picklable.
 
     Raises:
         TfdsTorchError: as raised by the function.
@@ -56,9 +56,9 @@ def call(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def iterate(function: Callable[P, Iterator[T]], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-    """Yields what the generator `function(*args, **kwargs)` yields in a fresh process.
+    """Yield the items of the generator `function(*args, **kwargs)`, which runs in a fresh process.
 
-    Arguments and errors are as of `call`. Closing the iterator ends the process. The child is never more than a pipe's
+    Arguments and errors are as in `call`. Closing the iterator ends the process. The child is never more than a pipe's
     buffer ahead.
     """
     yield from _run(function, args, kwargs, stream=True)
@@ -80,12 +80,12 @@ class FreshProcess:
 
     It is started by the first request; one that died or was closed, by the next request. It ends with this process
     (also by SIGKILL), when it is closed, or when this object is dropped. Threads may share it: their requests wait for
-    each other. A forked process has one of its own, and leaves its parent's alone. It cannot be pickled.
+    each other. A forked process has its own, and leaves its parent's alone. It cannot be pickled.
 
     Args:
-        make: a module-level function of an importable module. Called there before the first request; returns what
-            answers requests.
-        *args: its picklable arguments.
+        make: a module-level function of an importable module. It is called there before the first request, and returns
+            the function that answers requests.
+        *args: picklable arguments of `make`.
     """
 
     def __init__(self, make: Callable[..., Callable[[Any], Any]], /, *args: Any) -> None:
@@ -96,7 +96,7 @@ class FreshProcess:
         _fresh_processes.add(self)
 
     def ask(self, request: Any) -> Any:
-        """Returns the answer to a picklable request."""
+        """Return the answer to a picklable request."""
         frame = pickle.dumps((_answer, (self._make, self._args, request), {}, False), protocol=pickle.HIGHEST_PROTOCOL)
         with self._lock:
             child = self._child or self._begin()
@@ -109,7 +109,7 @@ class FreshProcess:
         return _open(reply)[1]
 
     def close(self) -> None:
-        """Ends the process; the next request starts another one."""
+        """End the process; the next request starts another one."""
         with self._lock:
             self._close()
 
@@ -124,7 +124,7 @@ class FreshProcess:
             end()
 
     def _forget_parent(self) -> None:
-        """Forgets the parent's child in a forked process; another thread may have held the lock."""
+        """Forget the parent's child in a forked process; another thread may have held the lock."""
         self._child, self._end, self._lock = None, None, threading.Lock()
 
 
@@ -143,12 +143,12 @@ class _Child:
         _children.add(self)
 
     def send(self, request: bytes) -> None:
-        """Sends a pickled request; where the process died, waiting for its reply says how."""
+        """Send a pickled request; where the process died, `receive` raises how it ended."""
         with suppress(BrokenPipeError):
             self._requests.send_bytes(request)
 
     def receive(self) -> bytes:
-        """Returns the next pickled reply; raises WorkerError where the process died before that."""
+        """Return the next pickled reply; raise WorkerError where the process died before that."""
         try:
             return self._replies.recv_bytes()
         except (EOFError, OSError):  # The latter where a part of it came.
@@ -159,16 +159,16 @@ class _Child:
             ) from None
 
     def end(self) -> None:
-        """Ends the process, where it is this one's child."""
+        """End the process, where it is this one's child."""
         if os.getpid() == self._owner:
             self.process.kill()
             self._close_pipes()
             self.process.wait(_GRACE_S)
 
     def leave_to_parent(self) -> None:
-        """Closes the pipes to it in a forked process, which must not wait for it."""
+        """Close the pipes to it in a forked process, which must not wait for it."""
         self._close_pipes()
-        self.process.returncode = 0  # Popen warns of what was not waited for.
+        self.process.returncode = 0  # Popen warns of processes that were not waited for.
 
     def _close_pipes(self) -> None:
         self._requests.close()
@@ -191,7 +191,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open(reply: bytes) -> tuple[str, Any]:
-    """Returns the kind and the value of a reply, or raises the error that it holds."""
+    """Return the kind and the value of a reply, or raise the error that it holds."""
     kind, payload = pickle.loads(reply)  # noqa: S301 (from our own child, over a private pipe)
     if kind == "error":
         raise payload
@@ -202,7 +202,7 @@ def _open(reply: bytes) -> tuple[str, Any]:
 
 
 def serve() -> None:
-    """Answers requests, one after the other, until the parent closes the pipe or dies."""
+    """Answer requests, one after the other, until the parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the parent, and so are signals to the group.
     do_nothing_for_group_signals()
     replies = Connection(os.dup(1), readable=False)
@@ -214,7 +214,7 @@ def serve() -> None:
 
 
 def _respond(request: bytes, replies: Connection) -> None:
-    """Answers one request; nothing of it is kept."""
+    """Answer one request; nothing of it is kept."""
     try:
         function, args, kwargs, stream = pickle.loads(request)  # noqa: S301 (from our own parent)
         result = function(*args, **kwargs)
@@ -241,14 +241,14 @@ _made: list[Callable[[Any], Any]] = []  # In a FreshProcess's child.
 
 
 def _answer(make: Callable[..., Callable[[Any], Any]], args: tuple[Any, ...], request: Any) -> Any:
-    """Returns the answer of what `make(*args)` returned when it was first called."""
+    """Return the answer of the function that `make(*args)` returned when it was first called."""
     if not _made:
         _made.append(make(*args))
     return _made[0](request)
 
 
 def to_ours(error: BaseException) -> TfdsTorchError:
-    """Returns an error that the parent can unpickle; called while it is handled."""
+    """Return an error that the parent can unpickle; called while it is handled."""
     if isinstance(error, TfdsTorchError):
         return type(error)(str(error))
     return WorkerError(f"A helper process failed:\n{traceback.format_exc()}")

@@ -20,26 +20,26 @@ loaded. Commands set them; the library does while it loads tensorflow."""
 
 
 def prepare_output() -> None:
-    """Silences tensorflow in this process and its children; what an output's encoding lacks will be escaped."""
+    """Silence tensorflow in this process and its children; escape characters that an output's encoding lacks."""
     os.environ.update(QUIET_ENVIRON | os.environ)
     logging.getLogger("absl").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
-        # What a log file's encoding lacks, such as a class's name.
+        # Characters that a log file's encoding lacks, like those of a class's name.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class PatientConsole(Console):
-    """Goes on where a reader of standard output went away: there is other work left."""
+    """Continues where a reader of standard output went away: there is other work left."""
 
     def on_broken_pipe(self) -> None:
-        """Writes no more."""
+        """Stop writing."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_console() -> PatientConsole:
-    """Returns the console of a command's results; a pipe has no width, and whole lines are what it is read for."""
+    """Return the console of a command's results; a pipe has no width, and its readers want whole lines."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     return PatientConsole(emoji=False, highlight=False, width=None if is_terminal else _WIDTH_OF_PIPES)
 
@@ -49,7 +49,7 @@ class ProgressBar(Progress):
 
     Args:
         console: where it is shown.
-        note: is asked for a line below the bar, whenever the bar is drawn; "" is no line.
+        note: returns a line below the bar, whenever the bar is drawn; "": no line.
     """
 
     def __init__(self, console: Console, note: Callable[[], str] = str) -> None:
@@ -65,18 +65,18 @@ class ProgressBar(Progress):
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
 
     def start(self) -> None:
-        """Shows it."""
+        """Show the bar."""
         super().start()
         if not self.disable:
             progress.shown.add(self)
 
     def stop(self) -> None:
-        """Takes it away."""
+        """Remove the bar."""
         progress.shown.discard(self)
         super().stop()
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yields the bar, and the line below it."""
+        """Yield the bar, and the line below it."""
         yield from super().get_renderables()
         if text := self._note():
             yield Text(text, no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""Random numbers for functions of users: those of `random`, numpy and torch are seeded before each of their calls."""
+"""Random numbers for users' functions: `random`, numpy and torch are seeded before each call of a function."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 TRANSFORM, TARGET_TRANSFORM, ITEM, FIRST_OF_PARSER = range(4)
-"""Numbers of the functions that are called for an example: each has a seed of its own. A parser's count up from its."""
+"""Numbers of the functions that are called for an example: each has its own seed. A parser's count up from the last."""
 
 _MOST_OF_NUMPY = 0xFFFF_FFFF
 
@@ -22,7 +22,7 @@ _of_numpy: Any = None
 
 
 def _renew() -> None:
-    """Unlocks the generators in a forked child: another thread of the parent may have held them."""
+    """Unlock the generators in a forked child: another thread of the parent may have held them."""
     global _lock
     _lock = threading.RLock()
 
@@ -32,9 +32,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def renew_locks_of_generators() -> None:
-    """Unlocks the generators of numpy and torch in a forked child, where another thread of the parent held them.
+    """Unlock the generators of numpy and torch in a forked child, where another thread of the parent held them.
 
-    numpy's goes on where it was. A generator of torch itself is native, and cannot be unlocked.
+    numpy's generator continues where it was. A generator of torch itself is native, and cannot be unlocked.
     """
     numpy_random: Any = np.random  # Its types lack the two functions.
     numpys = numpy_random.get_bit_generator()
@@ -49,7 +49,7 @@ def renew_locks_of_generators() -> None:
 
 
 def _is_held(lock: Any) -> bool:
-    """Whether a lock is held, in a process of one thread."""
+    """Return whether a lock is held, in a process of one thread."""
     if lock is None:
         return False
     is_free = lock.acquire(blocking=False)
@@ -59,18 +59,18 @@ def _is_held(lock: Any) -> bool:
 
 
 def take_generators() -> None:
-    """Says that this process is a loader's worker, whose generators nobody else uses."""
+    """Note that this process is a loader's worker, whose generators nobody else uses."""
     global _worker
     _worker = os.getpid()
 
 
 def are_taken() -> bool:
-    """Whether this process is such a worker."""
+    """Return whether this process is such a worker."""
     return _worker == os.getpid()
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds `random`, `np.random` and, where it is imported, torch's default generator, 0 <= seed < 2**63."""
+    """Seed `random`, `np.random` and, where it is imported, torch's default generator, 0 <= seed < 2**63."""
     random.seed(seed)
     np.random.seed(seed & _MOST_OF_NUMPY)
     generator = _generator_of_torch()
@@ -81,7 +81,7 @@ def seed_generators(seed: int) -> None:
 def rng_of(seed: int) -> np.random.Generator:
     """Return this thread's generator, reset to the beginning of a seed's numbers: 1.5 us, where a new one takes 20.
 
-    It is that of the next seed, too: who is given it must not keep it. Calls within a call (`calling`) have another.
+    The next seed gets the same generator: its user must not keep it. Calls within a call (`calling`) have another one.
 
     Args:
         seed: 0 <= seed < 2**63.
@@ -99,7 +99,7 @@ def rng_of(seed: int) -> np.random.Generator:
 
 
 def _generator_of_torch() -> Any:
-    """Returns torch's default generator; None: torch is not imported."""
+    """Return torch's default generator; None: torch is not imported."""
     return getattr(sys.modules.get("torch"), "default_generator", None)
 
 
@@ -115,9 +115,9 @@ class calling:  # noqa: N801 (a context, as `suppress`)
 
 @contextmanager
 def borrowed_generators() -> Iterator[None]:
-    """Lets one thread at a time seed the generators, and leaves those of a training process as they were found.
+    """Let one thread at a time seed the generators, and leave those of a training process as they were found.
 
-    So are those of a worker within a call of the user's function.
+    Within a call of the user's function, it leaves the generators of a worker as they were, too.
     """
     if are_taken() and not _of_thread.__dict__.get("depth", 0):
         yield
@@ -137,7 +137,7 @@ def borrowed_generators() -> Iterator[None]:
 
 @contextmanager
 def _other_generator_of_numpy() -> Iterator[None]:
-    """Lets numpy's functions draw from a generator of ours: to exchange it takes half the time of keeping its state."""
+    """Let numpy's functions draw from a generator of ours: to exchange it takes half the time of keeping its state."""
     global _of_numpy
     numpy_random: Any = np.random  # Its types lack the two functions.
     theirs, state = numpy_random.get_bit_generator(), numpy_random.get_state(legacy=False)

@@ -1,4 +1,4 @@
-"""Watchdog: a limit on how long a thread waits, whatever it waits for."""
+"""Watchdog: a limit on the time for which a thread waits, whatever it waits for."""
 
 import ctypes
 import logging
@@ -23,15 +23,15 @@ _logger = logging.getLogger(__name__)
 class Watchdog:
     """Ends a step that takes too long: `run(step)`, in one thread at a time.
 
-    A step in time costs a microsecond: a thread of its own looks when the time is over. It interrupts the main thread
-    by a signal of its own, so that waiting for a lock, a socket or `time.sleep` ends, too; another thread at its next
-    step of Python code. It does so every second until the step ends. What another thread waits for in native code
-    cannot be ended: that is logged.
+    A step that ends in time costs a microsecond: the watchdog's own thread looks when the time is over. It interrupts
+    the main thread by its own signal, so that waiting for a lock, a socket or `time.sleep` ends, too; it interrupts
+    another thread at its next step of Python code. It does so every second until the step ends. A wait of another
+    thread in native code cannot be ended: that is logged.
 
     Args:
         limit_s: how long a step may take, seconds; None: for ever.
-        describe: called when that is over with the watched thread's stack; returns the error's message.
-        has_failed: called every second while a step takes long; True ends it, too; None: there is nothing to ask.
+        describe: called with the watched thread's stack when the time is over; returns the error's message.
+        has_failed: called every second while a step takes long; True ends the step, too; None: it is not called.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Watchdog:
         self._stack: str | None = None  # Where the step was when it was interrupted.
 
     def run(self, step: Callable[[], T]) -> T:
-        """Runs a step within the limit, and returns its result."""
+        """Run a step within the limit, and return its result."""
         result: list[T] = []
         try:
             try:
@@ -68,7 +68,7 @@ class Watchdog:
         raise StallError(self._describe(self._stack or "")) from None
 
     def close(self) -> None:
-        """Ends its thread."""
+        """End its thread."""
         self._is_over.set()
 
     def _run(self, step: Callable[[], T], result: list[T]) -> None:
@@ -85,7 +85,7 @@ class Watchdog:
                 self._began_at = None
 
     def _settle(self) -> None:
-        """Returns when no interrupt is under way any more."""
+        """Wait until no interrupt is under way any more."""
         while True:
             try:
                 with self._lock:
@@ -110,7 +110,7 @@ class Watchdog:
                 _logger.error("%s", self._describe(stack))
 
     def _wait_s(self) -> float:
-        """Returns for how long nothing can have to be done."""
+        """Return the seconds for which there is nothing to do."""
         if self._has_failed is not None or self._stack is not None:
             return _LOOK_S
         began_at, limit_s = self._began_at, self._limit_s or _LOOK_S
@@ -124,7 +124,7 @@ class Watchdog:
 
 
 class _Interrupted(BaseException):
-    """What is raised in a thread that is watched."""
+    """The exception that is raised in a watched thread."""
 
 
 def _raise_interrupted(number: int, frame: object) -> None:
@@ -136,14 +136,14 @@ def _signal() -> int | None:
 
 
 def _prepare_main_thread() -> None:
-    """Lets the main thread be interrupted by our signal, where this is the main thread."""
+    """Let the main thread be interrupted by our signal, where this is the main thread."""
     number = _signal()
     if number is not None and threading.current_thread() is threading.main_thread():
         signal.signal(number, _raise_interrupted)
 
 
 def _interrupt(thread: int) -> bool:
-    """Interrupts a thread; returns whether it ends whatever that waits for."""
+    """Interrupt a thread; return whether the interrupt ends any wait of the thread."""
     number = _signal()
     is_main = thread == threading.main_thread().ident
     if is_main and number is not None and signal.getsignal(number) is _raise_interrupted:
@@ -159,7 +159,7 @@ def _stack_of(thread: int) -> str:
 
 
 def _wait_for_interrupt() -> None:
-    """Waits for an interrupt that is under way: it is raised here, unless the step has swallowed it."""
+    """Wait for an interrupt that is under way: it is raised here, unless the step has swallowed it."""
     ends_at = time.monotonic() + _ARRIVAL_S
     while time.monotonic() < ends_at:
         time.sleep(0.001)

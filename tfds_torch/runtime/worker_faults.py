@@ -16,7 +16,7 @@ _STOPPED = "Tt"
 
 @dataclass(frozen=True)
 class ErrorContext:
-    """What messages say about a loader, beside its workers' own reports."""
+    """Facts about a loader for messages, beside its workers' own reports."""
 
     dataset: str
     next_step: str = "Begin the epoch again, with a new iteration."
@@ -25,11 +25,11 @@ class ErrorContext:
     find_cut: Callable[[], str | None] | None = None
 
     def example(self, index: int | None) -> str:
-        """Returns where an example lies, as the rest of a sentence; empty where it is not known."""
+        """Return the place of an example, as the rest of a sentence; empty where it is not known."""
         return self.work(Work(example=index))
 
     def work(self, work: Work) -> str:
-        """Returns the examples that a process is at, likewise."""
+        """Return the examples that a process is at, likewise."""
         return "" if self.find_id is None else describe_work(work, partial(self._describe, self.find_id))
 
     def _describe(self, find_id: Callable[[int], str], index: int) -> str:
@@ -42,7 +42,7 @@ class ErrorContext:
 
 
 class WorkerFaults:
-    """Describes the faults of a loader's workers, by what these have reported before."""
+    """Describes the faults of a loader's workers, from their earlier reports."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class WorkerFaults:
         self.timeout_s, self.can_import_only = timeout_s, can_import_only
 
     def describe_deaths(self, dead: Sequence[tuple[int, int, int]]) -> str:
-        """Returns the message for workers that ended too early, given number, pid and exit code of each."""
+        """Return the message for workers that ended too early, given number, pid and exit code of each."""
         cut = self.names.find_cut() if self.names.find_cut is not None else None
         said = [
             f"Worker {worker} (pid {pid}) {describe_exit(code, cut)} {self._when(worker)}" for worker, pid, code in dead
@@ -68,11 +68,11 @@ class WorkerFaults:
         return " ".join(said) + "".join(wrote)
 
     def describe_protocol_error(self, worker: int, pid: int, what: str) -> str:
-        """Returns the message for a worker whose messages cannot be read; `what` is what it does."""
+        """Return the message for a worker whose messages cannot be read; `what` is its fault, a clause."""
         return f"Worker {worker} (pid {pid}) {what}. {self.names.next_step}{self._last_lines(worker)}"
 
     def describe_stall(self, pids: Sequence[int], num_received: int) -> str:
-        """Returns the message for a batch that did not come in time; workers, whose processes are given, take turns."""
+        """Return the message for a batch that did not come in time; workers, whose processes are given, take turns."""
         if not pids:
             return f"{self._no_batch()} {self.names.next_step}"
         turns = [(num_received + number) % len(pids) for number in range(len(pids))]
@@ -95,12 +95,12 @@ class WorkerFaults:
         return said + (f"Its stacks:\n{stack}" if stack else "It did not report its stack.")
 
     def describe_own_stall(self, stack: str) -> str:
-        """Returns the message for a batch that did not come where the training process reads by itself."""
+        """Return the message for a batch that did not come where the training process reads by itself."""
         said = f"{self._no_batch()} The training process itself reads {self._place_of(0)}."
         return f"{said} The stack of its reading thread:\n{stack}" if stack else said
 
     def describe_slow_start(self, waited_s: float) -> str:
-        """Returns the message for a slow start: no worker has made a batch for a while."""
+        """Return the message for a slow start: no worker has made a batch for a while."""
         num_workers = self.metrics.num_workers
         begun = sum(self.metrics.num_begun(worker) > 0 for worker in range(num_workers))
         return (

@@ -1,4 +1,4 @@
-"""WorkerOutput: what workers write to standard error, and their stacks, in memory that outlives them."""
+"""WorkerOutput: the standard error of workers, and their stacks, in memory that outlives them."""
 
 import faulthandler
 import fcntl
@@ -19,9 +19,9 @@ _CRASH = "Fatal Python error: "
 class WorkerOutput:
     """A file without a name (memfd) for each worker; without any where the system has none.
 
-    Into it goes what Python writes to `sys.stderr` in the worker (which also goes where it always goes), the stacks of
-    its threads when it crashes by a signal, and when it is asked for them. What native code writes is not in it. The
-    files are inherited by forked workers and travel to spawned ones.
+    It gets a copy of the text that Python writes to `sys.stderr` in the worker, and the stacks of its threads when it
+    crashes by a signal, and when it is asked for them. Output of native code is not in it. The files are inherited by
+    forked workers and travel to spawned ones.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -32,7 +32,7 @@ class WorkerOutput:
             fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
 
     def bind(self, worker: int) -> None:
-        """Lets this process write as a worker."""
+        """Let this process write as a worker."""
         if not self._files:
             return
         file = self._files[worker]
@@ -41,16 +41,16 @@ class WorkerOutput:
         sys.stderr = _CopiedStream(sys.stderr, file)
 
     def clear(self, worker: int) -> None:
-        """Forget what a worker has written, before another process takes its number."""
+        """Forget the output of a worker, before another process takes its number."""
         if self._files:
             os.ftruncate(self._files[worker], 0)
 
     def duplicate(self, worker: int) -> int | None:
-        """Returns a new descriptor of a worker's file, which the caller closes; None: there is none."""
+        """Return a new descriptor of a worker's file, which the caller closes; None: there is none."""
         return os.dup(self._files[worker]) if self._files else None
 
     def last_lines(self, worker: int, most: int = 20) -> str:
-        """Returns the last lines that a worker has written, empty where there are none; of a crash, the first ones."""
+        """Return the last lines that a worker has written, empty where there are none; of a crash, the first ones."""
         if not self._files:
             return ""
         size = os.fstat(self._files[worker]).st_size
@@ -62,7 +62,7 @@ class WorkerOutput:
         return "\n".join(lines[-most:]).strip("\n")
 
     def ask_for_stack(self, worker: int, pid: int, wait_s: float = 2.0) -> str | None:
-        """Returns the Python stacks of a worker's threads; None when it does not answer."""
+        """Return the Python stacks of a worker's threads; None when it does not answer."""
         if not self._files:
             return None
         file = self._files[worker]
@@ -75,7 +75,7 @@ class WorkerOutput:
         return text.decode(errors="replace").strip() or None
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         files, self._files = self._files, []
         for file in files:
             os.close(file)
@@ -94,20 +94,20 @@ class WorkerOutput:
 
 
 class _CopiedStream:
-    """A text stream; what is written to it also goes to a file, which begins anew when it is long."""
+    """A text stream whose text also goes to a file, which begins anew when it is long."""
 
     def __init__(self, stream: TextIO, file: int) -> None:
         self._stream, self._file = stream, file
 
     def write(self, text: str) -> int:
-        """Writes a text to both."""
+        """Write a text to both."""
         if os.fstat(self._file).st_size > _MOST_BYTES:
             os.ftruncate(self._file, 0)
         os.write(self._file, text.encode(errors="replace"))
         return self._stream.write(text)
 
     def writelines(self, lines: Any) -> None:
-        """Writes several texts to both."""
+        """Write several texts to both."""
         for line in lines:
             self.write(line)
 
@@ -116,7 +116,7 @@ class _CopiedStream:
 
 
 def _wait_for_end(file: int, start: int, wait_s: float) -> int:
-    """Returns the size of a file when it has grown and grows no more, or after a while."""
+    """Return the size of a file when it has grown and grows no more, or after a while."""
     ends_at, size = time.monotonic() + wait_s, start
     while time.monotonic() < ends_at:
         time.sleep(_STACK_CHECK_S)

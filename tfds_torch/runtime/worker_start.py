@@ -1,4 +1,4 @@
-"""How a loader's worker begins its life: signals, its parent, what it reports to; and its turn among the others."""
+"""The start of a loader's worker: its signals, its parent, its metrics and output, and its turn among the others."""
 
 import ctypes
 import os
@@ -30,7 +30,7 @@ _KEPT_BYTES, _LARGEST_HEAPED_BYTES = 1 << 27, 1 << 26
 
 
 def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots: SharedSlots | None) -> None:
-    """Prepares this process to be a worker: its signals, its parent, what it reports to and writes to."""
+    """Prepare this process to be a worker: its signals, its parent, its metrics, output and slots."""
     # Ctrl-C reaches the whole process group: the training process ends its workers when it gives up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Those of a job scheduler do, too; a handler that was inherited would act in each of the processes.
@@ -44,7 +44,7 @@ def init_worker(worker: int, metrics: StageMetrics, output: WorkerOutput, slots:
 
 
 def use_one_thread_of_torch() -> None:
-    """Lets torch, where it is imported, use one thread: workers share the cores, and a fork loses all other threads."""
+    """Let torch, where it is imported, use one thread: workers share the cores, and a fork loses all other threads."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
@@ -54,7 +54,7 @@ _watching_in: int | None = None  # The process that watches its parent already.
 
 
 def end_with_parent() -> None:
-    """Lets this process end soon after its parent, whatever its other threads wait for; more calls do no more."""
+    """Let this process end soon after its parent, whatever its other threads wait for; further calls do nothing."""
     global _watching_in
     parent = parent_process()
     if parent is not None and _watching_in != os.getpid():
@@ -72,7 +72,7 @@ def _watch_parent(pid: int, sentinel: int) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Lets this process keep what it frees, up to 128 MiB in each arena, instead of giving it back to the system.
+    """Let this process keep what it frees, up to 128 MiB in each arena, instead of giving it back to the system.
 
     Decoded images are a few hundred kilobytes each. Left alone, their memory goes back to the system at every turn, and
     comes again page by page: a sixth of a decoding process's time. For processes of our own only: it cannot be undone.
@@ -90,7 +90,7 @@ def keep_freed_memory() -> bool:
 
 
 def stagger_first_batch(metrics: StageMetrics, worker: int) -> None:
-    """Lets workers of lower numbers make their first batches first, where there are more workers than cores.
+    """Let workers of lower numbers make their first batches first, where there are more workers than cores.
 
     The loop takes a batch of each worker in turn: where all share the cores from the start, the first batch is as late
     as the last one. The cores are busy all the while.
@@ -103,7 +103,7 @@ def stagger_first_batch(metrics: StageMetrics, worker: int) -> None:
 
 
 def seed_random_and_numpy(*numbers: int) -> int:
-    """Seeds `random` and `numpy.random` of this process with a few integers >= 0; returns a seed for one more."""
+    """Seed `random` and `numpy.random` of this process with a few integers >= 0; return a seed for one more."""
     words = np.random.SeedSequence(numbers).generate_state(8)
     random.seed(words[:4].tobytes())
     np.random.seed(words[4:6])

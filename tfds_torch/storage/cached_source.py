@@ -1,4 +1,4 @@
-"""CachedSource: a Source some of whose values lie in a `.beton` file as well, decoded."""
+"""CachedSource: a Source of which a `.beton` file holds some values as well, decoded."""
 
 import copy
 import logging
@@ -27,20 +27,20 @@ PIXELS = "pixels of the image"
 """The stored field under which decoded images are asked for. The encoded ones keep the name of their feature."""
 
 MakePixels = Callable[[bytes], "NDArray[np.uint8]"]
-"""Encoded image -> uint8 [h, w, 3], as a cache holds it; raises ValueError where it cannot be decoded."""
+"""Function: encoded image -> uint8 [h, w, 3], as a cache holds it; it raises ValueError for an undecodable image."""
 
 NoteDamage = Callable[[str, str], None]
-"""Called with a cache's path and what is wrong with it, so that it is built again; picklable."""
+"""Called with a cache's path and the damage found, so that the cache is built again; picklable."""
 
 PIXELS_FIELD = "image"
-"""The images' field in the file."""
+"""Field of the file that holds the images."""
 
 IS_CACHED = "is_cached"
-"""Field of the file: 0 where an example could not be decoded, and is left to the original files."""
+"""Field of the file: 0 where an example could not be decoded and is read from the original files."""
 
 
 class CachedPixels(StoredPixels):
-    """Images out of a cache; where it was cut since they were asked for, they come from the original files."""
+    """Images out of a cache; where its file was cut since `read`, they come from the original files."""
 
     __slots__ = ("_decode_original", "_index", "_stored")
 
@@ -69,7 +69,7 @@ class CachedPixels(StoredPixels):
         return one
 
     def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
-        """Copies all images; see StoredPixels."""
+        """Copy all images; see StoredPixels."""
         try:
             self._stored.copy_into(out, gather)
         except ShardError as error:
@@ -84,7 +84,7 @@ class CachedRows:
     Attributes:
         reader: the open file.
         numbers: stored field -> its values, [n].
-        left_out: int64, numbers of the examples that are left to the original files, in order.
+        left_out: int64, numbers of the examples that are read from the original files, in order.
     """
 
     reader: BetonReader
@@ -92,13 +92,13 @@ class CachedRows:
     left_out: Int64Array
 
     def are_kept(self, index: Int64Array) -> NDArray[np.bool_]:
-        """Returns which examples, int64 [n], are not left to the original files, bool [n]."""
+        """Return which examples, int64 [n], are read from the cache, bool [n]."""
         if not len(self.left_out):
             return np.ones(len(index), np.bool_)
         return ~np.isin(index, self.left_out)
 
     def leave_out_damaged(self, index: Int64Array) -> bool:
-        """Leaves examples, int64 [n], to the original files whose images do not have their checksum."""
+        """Note examples, int64 [n], whose images do not have their checksum: they are read from the original files."""
         is_damaged = np.array([self._is_damaged(one) for one in index[:, None]], np.bool_)
         self.left_out = np.union1d(self.left_out, index[is_damaged])
         return bool(is_damaged.any())
@@ -112,7 +112,7 @@ class CachedRows:
 
 
 def read_rows(file: BetonSource, names: Mapping[str, str], dtypes: Mapping[str, DTypeLike]) -> CachedRows:
-    """Reads the rows of a file of this user's own, and compares them with their checksum."""
+    """Read the rows of a file that belongs to this user, and compare them with their checksum."""
     _check_own(Path(file.head.path))
     reader = file.reader
     rows = reader.copy_rows()
@@ -131,23 +131,23 @@ def _check_own(path: Path) -> None:
 
 
 class CachedSource:
-    """The examples of another Source, and their decoded images: out of a cache, else of the original files.
+    """The examples of another Source, and their decoded images: from a cache, else from the original files.
 
-    What comes does not depend on whether there is a cache: number, order and ids are the original's, and so are all
-    values but the images that a cache holds smaller than they are, which are made as small here.
+    Values do not depend on whether there is a cache: number, order and ids are those of the original, and so are all
+    values except images that a cache holds in a smaller size: without a cache, images are resized to that size here.
 
-    Numbers are held in this process's memory, compared with their checksum. Of images that are damaged, the original
-    files are read, with one warning; where the file was cut, cannot be read any more, or may have been written by
-    another user, they are read from then on.
+    Numbers are held in this process's memory, compared with their checksum. Damaged images are read from the original
+    files, with one warning. Where the cache's file was cut, cannot be read any more, or may have been written by
+    another user, all images are read from the original files from then on.
 
     Args:
         original: the encoded examples.
         image_key: stored field of the image.
-        file: the cache's file, as many samples as examples; None: there is none.
-        names: stored field of a number -> its field in the file.
-        max_resolution: longest side of the images; None: they are as they are.
-        make_pixels: for images that the file lacks.
-        note_damage: lets a damaged cache be built again.
+        file: the cache's file, with as many samples as there are examples; None: there is no cache.
+        names: stored field of a number -> name of its field in the file.
+        max_resolution: longest side of the images, in pixels; None: images keep their size.
+        make_pixels: decodes images that the file lacks.
+        note_damage: called for a damaged cache, so that it is built again.
     """
 
     can_stream = False
@@ -175,15 +175,15 @@ class CachedSource:
         return {**self.__dict__, "_rows": None, "_reads_original": False, "_has_warned": False}
 
     def in_blocks(self, block_records: int | None) -> "CachedSource":
-        """Returns this source: a cache reads in any order alike."""
+        """Return this source: a cache reads equally well in any order."""
         return self
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Does nothing: a cache is of this machine."""
+        """Do nothing: a cache lies on this machine."""
 
     def with_checksums(self, verify_checksums: bool) -> "CachedSource":
         """Return the same cache over the same examples, whose files are compared with their checksums or not."""
-        other = copy.copy(self)  # As a pickled one, it has read nothing.
+        other = copy.copy(self)  # Like a pickled source, the copy has read nothing.
         other.original = self.original.with_checksums(verify_checksums)
         return other
 
@@ -236,7 +236,7 @@ class CachedSource:
         return len(self.original)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Checks the cache, and the original files where they are read."""
+        """Check the cache, and the original files where they are read."""
         if self.file is not None:
             try:
                 self.file.check()
@@ -246,7 +246,7 @@ class CachedSource:
             self.original.check()
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns values of examples in the order asked; see `Source`."""
+        """Return values of examples in the order asked; see `Source`."""
         index = np.asarray(index, np.int64)
         cached = [name for name in fields if name == PIXELS or name in self._names]
         others = [name for name in fields if name not in cached]
@@ -256,36 +256,36 @@ class CachedSource:
         return columns | self._read_original(index, others) if others else columns
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Parses records as the original does: they have no decoded images."""
+        """Parse records as the original does: they have no decoded images."""
         return self.original.parse(records, index, fields)
 
     def announce(self, index: Int64Array) -> None:
-        """Announces examples to the files that will be read."""
+        """Announce examples to the files that will be read."""
         if self.file is not None:
             self.file.announce(index)
         if self.file is None or self._reads_original:
             self.original.announce(index)
 
     def ids(self, index: Int64Array) -> Sequence[str]:
-        """Returns the ids of the original."""
+        """Return the ids of the original."""
         return self.original.ids(index)
 
     def find(self, id: str) -> int:
-        """Returns the number that the original finds."""
+        """Return the number that the original finds."""
         return self.original.find(id)
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the original's error: what a cache holds is decoded."""
+        """Return the error of the original source: a cache holds decoded images only."""
         return self.original.undecodable(index, reason)
 
     def close(self) -> None:
-        """Closes the files; the next read opens them again."""
+        """Close the files; the next read opens them again."""
         if self.file is not None:
             self.file.close()
         self.original.close()
 
     def _read_cached(self, file: BetonSource, index: Int64Array, fields: Sequence[str]) -> dict[str, Any] | None:
-        """Returns values out of the file; None: it cannot be read any more."""
+        """Return values from the file; None where the file cannot be read any more."""
         try:
             rows = self._rows_of(file)
             rows.reader.check_index(index)
@@ -301,7 +301,7 @@ class CachedSource:
         return columns
 
     def _rows_of(self, file: BetonSource) -> CachedRows:
-        """Returns the samples' rows, read once for each opening of the file."""
+        """Return the rows of the samples, which are read once for each opening of the file."""
         rows = self._rows
         if rows is None or rows.reader is not file.reader:
             dtypes = {name: self.original.specs[name].dtype for name in self._names}
@@ -309,12 +309,12 @@ class CachedSource:
         return rows
 
     def _read_pixels(self, file: BetonSource, rows: CachedRows, index: Int64Array) -> Sequence[Any]:
-        """Returns n images; None in the place of those that are left out, also those that are found damaged."""
+        """Return n images; None in the place of images that are left out or found damaged."""
         is_kept = rows.are_kept(index)
         try:
             found = file.read(index[is_kept], [PIXELS_FIELD])[PIXELS_FIELD]
         except CorruptRecordError as error:
-            rows.reader.copy_rows()  # Raises where it is not an image that is damaged.
+            rows.reader.copy_rows()  # Raises an error where something else than an image is damaged.
             if not rows.leave_out_damaged(index[is_kept]):
                 raise
             self._warn_of_damage(file, error)
@@ -341,7 +341,7 @@ class CachedSource:
         return self.original.read(index, list(dict.fromkeys(keys)))
 
     def _decode_original(self, index: Int64Array, error: ShardError) -> Iterator["NDArray[np.uint8]"]:
-        """Yields images, uint8 [h, w, 3], of a cache that was cut when they had been asked for already."""
+        """Yield images, uint8 [h, w, 3], from the original files, where the cache was cut after `read` returned."""
         self._give_up(error)
         images = self._read_encoded(index, [self.image_key])[self.image_key]
         for number, image in zip(index.tolist(), images, strict=True):
@@ -359,7 +359,7 @@ class CachedSource:
                 self.name,
                 error,
             )
-        if file.stamps == file.head.stamp:  # Else another one is in its place by now.
+        if file.stamps == file.head.stamp:  # Otherwise another file is in its place by now.
             self._note_damage(file.head.path, str(error))
 
     def _give_up(self, error: ShardError) -> None:
@@ -381,7 +381,7 @@ def _pixels_of(image: bytes, make_pixels: MakePixels) -> Any:
 
 
 def _with(columns: Mapping[str, Any], places: Int64Array, others: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns columns that have other values at some places."""
+    """Return copies of columns with other values at some places."""
     changed: dict[str, Any] = {}
     for name, values in columns.items():
         if isinstance(values, np.ndarray):

@@ -1,4 +1,4 @@
-"""CRC32C of bytes, or of an array of bytes without a copy of it."""
+"""CRC32C of bytes, or of an array of bytes, which is not copied."""
 
 import google_crc32c
 import numpy as np
@@ -10,6 +10,6 @@ def _of_a_copy(content: bytes | NDArray[np.uint8]) -> int:
     return value
 
 
-# Compiled, it takes what NumPy's arrays are as well; in Python it computes with each byte as it comes.
+# The compiled function accepts NumPy's arrays as well; the one in Python needs bytes.
 crc32c = google_crc32c.value if google_crc32c.implementation == "c" else _of_a_copy
 """Returns the CRC32C of bytes, or of an array, uint8 [n], that is contiguous."""

@@ -24,16 +24,16 @@ from tfds_torch.runtime.tensor_type import is_numeric
 from tfds_torch.storage.source import Columns, FieldSpec
 
 Feature = Any  # A message `tf.train.Feature`.
-Features = Mapping[str, Feature]  # Of one example. Asked for a key that it lacks, it answers with an empty message.
+Features = Mapping[str, Feature]  # The features of one example. For a key that it lacks, it returns an empty message.
 Array = NDArray[Any]
 
-_MANY_VALUES = 64  # From here on, numpy reads protobuf's lists faster than Python's loops do.
+_MANY_VALUES = 64  # From so many values on, numpy reads protobuf's lists faster than Python's loops do.
 _NAMES = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 _BLOCK = 64  # Records parsed at a time: their messages, as large as they are, are freed before the next ones.
 
 
 class BadExampleError(Exception):
-    """A record that is not an example, or whose field does not hold what it should; never leaves this room."""
+    """A record is not an example, or a field does not hold what it should; never leaves this room."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -48,19 +48,19 @@ class ExampleReader:
         self._readers: dict[str, _Field] = {}
 
     def read(self, records: Sequence[bytes], fields: Sequence[str]) -> Columns:
-        """Returns the values of fields, in the order of the records.
+        """Return the values of fields, in the order of the records.
 
         Args:
             records: n serialized examples.
-            fields: which of the specs.
+            fields: names of the wanted fields, out of the specs.
 
         Returns:
-            For each field, by its shape: `()` of bytes: a list of n bytes. A fixed one: an array [n, *shape] of the
-            spec's dtype. One None: a list of n arrays. More of them, or stored as nested sequences: a list of n nested
-            lists of arrays. Bytes in arrays are objects.
+            For each field a column, which depends on the shape of the field. `()` of bytes: a list of n bytes. A fixed
+            shape: an array [n, *shape] of the spec's dtype. A shape with one None: a list of n arrays. More of them,
+            or a field stored as nested sequences: a list of n nested lists of arrays. Bytes in arrays are objects.
 
         Raises:
-            ConfigError: there is no such field.
+            ConfigError: there is no field of such a name.
             BadExampleError: a record is not an example, lacks a field, or has other values than its spec says.
         """
         readers = [self._reader(name) for name in fields]
@@ -99,19 +99,19 @@ class _Field(ABC):
 
     @abstractmethod
     def read(self, examples: Sequence[Features]) -> Any:
-        """Returns the column."""
+        """Return the column."""
 
     def lists(self, examples: Sequence[Features]) -> list[Sequence[Any]]:
-        """Returns the values that each example has, as protobuf's lists."""
+        """Return the values of each example, as protobuf's lists."""
         key = self.key
-        if self.list_name == "bytes_list":  # Names that stand here are looked up in half of getattr's time.
+        if self.list_name == "bytes_list":  # An attribute written out is looked up in half of getattr's time.
             return [features[key].bytes_list.value for features in examples]
         if self.list_name == "int64_list":
             return [features[key].int64_list.value for features in examples]
         return [features[key].float_list.value for features in examples]
 
     def array(self, values: Sequence[Any]) -> Array:
-        """Returns values as they are stored, as an array [n] of the spec's dtype."""
+        """Return stored values as an array [n] of the spec's dtype."""
         if self.stored.kind == "O":
             array = np.empty(len(values), object)
             array[:] = values
@@ -121,7 +121,7 @@ class _Field(ABC):
         return array.astype(self.dtype, copy=False)
 
     def missing(self, position: int, feature: Feature) -> BadExampleError:
-        """Returns the error for a feature that is not there, or holds values of another kind."""
+        """Return the error for a feature that is not there, or holds values of another kind."""
         found = feature.WhichOneof("kind")
         if found is None:
             return BadExampleError(position, f"It lacks the feature {quoted(self.key)}.")
@@ -131,21 +131,21 @@ class _Field(ABC):
         return self.bad(position, f"holds {_NAMES[found]} values ({count}) instead of {_NAMES[self.list_name]} values")
 
     def bad(self, position: int, problem: str) -> BadExampleError:
-        """Returns the error for a feature that does not hold what it should; `problem` is a clause."""
+        """Return the error for a feature that does not hold what it should; `problem` is a clause."""
         return BadExampleError(position, f"Its feature {quoted(self.key)} {problem}.")
 
     def has_kind(self, feature: Feature) -> bool:
-        """Whether a feature holds a list of the right kind, be it empty."""
+        """Return whether a feature holds a list of the right kind, be it empty."""
         return bool(feature.WhichOneof("kind") == self.list_name)
 
     def nested(self, position: int, example: Features) -> tuple[Array, list[Array]] | None:
-        """Returns a feature that TFDS stores as nested sequences.
+        """Return a feature that TFDS stores as nested sequences.
 
         It is written as `<key>/ragged_flat_values` and `<key>/ragged_row_lengths_<k>`, k from the outermost sequence
         inwards; a sequence of sequences has one k.
 
         Returns:
-            The values [number, *inner shape], and for every k the lengths int64 [rows]; None where there is no such
+            The values [number, *inner shape], and for every k the lengths, int64 [rows]; None where there is no such
             feature.
         """
         name = f"{self.key}/ragged_flat_values"
@@ -169,7 +169,7 @@ class _Field(ABC):
 
 
 class _FixedField(_Field):
-    """Values of one shape: a list of bytes, or an array [n, *shape]."""
+    """A field whose values have one shape: its column is a list of bytes, or an array [n, *shape]."""
 
     def __init__(self, key: str, spec: FieldSpec) -> None:
         super().__init__(key, spec)
@@ -192,7 +192,7 @@ class _FixedField(_Field):
         return rows.astype(self.dtype, copy=False).reshape(len(lists), *self._sides)
 
     def _checked(self, position: int, example: Features) -> Sequence[Any]:
-        """Returns the values of one example, or the default's; the slow way."""
+        """Return the values of one example, or those of the default, with all checks; this is slow."""
         feature, size = example[self.key], self._size
         values: Sequence[Any] = getattr(feature, self.list_name).value
         if len(values) == size:
@@ -211,7 +211,7 @@ class _FixedField(_Field):
 
 
 class _VaryingField(_Field):
-    """Values one of whose sides varies, or several: a list of arrays, or of nested lists of arrays."""
+    """A field whose values vary in one side or more: its column is a list of arrays, or of nested lists of arrays."""
 
     def read(self, examples: Sequence[Features]) -> Any:
         if self.shape.count(None) > 1:
@@ -245,7 +245,7 @@ class _VaryingField(_Field):
         return default if default.size else default.reshape(sides)
 
     def _split(self, flat: Array, lengths: Sequence[Array]) -> Any:
-        """Returns nested lists, built from the innermost sequence outwards; an array where only their number varies."""
+        """Return nested lists, built from the innermost sequence outwards; an array where only their number varies."""
         if self.shape.count(None) == 1 and self.shape[0] is None:
             return flat.reshape(-1, *(side or 0 for side in self.shape[1:]))
         rows: Any = flat
@@ -264,7 +264,7 @@ def _parse(records: Sequence[bytes]) -> list[Features]:
     try:
         return [parse(record).features.feature for record in records]
     except (DecodeError, ValueError):
-        pass  # Which one is looked for only now: counting them would cost more than parsing a small one.
+        pass  # The bad record is looked for only now: counting records would cost more than parsing a small one.
     for position, record in enumerate(records):
         try:
             parse(record)
@@ -274,7 +274,7 @@ def _parse(records: Sequence[bytes]) -> list[Features]:
 
 
 def _join(parts: list[Any]) -> Any:
-    """Returns a column from those of its blocks."""
+    """Return one column, joined from the columns of its blocks."""
     if len(parts) == 1:
         return parts[0]
     return list(chain.from_iterable(parts)) if isinstance(parts[0], list) else np.concatenate(parts)
@@ -282,8 +282,8 @@ def _join(parts: list[Any]) -> Any:
 
 @cache
 def _parser() -> Callable[[bytes], Any]:
-    """Returns bytes -> the message."""
-    pool = descriptor_pool.DescriptorPool()  # Of its own: tensorflow's holds a message of the same name.
+    """Return the function that parses bytes to a message."""
+    pool = descriptor_pool.DescriptorPool()  # A separate pool: tensorflow's pool holds a message of the same name.
     pool.Add(_layout())
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
     parse: Callable[[bytes], Any] = kind.FromString
@@ -307,7 +307,7 @@ def _layout() -> descriptor_pb2.FileDescriptorProto:
         added = _add_message(feature, name, number, kind)
         added.oneof_index = 0
     features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")  # What protobuf makes of `map<string, Feature> feature = 1`.
+    entry = features.nested_type.add(name="FeatureEntry")  # For `map<string, Feature> feature = 1`.
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
     _add_message(entry, "value", 2, "Feature")

@@ -1,6 +1,6 @@
 """The formats of image files that are read, in one list.
 
-None is on it that runs other programs or draws pages (EPS, PDF, WMF), whatever Pillow has plugins for.
+Formats whose readers run other programs or draw pages (EPS, PDF, WMF) are not in it, though Pillow has plugins.
 """
 
 import re
@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 
 class ImageFormatError(ValueError):
-    """An image file that is not read; the message is a sentence."""
+    """An image file cannot be read; the message is a sentence."""
 
 
 class FileFormat(NamedTuple):
     """A format of image files.
 
     Attributes:
-        name: for messages.
-        pillow: Pillow's name.
-        extensions: of its files, without a dot; the first one is that of files that are written.
-        start: matches the first bytes of its files.
-        is_pillows: whether Pillow alone reads it, also its header.
+        name: name of the format, for messages.
+        pillow: name of the format in Pillow.
+        extensions: extensions of its files, without a dot; files that are written get the first one.
+        start: pattern that matches the first bytes of its files.
+        is_pillows: whether only Pillow reads the format, including the header.
     """
 
     name: str
@@ -47,15 +47,15 @@ FORMATS = (
 )
 
 EXTENSIONS = tuple(extension for one in FORMATS for extension in one.extensions)
-"""Of the files of all formats, without a dot."""
+"""Extensions of the files of all formats, without a dot."""
 
 READABLE_FORMATS = f"{', '.join(one.name for one in FORMATS[:-1])} or {FORMATS[-1].name}"
-"""The formats, for messages."""
+"""The names of the formats, for messages."""
 
 _MOST_START_BYTES = 64  # White space may stand before the number of a PPM.
 
 
 def find_format(image: bytes | bytearray | memoryview) -> FileFormat | None:
-    """Returns the format of an image file, or of its beginning; None: it is none of those that are read."""
+    """Return the format of an image file, or of its first bytes; None: it is not in a format that is read."""
     start = bytes(image[:_MOST_START_BYTES])
     return next((one for one in FORMATS if one.start.match(start)), None)

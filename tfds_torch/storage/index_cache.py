@@ -1,6 +1,6 @@
-"""Indices of shards in the user's cache folder: of processes that start together one builds an index, all map its file.
+"""Indices of shards in the user's cache folder: of processes that start together, one builds an index, all map it.
 
-A file is about exactly its shards and whole, or it is not used. Layout, little-endian: magic (8 bytes), format version
+A file is only used if it is whole and about exactly its shards. Layout, little-endian: magic (8 bytes), format version
 (u32), CRC32C of everything behind it (u32); size of the table (u64), the table (text that names the shards with their
 sizes and modification times), zeros up to a multiple of 8; the content, as the format of the shards has it.
 """
@@ -26,7 +26,7 @@ from tfds_torch.runtime.own_folder import ForeignFolderError, cache_folder, own_
 _HEAD, _TABLE_SIZE = struct.Struct("<8sII"), struct.Struct("<Q")
 _TABLE_START = _HEAD.size + _TABLE_SIZE.size
 _MAGIC, _VERSION = b"tfdsidx\n", 1
-_CHUNK_BYTES = 1 << 20  # Checksums go piece by piece: memory stays small.
+_CHUNK_BYTES = 1 << 20  # Checksums are computed piece by piece: memory stays small.
 _LONG_WAIT_S = 10.0
 _LONGEST_WAIT_S = 1800.0
 _logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class DamagedIndexError(UnusableIndexError):
 
 
 def index_path(dataset: str, paths: Sequence[str]) -> Path:
-    """Returns where the index of a dataset's shards is kept."""
+    """Return where the index of a dataset's shards is kept."""
     key = "\0".join((dataset, *paths)).encode(errors="surrogateescape")
     name = hashlib.blake2b(key, digest_size=16).hexdigest()
     return cache_folder("record_index") / f"{name}.index"
@@ -51,15 +51,15 @@ def index_path(dataset: str, paths: Sequence[str]) -> Path:
 
 @dataclass(frozen=True)
 class IndexCache(Generic[_Index]):
-    """One index, from its file or built.
+    """One index, which is read from its file, or built.
 
     Attributes:
-        path: its file.
+        path: path of the index file.
         dataset: name of the dataset, for messages.
         table: text that names the shards with their sizes and times; a file with another one is built again.
-        build: makes the index from the shards.
-        encode: index -> the content of its file, in pieces.
-        decode: mapped file or its bytes, and where its content begins -> index; raises DamagedIndexError.
+        build: function that makes the index from the shards.
+        encode: function: index -> the content of its file, in pieces.
+        decode: function: mapped file or its bytes, and the offset of its content -> index; raises DamagedIndexError.
     """
 
     path: Path
@@ -70,10 +70,10 @@ class IndexCache(Generic[_Index]):
     decode: Callable[[mmap.mmap | bytes, int], _Index]
 
     def open(self, is_right: Callable[[_Index], bool] = lambda _: True) -> _Index:
-        """Returns the index from its file, which is built where there is none that can be used.
+        """Return the index from its file; build the index where there is no usable file.
 
         Args:
-            is_right: whether an index is that of the shards, where more is known than stamps tell.
+            is_right: function that says whether an index is right, where the caller knows more than the stamps.
         """
         try:
             own_folder(self.path.parent)
@@ -91,22 +91,22 @@ class IndexCache(Generic[_Index]):
             )
             return self.build()
         try:
-            # Another process may have built it while this one waited.
+            # Another process may have built the index while this one waited.
             stored = self._load(warns=False)
             return stored if stored is not None and is_right(stored) else self._store(self.build())
         finally:
             lock.release()
 
     def load(self) -> _Index:
-        """Opens the file read-only, in memory that all processes share.
+        """Open the file read-only, in memory that all processes share.
 
         Raises:
-            FileNotFoundError: there is none.
-            UnusableIndexError: it is about other shards, or these have changed.
-            DamagedIndexError: it is damaged, or not an index file of this version.
-            OSError: it cannot be read.
+            FileNotFoundError: there is no file.
+            UnusableIndexError: the index is about other shards, or the shards have changed.
+            DamagedIndexError: the file is damaged, or not an index file of this version.
+            OSError: the file cannot be read.
         """
-        # Nothing in the file is believed before its checksum, and nothing is allocated by what it says.
+        # Nothing in the file is used before its checksum was verified, and no allocation depends on its numbers.
         with self.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             _check_head(file.read(_HEAD.size))
@@ -116,7 +116,7 @@ class IndexCache(Generic[_Index]):
         return self._take(content)
 
     def to_bytes(self, index: _Index) -> bytes:
-        """Returns what the file of an index holds."""
+        """Return the bytes of an index file that holds an index."""
         pieces = [self._front(), *self.encode(index)]
         crc = 0
         for piece in pieces:
@@ -124,7 +124,7 @@ class IndexCache(Generic[_Index]):
         return b"".join([_HEAD.pack(_MAGIC, _VERSION, crc), *pieces])
 
     def from_bytes(self, content: bytes) -> _Index:
-        """Returns the index of which a file holds these bytes; raises as `load`, where it cannot be used."""
+        """Return the index from the bytes of its file; raise the errors of `load` where it cannot be used."""
         _check_head(content)
         if len(content) < _TABLE_START:
             raise DamagedIndexError("it was cut")
@@ -139,9 +139,9 @@ class IndexCache(Generic[_Index]):
         return self.decode(content, _HEAD.size + len(self._front()))
 
     def store(self, index: _Index) -> None:
-        """Writes the file; readers see all of it or what was there before. Only one process may write at a time."""
+        """Write the file; readers see either all of it or the previous file. Only one process may write at a time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.parent.glob(f"{self.path.name}.*.tmp"):  # Of killed writers.
+        for leftover in self.path.parent.glob(f"{self.path.name}.*.tmp"):  # Files that killed writers left behind.
             leftover.unlink(missing_ok=True)
         file = NamedTemporaryFile(  # noqa: SIM115
             dir=self.path.parent, prefix=f"{self.path.name}.", suffix=".tmp", delete=False
@@ -163,7 +163,7 @@ class IndexCache(Generic[_Index]):
             raise
 
     def _front(self) -> bytes:
-        """Returns what lies between the head and the content: the table, up to a multiple of 8."""
+        """Return the bytes between the head and the content: the table, filled up to a multiple of 8."""
         size = _TABLE_START + len(self.table)
         return (_TABLE_SIZE.pack(len(self.table)) + self.table).ljust(size + -size % 8 - _HEAD.size, b"\0")
 
@@ -197,7 +197,7 @@ class IndexCache(Generic[_Index]):
         return lock
 
     def _store(self, index: _Index) -> _Index:
-        """Returns the index from the file it was written to, or as it is if it could not be written."""
+        """Write the index, and return it from its file; return it as it is if it could not be written."""
         try:
             self.store(index)
         except OSError as error:
@@ -216,7 +216,7 @@ class IndexCache(Generic[_Index]):
 
 
 def _check_head(head: bytes) -> int:
-    """Returns the checksum that everything behind the head must have."""
+    """Return the checksum that everything behind the head must have."""
     if len(head) < _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         raise DamagedIndexError("it is not an index file")
     _, version, crc = _HEAD.unpack(head[: _HEAD.size])

@@ -1,4 +1,4 @@
-"""What reading from other machines took: counts of a fetcher, and how long each thread waited for bytes."""
+"""Costs of reading from other machines: counts of a fetcher, and how long each thread waited for bytes."""
 
 import threading
 from collections.abc import Collection
@@ -11,14 +11,14 @@ from tfds_torch.errors import TfdsTorchError
 
 @dataclass(frozen=True)
 class NetworkStats:
-    """What was asked of object stores, by all processes that share a fetcher.
+    """Counts of requests to object stores, of all processes that share a fetcher.
 
     Attributes:
-        requests: sent, those that were sent again included.
-        retries: how many were sent again.
-        bytes_fetched: that came, damaged ones included.
-        bytes_delivered: that readers got, out of the cache or from the network.
-        waited_s: readers waited for the network, seconds, all threads together.
+        requests: number of requests that were sent, repeated ones included.
+        retries: number of requests that were sent again.
+        bytes_fetched: number of bytes that arrived, damaged ones included.
+        bytes_delivered: number of bytes that readers got, from the cache or from the network.
+        waited_s: time that readers waited for the network, in seconds, the sum over all threads.
     """
 
     requests: int = 0
@@ -35,31 +35,31 @@ class NetworkStats:
 
 
 class Network(Protocol):
-    """What bytes of other machines come through."""
+    """A path over which bytes come from other machines."""
 
     def network_stats(self) -> NetworkStats:
-        """Returns what it has done since it started."""
+        """Return its counts since it started."""
 
 
 def total_stats(networks: Collection[Network]) -> NetworkStats | None:
-    """Returns what several have done together; None: there is none, because all files are of this machine."""
+    """Return the sum of the counts of several networks; None where there is no network: all files are local."""
     return sum((one.network_stats() for one in set(networks)), NetworkStats()) if networks else None
 
 
 class FetchedBytes:
-    """How many bytes have come over networks since this was made."""
+    """Counts the bytes that have come over networks since this object was made."""
 
     def __init__(self, networks: Collection[Network]) -> None:
         self._networks = networks
         self._before, self._last = self._ask(), 0
 
     def count(self) -> int:
-        """Return the number of bytes; the latest known one where nobody answers."""
+        """Return the number of bytes; the latest known number where no fetcher answers."""
         self._last = max(self._last, self._ask() - self._before)
         return self._last
 
     def _ask(self) -> int:
-        with suppress(TfdsTorchError):  # The reading itself will say so.
+        with suppress(TfdsTorchError):  # Reading reports the error.
             stats = total_stats(self._networks)
             return 0 if stats is None else stats.bytes_fetched
         return 0
@@ -73,10 +73,10 @@ _waited = _Waited()
 
 
 def add_wait(seconds: float) -> None:
-    """Adds the time that the calling thread waited for bytes of another machine."""
+    """Add the time that the calling thread waited for bytes of another machine."""
     _waited.seconds += seconds
 
 
 def waited_s() -> float:
-    """Returns how long the calling thread has waited so far, seconds."""
+    """Return how long the calling thread has waited so far, seconds."""
     return _waited.seconds

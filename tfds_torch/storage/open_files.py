@@ -21,13 +21,13 @@ FileState = tuple[int, ...]
 """Device, number and size of a file, and the times of the last change of its content and of anything else. A write
 changes the last one, even where the modification time is restored."""
 
-_MANY_FILES = 512  # Where the system has no limit.
+_MANY_FILES = 512  # Used where the system has no limit.
 _READ_AS_WHOLE_BYTES = 256 << 20
-_RANGE_BYTES = 4 << 20  # Neighbours are read together up to here: a batch of them is not held twice.
+_RANGE_BYTES = 4 << 20  # Most bytes that are read at once, so that no batch is in memory twice.
 
 
 class ProcessLock:
-    """A `threading.Lock` that is open in a forked child, whatever the parent's threads did, and in a pickled copy."""
+    """A `threading.Lock` that is unlocked in a forked child and in a pickled copy, whatever the parent's threads do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class ProcessLock:
         return ProcessLock, ()
 
     def renew(self) -> None:
-        """Unlocks it in a forked child: another thread of the parent may have held it at that moment."""
+        """Unlock the lock in a forked child: another thread of the parent may have held it at that moment."""
         self._lock = threading.Lock()
 
 
@@ -91,16 +91,17 @@ class ReadRanges:
 
 
 class OpenFiles:
-    """Reads of any part of any of these files; they are opened when first needed, the least used are closed again.
+    """Reads any part of any of these files. Files are opened when first needed; the least used are closed again.
 
-    Threads: reads are served one after another. A fork: the child goes on with the open files (a read names its
+    Threads: reads are served one after another. Forks: the child continues to use the open files (a read names its
     offset, so that parent and child do not disturb each other).
 
     Args:
         paths: local files.
         stamps: size and time that each file must have when it is opened.
-        most: number of files open at a time; default: half of what the process may open, which all readers share.
-        remedy: what to do about a file that is not there, a sentence.
+        most: number of files open at a time; default: half of the files that the process may open, which all readers
+            share.
+        remedy: advice for a missing file, a sentence.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class OpenFiles:
                 _sharing.add(self)
 
     def read(self, file: int, offset: int, size: int) -> bytes:
-        """Returns these bytes of a file; fewer only where the file ends.
+        """Return these bytes of a file; fewer only where the file ends.
 
         Raises:
             ShardError: the file is missing, changed, or cannot be opened or read.
@@ -130,16 +131,16 @@ class OpenFiles:
                 raise unreadable(self._paths[file], error, self._remedy) from error
 
     def read_all(self, spans: Iterable[Span]) -> Iterator[bytes]:
-        """Yields the bytes of several spans, as `read` returns them."""
+        """Yield the bytes of several spans, as `read` returns them."""
         return (self.read(*span) for span in spans)
 
     def advise(self, file: int, offset: int, size: int) -> None:
-        """Asks the system to read these bytes ahead, and does not wait for them."""
+        """Ask the system to read these bytes ahead, without waiting for them."""
         with self._lock:
             _advise(self._descriptor(file), offset, size)
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
-        """Asks the system to read ranges ahead; small files as wholes, once: requests cost more than they gain."""
+        """Ask the system to read ranges ahead; small files as wholes, once: more requests cost more than they save."""
         if sum(size for size, _ in self._stamps) <= _READ_AS_WHOLE_BYTES:
             if not self._is_advised:
                 self._is_advised = True
@@ -152,21 +153,21 @@ class OpenFiles:
             self.advise(ranges.file[first], begin, ranges.end[stop - 1] - begin)
 
     def changed(self, file: int) -> str | None:
-        """Returns how a file differs from its stamp, as a clause, or None."""
+        """Return how a file differs from its stamp, as a clause, or None."""
         try:
             return difference(self._stamps[file], stamp_of(os.stat(self._paths[file])))
         except OSError as error:
             return str(error.strerror)
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Does nothing: local files are here."""
+        """Do nothing: local files need not be fetched."""
 
     def discard(self, file: int, offset: int) -> bool:
-        """Returns False: a local file holds what it holds."""
+        """Return False: a local file cannot be fetched again."""
         return False
 
     def close(self) -> None:
-        """Closes every file; reading afterwards is an error."""
+        """Close every file; reading afterwards is an error."""
         with self._lock:
             self._finalizer()
 
@@ -196,7 +197,7 @@ class OpenFiles:
         return descriptor
 
     def _is_share_used_up(self) -> bool:
-        """Whether all readers together have as many files open as the process may give them."""
+        """Return whether all readers together have as many files open as `most_open_files` allows."""
         if not self._is_sharing:
             return False
         with _sharing_lock:
@@ -209,7 +210,7 @@ class OpenFiles:
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._descriptors:
                 raise
-        # Others use up the process's files: do with fewer from now on.
+        # Other code uses up the process's files: keep fewer files open from now on.
         self._most = max(1, len(self._descriptors) // 2)
         while len(self._descriptors) >= self._most:
             os.close(self._descriptors.popitem(last=False)[1])
@@ -217,15 +218,15 @@ class OpenFiles:
 
 
 _sharing: "weakref.WeakSet[OpenFiles]" = weakref.WeakSet()
-"""The readers that share what the process may open: a mixture has many. One file of each may be open beyond that."""
+"""The readers that share the process's limit of files: a mixture has many. Each may open one file beyond the limit."""
 _sharing_lock = ProcessLock()
 
 
 class MappedFile:
-    """A mapped file. Threads may share it; a forked process goes on with it.
+    """A mapped file. Threads may share it; a forked process continues to use it.
 
     The system kills a process that touches mapped memory behind the end of its file. `check` right before memory is
-    copied finds a file that was cut before; one that is cut at the same moment still ends the process.
+    copied finds a file that was cut before; a file that is cut at the same moment still ends the process.
 
     Attributes:
         memory: uint8 [size], the whole file; it keeps the mapping alive.
@@ -250,68 +251,68 @@ class MappedFile:
         self.memory: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
     def check(self) -> FileState:
-        """Returns the state of the file; another one than before means that it was written to."""
+        """Return the state of the file; a state that differs from the last one means that the file was written to."""
         state = state_of(os.fstat(self._descriptor))
         if state[2] < self._stamp[0]:
             raise changed_in_use(self._path, f"it had {self._stamp[0]} bytes and has {state[2]}")
         return state
 
     def part(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Returns bytes start..stop-1, in mapped memory."""
+        """Return bytes start..stop-1, in mapped memory."""
         return self.memory[start:stop]
 
     def gathered(self, starts: NDArray[np.int64], num_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Returns memory that holds pieces of one size, and where in it each begins: the file as it is."""
+        """Return memory that holds pieces of one size, and where each begins in it: the memory is the mapped file."""
         return self.memory, starts
 
     def read(self, start: int, size: int) -> bytes:
-        """Returns bytes of the file, fewer where it was cut: no signal ends the process."""
+        """Return bytes of the file, fewer where it was cut: no signal ends the process."""
         try:
             return _read_at(self._descriptor, start, size)
         except OSError as error:
             raise unreadable(self._path, error) from error
 
     def advise(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Asks the system to read pieces of the file, int64 [n] both, ahead, and does not wait for them."""
+        """Ask the system to read pieces of the file ahead, int64 [n] both, without waiting for them."""
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
             _advise(self._descriptor, start, size)
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Does nothing: a local file is here."""
+        """Do nothing: a local file need not be fetched."""
 
     def discard(self, start: int, stop: int) -> bool:
-        """Returns False: a local file holds what it holds."""
+        """Return False: a local file cannot be fetched again."""
         return False
 
     def find(self, content: bytes, start: int, stop: int) -> int:
-        """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
+        """Return where content first begins among bytes start..stop-1; -1: nowhere."""
         return self._map.find(content, start, stop)
 
     def give_back(self) -> None:
-        """Lets the system take back the memory of what was read so far."""
+        """Let the system take back the memory of all bytes that were read so far."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Returns size and modification time of a file."""
+    """Return size and modification time of a file."""
     return status.st_size, status.st_mtime_ns
 
 
 def state_of(status: os.stat_result) -> FileState:
-    """Returns the state of a file."""
+    """Return the state of a file."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def difference(expected: Stamp, found: Stamp) -> str | None:
-    """Returns how a file differs from its stamp, as a clause; None: it does not."""
+    """Return how a file differs from its stamp, as a clause; None where it does not differ."""
     if expected[0] != found[0]:
         return f"it had {expected[0]} bytes and has {found[0]}"
     return "it was written to" if expected[1] != found[1] else None
 
 
 def changed_in_use(path: str, changed: str) -> ShardError:
-    """Returns the error for a file that changed after it was opened; `changed` is a clause."""
+    """Return the error for a file that changed after it was opened; `changed` is a clause."""
     return ShardError(
         f"The shard file {path} changed while it was in use: {changed}. Start again with files that no process writes "
         f"to."
@@ -319,7 +320,7 @@ def changed_in_use(path: str, changed: str) -> ShardError:
 
 
 def _read_at(descriptor: int, offset: int, size: int) -> bytes:
-    """Returns these bytes, fewer only where the file ends; the system may stop a read in the middle."""
+    """Return these bytes, fewer only where the file ends; the system may stop a read in the middle."""
     data = os.pread(descriptor, size, offset)
     if len(data) == size:
         return data
@@ -332,7 +333,7 @@ def _read_at(descriptor: int, offset: int, size: int) -> bytes:
 
 def _advise(descriptor: int, offset: int, size: int) -> None:
     if hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):  # A file system may refuse the wish.
+        with contextlib.suppress(OSError):  # A file system may refuse the request.
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
 
@@ -342,6 +343,6 @@ def _close(descriptors: OrderedDict[int, int]) -> None:
 
 
 def most_open_files() -> int:
-    """Returns how many files readers may keep open: half of what the process may."""
+    """Return how many files readers may keep open: half of the files that the process may open."""
     allowed = allowed_files()
     return _MANY_FILES if allowed is None else max(1, allowed // 2)

@@ -1,4 +1,4 @@
-"""OrderBlocks: in which records of which files the blocks of an order begin and end."""
+"""OrderBlocks: the files and records at which the blocks of an order begin and end."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -9,30 +9,30 @@ from tfds_torch.plan.order import Int64Array, unique
 
 
 class ExampleTable(Protocol):
-    """Where the examples of a split are: an InstructionTable."""
+    """The places of the examples of a split in files: an InstructionTable."""
 
     def find(self, index: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns the files of examples, int64 [n], and their record numbers in these files."""
+        """Return the files of examples, int64 [n], and their record numbers in these files."""
 
     def parts_of(self, file: int) -> list[tuple[int, int, int]]:
-        """Returns (first example, first record, number of records) of each instruction of a file."""
+        """Return (first example, first record, number of records) of each instruction of a file."""
 
 
 class OrderBlocks:
-    """Blocks of neighbouring examples, which are counted from example 0 of a split; a block may lie in several files.
+    """Blocks of neighbouring examples, counted from example 0 of a split; a block may lie in several files.
 
     Args:
         table: where the examples are.
-        block_records: examples of a block.
+        block_records: number of examples in a block.
     """
 
     def __init__(self, table: ExampleTable, block_records: int) -> None:
         self._table, self._block_records = table, block_records
 
     def bounds(self, file: int) -> Int64Array:
-        """Returns the records of a file at which its parts of blocks begin, and those after them.
+        """Return the records of a file at which its parts of blocks begin and end.
 
-        A file's parts are counted from its first record on, whether the split begins with it or not.
+        The parts of a file are counted from its first record on, even where the split begins at a later record.
 
         Returns:
             int64 [k], ascending, each once, 0 first.
@@ -45,7 +45,7 @@ class OrderBlocks:
         return unique(np.concatenate(bounds)).values
 
     def of(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yields in which parts examples start..stop-1 lie: position of the file, number of the part in it."""
+        """Yield the parts in which examples start..stop-1 lie: position of the file, number of the part in the file."""
         files, records = self._table.find(np.arange(start, stop, dtype=np.int64))
         for file in unique(files).values.tolist():
             places = np.searchsorted(self.bounds(file), records[files == file], side="right") - 1

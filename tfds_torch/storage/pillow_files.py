@@ -1,7 +1,7 @@
-"""Image files as Pillow opens them, where hostile ones would take memory, and flawed ones lose rows.
+"""Image files as Pillow opens them, with checks for files that would take much memory, or that lack rows.
 
-Those that Pillow alone reads are opened by their classes: `Image.open` would hold their size to a limit of Pillow's
-own, and loading a TIFF would turn it.
+Formats that only Pillow reads are opened by their classes: `Image.open` would apply Pillow's limit of sizes, and
+loading a TIFF would rotate it.
 """
 
 import io
@@ -23,16 +23,16 @@ _STRIPS, _ROWS_OF_STRIP = 273, 278
 _TILES, _TILE_WIDTH, _TILE_HEIGHT = 324, 322, 323
 """Tags of TIFF."""
 
-_USUAL_TILE_SIDE = 4096  # At most; memory is taken for whole tiles.
+_USUAL_TILE_SIDE = 4096  # Tiles may have such sides in a smaller image; memory is taken for whole tiles.
 _MOST_PLANES = 6
 _SEPARATE_PLANES = 2
 
 _FIRST_TO = {"La": "LA", "RGBa": "RGBA", "LAB": "RGB"}
-"""Modes that Pillow converts to this other mode only."""
+"""Mode -> the only mode to which Pillow converts it."""
 
 
 class TiffFile(TiffImageFile):
-    """A TIFF whose pixels stay as they are stored, as those of every other file with an EXIF orientation."""
+    """A TIFF whose pixels are not rotated, like those of every other file with an EXIF orientation."""
 
     def _setup(self) -> None:
         _check_parts(self.tag_v2)
@@ -42,15 +42,15 @@ class TiffFile(TiffImageFile):
             _check_covers(self)
 
     def load_prepare(self) -> None:
-        """Takes memory for the pixels, however many."""
+        """Allocate memory for the pixels, however many there are."""
         ImageFile.load_prepare(self)
 
     def load_end(self) -> None:
-        """Leaves the pixels as they are."""
+        """Leave the pixels as they are."""
 
 
 def _check_parts(tags: Mapping[int, Any]) -> None:
-    """Raises ImageFormatError where the strips or tiles of a TIFF would take much more memory than its image."""
+    """Raise ImageFormatError where the strips or tiles of a TIFF would take much more memory than its image."""
     width, height = tags.get(_WIDTH, 0), tags.get(_HEIGHT, 0)
     part_width = tags.get(_TILE_WIDTH, width)
     part_height = tags.get(_TILE_HEIGHT, tags.get(_ROWS_OF_STRIP, height))
@@ -68,7 +68,7 @@ def _check_parts(tags: Mapping[int, Any]) -> None:
 
 
 def _check_covers(file: TiffImageFile) -> None:
-    """Raises ImageFormatError where strips or tiles are missing, which Pillow would leave black."""
+    """Raise ImageFormatError where strips or tiles are missing: Pillow would leave their pixels black."""
     num_pixels = 0
     for part in file.tile:
         left, top, right, bottom = part[1] or (0, 0, 0, 0)
@@ -99,19 +99,19 @@ _OPENERS: Mapping[str, Callable[[io.BytesIO], ImageFile]] = {
     "JPEG2000": Jpeg2KImageFile,
     "PPM": PpmImageFile,
 }
-"""Pillow's name of a format that it alone reads -> what opens its files."""
+"""Pillow's name of a format that only Pillow reads -> the class that opens its files."""
 
 
 def open_by_pillow(image: bytes, file_format: FileFormat) -> ImageFile:
-    """Returns the first image of a file of a format that Pillow alone reads, as it is stored, not decoded yet.
+    """Return the first image of a file in a format that only Pillow reads, as it is stored, not decoded yet.
 
-    Errors are those of Pillow, of a dozen types; ImageFormatError: it would take too much memory, or is not whole.
+    Pillow's errors have a dozen types. ImageFormatError: the image would take too much memory, or is not whole.
     """
     return _OPENERS[file_format.pillow](io.BytesIO(image))
 
 
 def open_image(image: bytes) -> Image.Image:
-    """Returns the first image of any file that is read, likewise; raises ImageFormatError for another file."""
+    """Return the first image of a file in any format that is read, not decoded yet; else raise ImageFormatError."""
     found = find_format(image)
     if found is None:
         raise ImageFormatError(f"Its {len(image):,} bytes are not a {READABLE_FORMATS} image.")
@@ -119,10 +119,10 @@ def open_image(image: bytes) -> Image.Image:
 
 
 def convert(image: Image.Image, mode: str) -> Image.Image:
-    """Returns an image in the mode L, LA, RGB or RGBA as Pillow converts it; of more than 8 bits, the upper 8.
+    """Return an image as Pillow converts it to the mode L, LA, RGB or RGBA; of more than 8 bits, the upper 8.
 
     Raises:
-        ImageFormatError: its levels have no range.
+        ImageFormatError: the levels of the image have no known range.
     """
     image = upper_8_bits(image)
     first_to = _FIRST_TO.get(image.mode)
@@ -132,12 +132,12 @@ def convert(image: Image.Image, mode: str) -> Image.Image:
 
 
 def upper_8_bits(image: Image.Image) -> Image.Image:
-    """Returns a grey image of more than 8 bits with the upper 8 of them, and any other as it is.
+    """Return a grey image of more than 8 bits with the upper 8 of them, and any other as it is.
 
-    Pillow's own conversion makes 255 of everything above.
+    Pillow's own conversion turns every larger level into 255.
 
     Raises:
-        ImageFormatError: its levels have no range.
+        ImageFormatError: the levels of the image have no known range.
     """
     if has_no_range(image):
         raise ImageFormatError(
@@ -150,12 +150,12 @@ def upper_8_bits(image: Image.Image) -> Image.Image:
 
 
 def has_no_range(image: Image.Image) -> bool:
-    """Whether it is not known which level of an image is white: of numbers with a sign, of 32 bits, of floats."""
-    return image.mode == "F" or (image.mode == "I" and image.format != "PPM")  # A PPM's are scaled to 16 bits.
+    """Return whether the level of white is not known: for levels with a sign, of 32 bits, or of floats."""
+    return image.mode == "F" or (image.mode == "I" and image.format != "PPM")  # Levels of a PPM are scaled to 16 bits.
 
 
 def bits_of(image: Image.Image) -> int:
-    """Returns how many bits the levels of an image have in Pillow's pixels: 8 or 16, or what the tags of a TIFF say."""
+    """Return how many bits the levels of an image have in Pillow's pixels: 8 or 16, or what the tags of a TIFF say."""
     tags = getattr(image, "tag_v2", None)
     if tags is None:
         return 16 if image.mode.startswith("I") else 8

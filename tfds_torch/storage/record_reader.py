@@ -1,4 +1,4 @@
-"""RecordReader: what a format of shards with records does for its RecordSource."""
+"""RecordReader: the interface that a format of shards with records implements for its RecordSource."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -12,34 +12,34 @@ class RecordReader(Protocol):
 
     @property
     def stamps(self) -> Sequence[Stamp]:
-        """Size in bytes and version of each file, as it was when the reader was opened."""
+        """Size in bytes and version of each file when the reader was opened."""
 
     def read(self, index: Int64Array) -> list[bytes]:
-        """Returns encoded examples in the order asked."""
+        """Return encoded examples in the order asked."""
 
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
-        """Returns parts of encoded examples in the order asked; the caller compares them with checksums.
+        """Return parts of encoded examples in the order asked; the caller compares them with checksums.
 
         Args:
-            index: int64 [n], of examples; one may be asked for many times.
+            index: int64 [n], numbers of the examples; an example may occur many times.
             start: int64 [n], where each part begins within its example, in bytes.
-            stop: int64 [n], where it ends.
+            stop: int64 [n], where each part ends within its example, in bytes.
 
         Returns:
-            n parts, shorter ones where an example ends earlier.
+            n parts; a part is shorter where its example ends earlier.
         """
 
     def discard(self, index: Int64Array) -> bool:
-        """Takes a damaged example, int64 [1], out of a cache, once; returns whether it may be read another way now."""
+        """Remove a damaged example, int64 [1], from the cache, once; return whether reading it again may help."""
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the blocks of an order's next windows ahead, where files are far away; see RangeReader."""
+        """Fetch the blocks of an order's next windows ahead, where files are remote; see RangeReader."""
 
     def advise(self, index: Int64Array) -> None:
-        """Asks the system to read examples ahead, where it can; returns at once."""
+        """Ask the system to read examples ahead, where it can; return at once."""
 
     def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
-        """Asks the same for parts of examples."""
+        """Ask the system to read parts of examples ahead, where it can; return at once."""
 
     def close(self) -> None:
-        """Closes the files; may be called twice."""
+        """Close the files; may be called twice."""

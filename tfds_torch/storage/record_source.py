@@ -46,7 +46,7 @@ class InstructionTable:
 
     Attributes:
         files: distinct files, in order of first use.
-        num_in_file: records that each file holds by `dataset_info.json`.
+        num_in_file: number of records that each file holds according to `dataset_info.json`.
     """
 
     def __init__(self, instructions: Sequence[FileInstruction], dataset: str) -> None:
@@ -70,17 +70,17 @@ class InstructionTable:
         self._take = np.array([item.take for item in instructions], np.int64)
 
     def __len__(self) -> int:
-        """Number of examples."""
+        """Return the number of examples."""
         return self.num_examples
 
     @property
     def first_places(self) -> Int64Array:
-        """Place of each file's first record, int64, among all records, where each file has one more: its end."""
+        """Place of each file's first record among all records, int64; the end of a file counts as one more record."""
         counts = np.array(self.num_in_file, np.int64)
         return np.cumsum(counts + 1) - (counts + 1)
 
     def check_local(self) -> None:
-        """Raises ConfigError unless every file is one of this machine."""
+        """Raise ConfigError unless every file lies on this machine."""
         remote = next((path for path in self.files if not is_local(path)), None)
         if remote is not None:
             raise ConfigError(
@@ -89,13 +89,13 @@ class InstructionTable:
             )
 
     def parts_of(self, file: int) -> list[tuple[int, int, int]]:
-        """Returns (first example, first record, number of records) of each instruction of a file."""
+        """Return (first example, first record, number of records) of each instruction of a file."""
         places = np.flatnonzero(self._file == file)
         first, skip, take = (column[places].tolist() for column in (self._first, self._skip, self._take))
         return list(zip(first, skip, take, strict=True))
 
     def find(self, index: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Returns int64 [n] positions in `files` and int64 [n] record numbers in these files.
+        """Return int64 [n] positions in `files` and int64 [n] record numbers in these files.
 
         Raises:
             ExampleNotFoundError: an index outside 0..len-1.
@@ -109,7 +109,7 @@ class InstructionTable:
             )
         if not len(index):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        # The last instruction that begins at or before the example; those without records are passed over.
+        # The last instruction that begins at or before the example; instructions without records are passed over.
         place = np.searchsorted(self._first, index, side="right") - 1
         return self._file[place], self._skip[place] + index - self._first[place]
 
@@ -119,14 +119,14 @@ class RecordSource(ABC):
 
     Args:
         name: `name/config:version`.
-        instructions: those of one split expression, in its order; none of them is empty.
-        specs: key of a feature -> what it holds.
-        mean_example_bytes: size of an encoded example.
-        empty_files: shards of the split that hold no example by `dataset_info.json`.
-        verify_checksums: whether the data of records is compared with its checksum, where that costs extra.
+        instructions: instructions of one split expression, in its order; none of them is empty.
+        specs: key of a feature -> shape and dtype of its values.
+        mean_example_bytes: mean size of an encoded example, in bytes.
+        empty_files: shards of the split that hold no example according to `dataset_info.json`.
+        verify_checksums: whether the data of records is compared with its checksum, where that takes extra time.
         files: where the files lie. Examples of URLs among local files can only be streamed.
-        folders: those of a dataset that lies in several, in order: ids are `<number>/<shard file>__<record>` then.
-        labels: key of a feature of labels -> for each folder, the labels that its own 0, 1, ... stand for; None where
+        folders: folders of a dataset that lies in several, in order; ids are then `<number>/<shard file>__<record>`.
+        labels: key of a feature of labels -> for each folder, the labels that its 0, 1, ... stand for; None where
             a folder has the labels of the first one.
     """
 
@@ -162,27 +162,27 @@ class RecordSource(ABC):
 
     @abstractmethod
     def _open(self) -> RecordReader:
-        """Opens the files for reading by number, and compares them with what the dataset promises."""
+        """Open the files for reading by number, and compare them with the promised numbers of records."""
 
     @abstractmethod
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
-        """Yields all records of a file, uint8 [n], each compared with its checksum.
+        """Yield all records of a file, uint8 [n], each compared with its checksum.
 
-        One is valid until the next is asked for.
+        A record is valid until the next one is asked for.
 
         Args:
             path: one of the table's files.
-            advance: called with the offset in bytes that was reached, after every record.
+            advance: function that is called after every record, with the offset in bytes that was reached.
             stamp: size in bytes and modification time in ns that the file must have.
 
         Raises:
             ShardError: the file is missing, cannot be read, or is not the one of the stamp.
-            CorruptRecordError: a record is not what was written.
+            CorruptRecordError: a record is damaged.
         """
 
     @abstractmethod
     def _count_records(self, path: str) -> int:
-        """Returns the number of records of a local file."""
+        """Return the number of records of a local file."""
 
     @property
     def _trusts_checksums(self) -> bool:
@@ -199,23 +199,23 @@ class RecordSource(ABC):
         return state
 
     def with_checksums(self, verify_checksums: bool) -> "RecordSource":
-        """Returns this source, with checksums verified or not. It opens files of its own."""
-        other = copy.copy(self)  # As a pickled one, it has no open files.
+        """Return a copy of this source, with checksums verified or not. The copy opens its own files."""
+        other = copy.copy(self)  # Like a pickled source, the copy has no open files.
         other.verify_checksums, other._lock = verify_checksums, ProcessLock()
         return other
 
     @property
     def networks(self) -> Collection[Network]:
-        """What far files come through; see `Source`."""
+        """The networks over which remote files come; see `Source`."""
         return self.files.networks
 
     @property
     def block_records(self) -> int | None:
-        """Neighbouring examples that are best read together; see `Source`."""
+        """Number of neighbouring examples that are best read together; see `Source`."""
         return self.files.block_records(self.mean_example_bytes)
 
     def in_blocks(self, block_records: int | None) -> "RecordSource":
-        """Returns this source, read in an order of such blocks; see `Source`."""
+        """Return this source, read in an order of such blocks; see `Source`."""
         if self.files.are_local or block_records == self._blocks_of_order:
             return self
         other = copy.copy(self)
@@ -224,12 +224,12 @@ class RecordSource(ABC):
 
     @property
     def fetched_records(self) -> int:
-        """Neighbouring examples that are fetched together, where files are far away."""
+        """Number of neighbouring examples that are fetched together, where files are remote."""
         return self._blocks_of_order or self.block_records or 1
 
     @property
     def identity(self) -> object:
-        """Names of the files, which of how many records are read, and what labels stand for where folders differ."""
+        """Names of the files, which of how many records are read, and the meaning of labels where folders differ."""
         files = [(self._name_of(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
         if not self._labels:
             return files
@@ -238,7 +238,7 @@ class RecordSource(ABC):
 
     @property
     def copies_labels(self) -> bool:
-        """Whether records hold the labels that `read` returns: not in folders that count their classes otherwise."""
+        """Whether records hold the labels that `read` returns: false where folders number their classes differently."""
         return not self._labels
 
     @property
@@ -252,7 +252,7 @@ class RecordSource(ABC):
         return self.files.obstacle(self.table.files)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Compares local files with what the dataset promises, of objects those that are to be empty; see `Source`."""
+        """Compare local files, and objects that must be empty, with the promised numbers of records; see `Source`."""
         for path in filter(is_local, self.empty_files):
             self._check_empty(path)
         if isinstance(self.files, ObjectFiles) and self.obstacle is None:
@@ -261,35 +261,35 @@ class RecordSource(ABC):
             self._check_streamed(dict(zip(self.table.files, self.table.num_in_file, strict=True)), set(streamed))
         elif self.obstacle is None:
             with self._lock:
-                # Objects are compared with their stamps whenever some of them is fetched.
+                # Objects are compared with their stamps whenever a part of them is fetched.
                 if self._reader and self.files.are_local and self._reader.stamps != tuple(self.stamps):
-                    self._reader = None  # Threads that still read with it go on; the files are closed with it.
+                    self._reader = None  # Threads may still read with it; its files are closed when it is freed.
                 if self._reader is None:
                     self._reader = self._open()
 
     @abstractmethod
     def _check_streamed(self, num_in_file: Mapping[str, int], streamed: Collection[str]) -> None:
-        """Compares the files that will be streamed with their numbers of records; where it `can_stream`."""
+        """Compare the files that will be streamed with their numbers of records; called where `can_stream` is true."""
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns encoded values of examples in the order asked; see `Source`."""
+        """Return encoded values of examples in the order asked; see `Source`."""
         index = np.asarray(index, np.int64)
         return self.parse(self.records(index), index, fields)
 
     def records(self, index: Int64Array) -> list[bytes]:
-        """Returns whole encoded examples in the order asked, for comparison with another reader."""
+        """Return whole encoded examples in the order asked, for comparison with another reader."""
         return self._opened().read(np.asarray(index, np.int64))
 
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
-        """Returns parts of encoded examples in the order asked, which the caller compares; see RecordReader."""
+        """Return parts of encoded examples in the order asked, for the caller to compare; see RecordReader."""
         return self._opened().read_parts(index, start, stop)
 
     def discard(self, index: Int64Array) -> bool:
-        """Takes a damaged example, int64 [1], out of a cache, once; returns whether it may be read another way now."""
+        """Remove a damaged example, int64 [1], from the cache, once; return whether reading it again may help."""
         return self._opened().discard(index)
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns the same of records that were read elsewhere; see `Source`."""
+        """Return the encoded values of records that were read elsewhere; see `Source`."""
         try:
             columns = self._examples.read(records, fields)
         except BadExampleError as error:
@@ -298,7 +298,7 @@ class RecordSource(ABC):
         return columns if not own else {**columns, **{key: self._relabel(key, columns[key], index) for key in own}}
 
     def _relabel(self, key: str, labels: Any, index: Int64Array) -> Any:
-        """Return labels of examples, an array [n] or n arrays, as those of the first folder."""
+        """Return labels of examples, an array [n] or n arrays, in the numbering of the first folder."""
         folder, own = self._folder_of_file[self.table.find(index)[0]], self._labels[key]
         if not isinstance(labels, np.ndarray) or labels.dtype == object:
             return [_stand_for(own[number], one) for number, one in zip(folder.tolist(), labels, strict=True)]
@@ -308,27 +308,27 @@ class RecordSource(ABC):
         return found
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Has the blocks of an order's next windows fetched ahead; see `Source`."""
+        """Fetch the blocks of an order's next windows ahead; see `Source`."""
         if not self.files.are_local:
             blocks = OrderBlocks(self.table, self.fetched_records)
             self._opened().follow(schedule_of(windows, blocks.of))
 
     def announce(self, index: Int64Array) -> None:
-        """Asks the system to read examples ahead; errors are left to reading."""
+        """Ask the system to read examples ahead; only reading reports errors."""
         with suppress(ShardError):
             self._opened().advise(np.asarray(index, np.int64))
 
     def announce_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
-        """Asks the system to read parts of examples ahead; errors are left to reading."""
+        """Ask the system to read parts of examples ahead; only reading reports errors."""
         with suppress(ShardError):
             self._opened().advise_parts(index, start, stop)
 
     def ids(self, index: Int64Array) -> LazyIds:
-        """Returns TFDS's ids, `<shard file>__<record>`."""
+        """Return TFDS's ids, `<shard file>__<record>`."""
         return LazyIds(self._name_records, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
-        """Returns the number of the example that has an id; the first one, where a split has it twice."""
+        """Return the number of the example that has an id; the first number where a split has the id twice."""
         match = _ID.fullmatch(id)
         if match is None:
             raise not_found(self, id, f"ids have the form '<shard file>__<record>'{such_as(self)}.")
@@ -344,7 +344,7 @@ class RecordSource(ABC):
         raise not_found(self, id, f"the split has the records {parts} of this shard.")
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for an example whose content cannot be decoded; see `Source`."""
+        """Return the error for an example whose content cannot be decoded; see `Source`."""
         (file,), (record,) = (numbers.tolist() for numbers in self.table.find(np.array([index], np.int64)))
         path = self.table.files[file]
         cause = (
@@ -358,7 +358,7 @@ class RecordSource(ABC):
         )
 
     def close(self) -> None:
-        """Closes the files; the next read opens them again."""
+        """Close the files; the next read opens them again."""
         with self._lock:
             reader, self._reader = self._reader, None
         if reader is not None:
@@ -372,7 +372,7 @@ class RecordSource(ABC):
         return reader
 
     def _check_empty(self, path: str) -> None:
-        if not os.path.lexists(path):  # TFDS may leave it out.
+        if not os.path.lexists(path):  # TFDS may leave out the file.
             return
         stamp = stamp_of(shard_status(path))
         if self._seen_empty.get(path) == stamp:
@@ -383,7 +383,7 @@ class RecordSource(ABC):
         self._seen_empty[path] = stamp
 
     def _check_empty_objects(self, files: ObjectFiles) -> None:
-        """Asks for objects that are to be empty, side by side and once; one may be left out, as a local file may."""
+        """Check objects that must be empty, side by side and once; such an object may be missing, like a local file."""
         unseen = [url for url in self.empty_files if url not in self._seen_empty]
         if not unseen:
             return
@@ -396,7 +396,7 @@ class RecordSource(ABC):
                 self._seen_empty[url] = (0, 0)
 
     def _count_object(self, files: ObjectFiles, url: str) -> int:
-        """Returns how many records an object holds, which has no part in the split."""
+        """Return how many records an object holds that is not part of the split."""
         return sum(1 for _ in self.scan(url, lambda _: None, files.stamps([url])[0]))
 
     def _name_records(self, index: Int64Array) -> list[str]:
@@ -409,7 +409,7 @@ class RecordSource(ABC):
 
     @cached_property
     def _folder_of_file(self) -> Int64Array:
-        """Position of each file's folder among several."""
+        """Position of each file's folder among the folders of the dataset."""
         return np.array([self._folder_of(path) for path in self.table.files], np.int64)
 
     def _folder_of(self, path: str) -> int:
@@ -428,10 +428,10 @@ class RecordSource(ABC):
 
 
 def _stand_for(own: Int64Array | None, labels: Any) -> Any:
-    """Return what a folder's labels, numbers or an array of them, stand for; TFDS's label for none stays."""
+    """Return the labels of the dataset for a folder's labels, a number or an array; TFDS's label for none stays."""
     if own is None:
         return labels
-    is_known = (labels >= 0) & (labels < len(own))  # Others are told by the field that checks labels.
+    is_known = (labels >= 0) & (labels < len(own))  # Unknown labels are reported by the field that checks labels.
     return np.where(is_known, own[np.where(is_known, labels, 0)], labels)
 
 
@@ -443,5 +443,5 @@ def _with_absolute_path(item: FileInstruction) -> FileInstruction:
 
 
 def _absolute(path: str) -> str:
-    """Returns a path that means the same after a change of the working folder."""
+    """Return a path that means the same after a change of the working folder."""
     return os.path.abspath(path) if is_local(path) else path

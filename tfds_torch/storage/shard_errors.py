@@ -1,4 +1,4 @@
-"""The errors of shard files, worded alike wherever they are found."""
+"""The errors of shard files, with the same words wherever they are found."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import stat
 from tfds_torch.errors import ShardError
 
 PREPARE_AGAIN = "Prepare the dataset again."
-"""What to do about a shard of a prepared dataset that is not there; other formats have remedies of their own."""
+"""The remedy for a missing shard of a prepared dataset; other formats have other remedies."""
 
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -19,7 +19,7 @@ _KINDS = (
 
 
 def wrong_count(path: str, found: int, expected: int, dataset: str) -> ShardError:
-    """Returns the error for a shard that holds another number of records than promised."""
+    """Return the error for a shard that holds another number of records than promised."""
     return ShardError(
         f"{path} holds {found} of {expected} examples: dataset_info.json of {dataset} promises {expected}. "
         f"The file was cut or exchanged; prepare the dataset again."
@@ -27,7 +27,7 @@ def wrong_count(path: str, found: int, expected: int, dataset: str) -> ShardErro
 
 
 def unreadable(path: str | os.PathLike[str], error: OSError, remedy: str = PREPARE_AGAIN) -> ShardError:
-    """Returns the error for a shard that cannot be opened or read."""
+    """Return the error for a shard that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return ShardError(f"The shard file {path} is missing. {remedy}")
     if error.errno in (errno.EMFILE, errno.ENFILE):
@@ -39,7 +39,7 @@ def unreadable(path: str | os.PathLike[str], error: OSError, remedy: str = PREPA
 
 
 def shard_status(path: str | os.PathLike[str], remedy: str = PREPARE_AGAIN) -> os.stat_result:
-    """Returns the status of a shard. Call it before opening: opening a FIFO waits for ever."""
+    """Return the status of a shard; to be called before opening it, as opening a FIFO waits for ever."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -51,14 +51,14 @@ def shard_status(path: str | os.PathLike[str], remedy: str = PREPARE_AGAIN) -> o
 
 
 def other_kind(status: os.stat_result) -> str | None:
-    """Returns which kind of file is there in place of a regular one; None where it is one."""
+    """Return the kind of a file that is not a regular file; None for a regular file."""
     if stat.S_ISREG(status.st_mode):
         return None
     return next((kind for is_kind, kind in _KINDS if is_kind(status.st_mode)), "a special file")
 
 
 def allowed_files() -> int | None:
-    """Returns how many files this process may have open, or None where there is no limit."""
+    """Return how many files this process may have open; None where there is no limit."""
     try:
         import resource
     except ImportError:  # Windows

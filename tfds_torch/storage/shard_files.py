@@ -1,4 +1,4 @@
-"""ShardFiles: where the files of a source lie; what is different between this machine and an object store is here."""
+"""ShardFiles: the place of a source's files; the differences between this machine and an object store are here."""
 
 import logging
 import os
@@ -20,102 +20,102 @@ from tfds_torch.storage.source import is_local
 _logger = logging.getLogger(__name__)
 _Index = TypeVar("_Index")
 Cuts = Callable[[int], Int64Array]
-"""Position of a file -> int64 [k + 1]: where its blocks begin, which are fetched as wholes; 0 first, its size last."""
+"""Position of a file -> int64 [k + 1], offsets of the blocks that are fetched as wholes; 0 first, the size last."""
 
 
 class RangeReader(Protocol):
-    """Reads any part of any of some files, which are named by their positions; see OpenFiles."""
+    """Reads any part of several files, which are named by their positions; see OpenFiles."""
 
     def read(self, file: int, offset: int, size: int) -> bytes:
-        """Returns these bytes of a file; fewer only where the file ends."""
+        """Return these bytes of a file; fewer only where the file ends."""
 
     def read_all(self, spans: Iterable[Span]) -> Iterator[bytes]:
-        """Yields the bytes of several spans, as `read` returns them; far ones are fetched side by side."""
+        """Yield the bytes of several spans, as `read` returns them; remote ones are fetched side by side."""
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
-        """Asks for ranges that will be read soon; returns at once."""
+        """Ask for ranges that will be read soon; return at once."""
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the blocks of an order's next windows ahead, where files are far away; see RemoteFiles."""
+        """Fetch the blocks of an order's next windows ahead, where files are remote; see RemoteFiles."""
 
     def changed(self, file: int) -> str | None:
-        """Returns how a file differs from its stamp, as a clause, or None."""
+        """Return how a file differs from its stamp, as a clause, or None."""
 
     def discard(self, file: int, offset: int) -> bool:
-        """Takes the damaged block of an offset out of a cache, once; returns whether others may be read now."""
+        """Remove the damaged block of an offset from the cache, once; return whether reading it again may help."""
 
     def close(self) -> None:
-        """Closes every file; reading afterwards is an error."""
+        """Close every file; reading afterwards is an error."""
 
 
 class HeadReader(Protocol):
-    """Reads little of one file, whose position is 0."""
+    """Reads small parts of one file, whose position is 0."""
 
     def read(self, file: int, offset: int, size: int) -> bytes:
-        """Returns these bytes of the file; fewer only where it ends."""
+        """Return these bytes of the file; fewer only where the file ends."""
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
 
 
 class Mapped(Protocol):
-    """A file that is read in place, or as if it were; see MappedFile."""
+    """A file that is mapped, or read as if it were mapped; see MappedFile."""
 
     def check(self) -> FileState:
-        """Returns the state of the file; another one than before means that it was written to."""
+        """Return the state of the file; a state that differs from the last one means that the file was written to."""
 
     def part(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Returns bytes start..stop-1; fewer where the file ends."""
+        """Return bytes start..stop-1; fewer where the file ends."""
 
     def gathered(self, starts: Int64Array, num_bytes: int) -> tuple[NDArray[np.uint8], Int64Array]:
-        """Returns memory, uint8, that holds pieces of one size, and where in it each begins.
+        """Return memory, uint8, that holds pieces of one size, and where each piece begins in it.
 
         Args:
-            starts: int64 [n], where each begins in the file.
-            num_bytes: of each.
+            starts: int64 [n], where each piece begins in the file, in bytes.
+            num_bytes: size of each piece, in bytes.
         """
 
     def read(self, start: int, size: int) -> bytes:
-        """Returns bytes of the file, fewer where it was cut."""
+        """Return bytes of the file, fewer where it was cut."""
 
     def advise(self, starts: Int64Array, sizes: Int64Array) -> None:
-        """Asks for pieces, int64 [n] both, that will be read soon, and does not wait for them."""
+        """Ask for pieces that will be read soon, int64 [n] both, without waiting for them."""
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the blocks of an order's next windows ahead, where the file is far away; see RangeReader."""
+        """Fetch the blocks of an order's next windows ahead, where the file is remote; see RangeReader."""
 
     def discard(self, start: int, stop: int) -> bool:
-        """Takes damaged bytes out of a cache, once; returns whether others may be read now."""
+        """Remove damaged bytes from the cache, once; return whether reading them again may help."""
 
     def find(self, content: bytes, start: int, stop: int) -> int:
-        """Returns where content first begins among bytes start..stop-1; -1: nowhere."""
+        """Return where content first begins among bytes start..stop-1; -1: nowhere."""
 
     def give_back(self) -> None:
-        """Lets the system take back the memory of what was read so far."""
+        """Let the system take back the memory of all bytes that were read so far."""
 
 
 class ShardFiles(Protocol):
-    """Where files lie. It can be pickled."""
+    """Access to files on this machine or in an object store. It can be pickled."""
 
     @property
     def are_local(self) -> bool:
-        """Whether the files are of this machine's file system."""
+        """Whether the files lie in this machine's file system."""
 
     def obstacle(self, paths: Sequence[str]) -> str | None:
-        """Returns why parts of files cannot be read, as a clause; None: they can."""
+        """Return why parts of files cannot be read, as a clause; None: they can."""
 
     def stamps(self, paths: Sequence[str]) -> Sequence[Stamp]:
-        """Returns size and version of each file; a version is the modification time in ns, or a hash of ETag and time.
+        """Return size and version of each file; a version is the modification time in ns, or a hash of ETag and time.
 
         Raises:
             ShardError: a file is missing, or cannot be looked at.
         """
 
     def look_ahead(self, paths: Iterable[str]) -> None:
-        """Begins to look at files that are far away and will be read soon; returns at once.
+        """Start to look at remote files that will be read soon; return at once.
 
         Raises:
-            ConfigError: they are known not to be readable with these options.
+            ConfigError: the files are known to be unreadable with these options.
         """
 
     def open(
@@ -127,69 +127,69 @@ class ShardFiles(Protocol):
         *,
         has_checksums: bool = False,
     ) -> RangeReader:
-        """Returns a reader of files that must have these stamps.
+        """Return a reader of files that must have these stamps.
 
         Args:
             paths: the files.
-            stamps: size and version of each.
-            cuts: of files far away: their blocks; None: blocks of one size.
-            remedy: what to do about a file that is not there, a sentence.
-            has_checksums: whether the caller compares what it reads with checksums of its own.
+            stamps: size in bytes and version of each file.
+            cuts: blocks of remote files; None: blocks of one size.
+            remedy: advice for a missing file, a sentence.
+            has_checksums: whether the caller compares the bytes with the format's own checksums.
         """
 
     def scan(
         self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN
     ) -> AbstractContextManager[ShardFile]:
-        """Opens a file that is read from its begin to its end; see `open_shard`."""
+        """Open a file that is read from its beginning to its end; see `open_shard`."""
 
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array, total: int | None = None) -> None:
-        """Takes the blocks of a file that was scanned: it need not be fetched again where it is far away.
+        """Cut a file that was scanned into blocks, so that a remote file need not be fetched again.
 
         Args:
             path: the file.
-            stamp: of it.
-            cuts: offsets at which the blocks begin, 0 first, its size last.
-            total: bytes of all files that are read together: where there is room for all, the file may stay as it is.
-                None: its blocks are compared with checksums of their own, one by one, and it is divided in any case.
+            stamp: stamp of the file.
+            cuts: offsets in bytes at which the blocks begin, 0 first, the size of the file last.
+            total: bytes of all files that are read together: where there is room for all, the file may stay a whole.
+                None: each block is compared with its own checksum, and the file is cut in any case.
         """
 
     def read_index(self, path: str, kind: str = "") -> bytes | None:
-        """Returns the index of a kind that lies beside a file that is far away; None: there is none."""
+        """Return the index of a kind that lies beside a remote file; None: there is no such index."""
 
     def open_head(self, path: str, stamp: Stamp) -> HeadReader:
-        """Opens a file that must have a stamp, of which little is read: it is not fetched for that."""
+        """Open a file that must have a stamp, to read little of it: the whole file is not fetched."""
 
     def map(self, path: str, stamp: Stamp, cuts: Cuts | None = None) -> Mapped:
-        """Returns a file that must have a stamp, to be read in place; cuts as `open`."""
+        """Return a file that must have a stamp, to be read in place; for `cuts` see `open`."""
 
     @property
     def networks(self) -> Collection[Network]:
-        """What the files come through; empty: they are of this machine."""
+        """The networks over which the files come; empty: the files lie on this machine."""
 
     def are_streamed(self, paths: Sequence[str]) -> bool:
-        """Whether tensorflow may be able to stream the files."""
+        """Return whether tensorflow may be able to stream the files."""
 
     def block_records(self, mean_example_bytes: int) -> int | None:
-        """Returns how many neighbouring examples are best read together; None: any order is as good."""
+        """Return how many neighbouring examples are best read together; None: any order is as good."""
 
 
 class LocalFiles:
-    """Files of this machine. A URL among them is one that only tensorflow may be able to read."""
+    """Files of this machine. A URL among them can at most be read by tensorflow."""
 
     are_local = True
     networks: Collection[Network] = ()
 
     def obstacle(self, paths: Sequence[str]) -> str | None:
-        """Returns why parts of files cannot be read: one is remote."""
+        """Return the reason why parts of files cannot be read: a file is remote."""
         remote = next((path for path in paths if not is_local(path)), None)
         return None if remote is None else f"{remote} is remote"
 
     def stamps(self, paths: Sequence[str]) -> tuple[Stamp, ...]:
-        """Returns size and modification time of each file."""
+        """Return size and modification time of each file."""
         return tuple(stamp_of(shard_status(path)) for path in paths)
 
     def look_ahead(self, paths: Iterable[str]) -> None:
-        """Does nothing: a look at a local file takes no time."""
+        """Do nothing: a look at a local file takes no time."""
 
     def open(
         self,
@@ -200,53 +200,53 @@ class LocalFiles:
         *,
         has_checksums: bool = False,
     ) -> OpenFiles:
-        """Returns a reader of files; see ShardFiles."""
+        """Return a reader of files; see ShardFiles."""
         return OpenFiles(paths, stamps, remedy=remedy)
 
     def scan(
         self, path: str, stamp: Stamp | None = None, remedy: str = PREPARE_AGAIN
     ) -> AbstractContextManager[ShardFile]:
-        """Opens a file; see `open_shard`."""
+        """Open a file; see `open_shard`."""
         return open_shard(path, stamp, remedy)
 
     def cut(self, path: str, stamp: Stamp, cuts: Int64Array, total: int | None = None) -> None:
-        """Does nothing: local files have no blocks."""
+        """Do nothing: local files have no blocks."""
 
     def read_index(self, path: str, kind: str = "") -> None:
-        """Returns None: the indices of local files are kept in the user's cache folder."""
+        """Return None: the indices of local files are kept in the user's cache folder."""
 
     def open_head(self, path: str, stamp: Stamp) -> OpenFiles:
-        """Opens a file; see ShardFiles."""
+        """Open a file; see ShardFiles."""
         return OpenFiles([path], [stamp])
 
     def map(self, path: str, stamp: Stamp, cuts: Cuts | None = None) -> MappedFile:
-        """Returns a mapped file."""
+        """Return a mapped file."""
         return MappedFile(path, stamp)
 
     def are_streamed(self, paths: Sequence[str]) -> bool:
-        """Returns True."""
+        """Return True."""
         return True
 
     def block_records(self, mean_example_bytes: int) -> None:
-        """Returns None: random reads are as good."""
+        """Return None: random reads are as good."""
 
 
 LOCAL = LocalFiles()
 
 
 def file_name(path: str) -> str:
-    """Returns the name of a file by its path or URL."""
+    """Return the name of a file by its path or URL."""
     return os.path.basename(path)
 
 
 def read_beside(files: ShardFiles, path: str, index: IndexCache[_Index], kind: str = "") -> _Index | None:
-    """Returns the index that lies beside a file; None: there is none, or it cannot be used, which is logged.
+    """Return the index that lies beside a file; None: there is no index, or it cannot be used, which is logged.
 
     Args:
         files: where the file lies.
         path: its path or URL.
-        index: reads it.
-        kind: of indices, where a file has several.
+        index: reads the index.
+        kind: kind of the index, where a file has several.
     """
     content = files.read_index(path, kind)
     if content is None:
@@ -259,7 +259,7 @@ def read_beside(files: ShardFiles, path: str, index: IndexCache[_Index], kind: s
 
 
 def discard_range(files: RangeReader, file: int, start: int, stop: int) -> bool:
-    """Takes the damaged blocks of bytes start..stop-1 out of a cache; see `RangeReader.discard`."""
+    """Remove the damaged blocks of bytes start..stop-1 from the cache; see `RangeReader.discard`."""
     begin = files.discard(file, start)
     return files.discard(file, max(start, stop - 1)) or begin
 
@@ -267,11 +267,11 @@ def discard_range(files: RangeReader, file: int, start: int, stop: int) -> bool:
 def schedule_of(
     windows: Iterable[ExampleRanges], blocks_of: Callable[[int, int], Iterable[tuple[int, int]]]
 ) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Yields windows of an order as `RangeReader.follow` takes them: number, and (file, block among its cuts).
+    """Yield windows of an order for `RangeReader.follow`: their number, and (file, block among its cuts).
 
     Args:
         windows: ranges of examples; see `Source.follow`.
-        blocks_of: a range start..stop-1 -> the blocks in which it lies.
+        blocks_of: function: a range start..stop-1 -> the blocks in which it lies.
     """
     for number, (start, stop) in enumerate(windows):
         ranges = zip(start.tolist(), stop.tolist(), strict=True)

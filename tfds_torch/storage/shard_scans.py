@@ -28,7 +28,7 @@ Advance = Callable[[int], object]
 
 
 class ShardFile(Protocol):
-    """A shard that is scanned: a `FileIO`, or what reads an object in the same way."""
+    """A shard that is scanned: a `FileIO`, or a reader of an object with the same methods."""
 
     def seek(self, offset: int, /) -> int:
         """Move to an offset in bytes."""
@@ -45,7 +45,7 @@ class RemoteShardFile(ShardFile, Protocol):
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size of the shard, in bytes."""
 
 
 def size_of(file: ShardFile) -> int:
@@ -60,7 +60,7 @@ def expect_jumps(file: ShardFile) -> None:
 
 
 class _StoppedError(Exception):
-    """End the scans of other files after an error or Ctrl-C."""
+    """Raised in the scans of other files after an error or Ctrl-C."""
 
 
 def scan_shards(
@@ -69,10 +69,10 @@ def scan_shards(
     """Scan every shard; the first error that is found, or Ctrl-C, ends all scans.
 
     Args:
-        scan: number of a shard, and a function to call with the offset in bytes that was reached -> its result.
-        sizes: bytes of each shard.
+        scan: function: number of a shard, and a function to call with the offset reached, in bytes -> its result.
+        sizes: size of each shard, in bytes.
         dataset: name of the dataset, for messages.
-        networks: what the shards come through; empty where they are local.
+        networks: networks over which the shards come; empty where they are local.
 
     Returns:
         The results in the order of the shards.
@@ -81,7 +81,7 @@ def scan_shards(
     reached, num_bytes, fetched = [0] * len(sizes), sum(sizes), FetchedBytes(networks)
 
     def count_done() -> int:
-        # A remote shard is reached as a whole: what was fetched shows that it is on its way.
+        # A remote shard is reached as a whole: fetched bytes show that it is on its way.
         return max(sum(reached), min(fetched.count(), num_bytes))
 
     def advance(place: int, offset: int) -> None:
@@ -112,7 +112,7 @@ def scan_shards(
     finally:
         stop.set()
         ends_at = time.monotonic() + _GRACE_S
-        for thread in threads:  # One that waits for a network ends with this process: Ctrl-C must not wait for it.
+        for thread in threads:  # Ctrl-C does not wait for a thread that waits for a network.
             thread.join(max(0.0, ends_at - time.monotonic()))
     failures = [error for scan in scans if scan.done() and (error := scan.exception())]
     for error in failures:
@@ -127,12 +127,12 @@ def open_shard(
 ) -> Iterator[FileIO]:
     """Open a shard to be scanned; compare it with its stamp now and at the end of the scan.
 
-    An index of another file would be believed from then on.
+    Otherwise the index of another file would be used from then on.
 
     Args:
         path: a local file.
-        stamp: size in bytes and modification time in ns that the shard must have; None: any.
-        remedy: what to do about a file that is not there, a sentence.
+        stamp: size in bytes and modification time in ns that the shard must have; None: any shard is accepted.
+        remedy: advice for a missing file, a sentence.
 
     Raises:
         ShardError: the file is missing, is not a regular one, cannot be read, or is not the one of the stamp.

@@ -20,10 +20,10 @@ class FileInstruction:
 
     Attributes:
         path: the shard, a local path or a URL that tensorflow can read; or the split's folder.
-        skip: records before the first one.
+        skip: number of records before the first one.
         take: number of records.
         first_index: index of the first one in the split.
-        num_in_shard: records that the whole shard holds by `dataset_info.json`; images of the whole split.
+        num_in_shard: number of records in the whole shard according to `dataset_info.json`; or of images in the split.
     """
 
     path: str
@@ -34,14 +34,14 @@ class FileInstruction:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path names a file of this machine rather than a URL (`gs://...`)."""
+    """Return whether a path names a file of this machine rather than a URL (`gs://...`)."""
     return "://" not in path
 
 
 _Self = TypeVar("_Self")
 
 Columns = Mapping[str, Any]
-"""Stored field -> its n values: an array [n, ...] where they are of one size, else a sequence of n."""
+"""Stored field -> its n values: an array [n, ...] where they have one size, else a sequence of n values."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class FieldSpec:
 
     Attributes:
         shape: shape of one value; None where a side varies. With more than one None, values are nested lists of arrays.
-        dtype: numpy's; `object` for bytes and texts.
-        default: the value of an example that lacks the field; None makes that an error.
+        dtype: dtype of numpy; `object` for bytes and texts.
+        default: the value for an example that lacks the field; None: such an example is an error.
     """
 
     shape: tuple[int | None, ...]
@@ -64,8 +64,8 @@ class LazyIds(Sequence[str]):
     """Ids of examples, each computed when it is looked at: equal to the list of them, and pickled as that list.
 
     Attributes:
-        names_of: example numbers, int64 [m] -> their m ids.
-        numbers: int64 [n], of the examples.
+        names_of: function: example numbers, int64 [m] -> their m ids.
+        numbers: int64 [n], numbers of the examples.
     """
 
     names_of: Callable[[Int64Array], Sequence[str]]
@@ -109,8 +109,8 @@ class LazyIds(Sequence[str]):
 class Source(Protocol):
     """The encoded examples of one split, by number.
 
-    It can be pickled, and is built without reading a file: those are opened where the first example is read. A forked
-    process goes on with a source of its parent. Threads may share one.
+    It can be pickled, and is built without reading a file: files are opened when the first example is read. A forked
+    process continues to use a source of its parent. Threads may share a source.
     """
 
     @property
@@ -123,7 +123,7 @@ class Source(Protocol):
 
     @property
     def stamps(self) -> object:
-        """Plain JSON values, others once a file has changed; raises ShardError where one is missing."""
+        """Plain JSON values that differ once a file has changed; raises ShardError where a file is missing."""
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -135,7 +135,7 @@ class Source(Protocol):
 
     @property
     def mean_example_bytes(self) -> int:
-        """Mean size of an encoded example."""
+        """Mean size of an encoded example, in bytes."""
 
     @property
     def obstacle(self) -> str | None:
@@ -147,43 +147,43 @@ class Source(Protocol):
 
     @property
     def has_shards(self) -> bool:
-        """Whether a file holds many examples, so that whole files can be dealt to pipelines."""
+        """Whether a file holds many examples, so that whole files can be distributed to pipelines."""
 
     @property
     def block_records(self) -> int | None:
-        """Neighbouring examples that are best read together, where files are far away; None: any order is as good."""
+        """Number of neighbouring examples that are best read together from remote files; None: any order is as good."""
 
     @property
     def networks(self) -> Collection[Network]:
-        """What far files come through, in this process; empty: all files are of this machine."""
+        """The networks over which remote files come in this process; empty: all files lie on this machine."""
 
     @property
     def is_one_threaded(self) -> bool:
-        """Whether a process may read with one thread only: the one that asks for the examples."""
+        """Whether a process may read only with the thread that asks for the examples."""
 
     def __len__(self) -> int:
-        """Number of examples."""
+        """Return the number of examples."""
 
     def with_checksums(self, verify_checksums: bool) -> "Source":
-        """Return this source, with what it reads compared with checksums or not, where files have some."""
+        """Return this source with values compared with checksums, or not, where files have checksums."""
 
     def in_blocks(self, block_records: int | None) -> "Source":
-        """Returns this source, read by an order in such blocks (None: without): far files are fetched in these."""
+        """Return this source for an order in blocks (None: without them); remote files are fetched in these blocks."""
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Says what will be read from now on, so that far files are fetched ahead; a new call replaces the last one.
+        """Announce the windows of an order, so that remote files are fetched ahead; a new call replaces the last one.
 
         Args:
-            windows: yields lazily, in the order of reading, ranges of neighbouring examples, of which each window of an
-                order in blocks needs some: first ones and those behind the last ones, int64 [n] both.
+            windows: yields lazily, in the order of reading, the ranges of neighbouring examples from which each window
+                of an order in blocks takes its examples: first numbers, and those behind the last ones, int64 [n] both.
         """
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Compares local files with what the dataset promises; those that were checked before only by their stamps.
+        """Compare local files with the promises of the dataset; files that were checked before, only with their stamps.
 
         Args:
-            streamed: paths of `instructions` whose records will be streamed, where it `can_stream`; None: any example
-                will be read by number.
+            streamed: paths of `instructions` whose records will be streamed, where `can_stream` is true; None: any
+                example will be read by number.
 
         Raises:
             ShardError: a file is missing, is not a regular file, or holds another number of examples than promised.
@@ -191,69 +191,69 @@ class Source(Protocol):
         """
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns encoded values of examples in the order asked.
+        """Return encoded values of examples in the order asked.
 
         Args:
-            index: int64 [n], of examples; one may be asked for twice. With n = 0 the result has no rows.
-            fields: which of `specs`.
+            index: int64 [n], numbers of the examples; a number may occur twice. With n = 0 the result has no rows.
+            fields: names of the wanted fields of `specs`.
 
         Raises:
             ExampleNotFoundError: an index outside the split.
             ShardError: a file is missing, changed, or cannot be read.
-            CorruptRecordError: an example is not what was written, or lacks a field.
+            CorruptRecordError: an example is damaged, or lacks a field.
         """
 
     def parse(self, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns the same of records that were read elsewhere; where it `can_stream`.
+        """Return encoded values of records that were read elsewhere; called where `can_stream` is true.
 
         Args:
-            records: n of them.
-            index: int64 [n], their numbers, for messages.
-            fields: which of `specs`.
+            records: n encoded records.
+            index: int64 [n], numbers of their examples, for messages.
+            fields: names of the wanted fields of `specs`.
 
         Raises:
             CorruptRecordError: a record is not an example, or lacks a field.
         """
 
     def announce(self, index: Int64Array) -> None:
-        """Takes examples, int64 [n], that will be read soon; returns at once."""
+        """Take the numbers of examples, int64 [n], that will be read soon; return at once."""
 
     def ids(self, index: Int64Array) -> Sequence[str]:
-        """Returns the ids of examples, int64 [n]: a list, or LazyIds."""
+        """Return the ids of examples, int64 [n]: a list, or LazyIds."""
 
     def find(self, id: str) -> int:
-        """Returns the number of the example that has an id. Reads no example.
+        """Return the number of the example that has an id; no example is read.
 
         Raises:
             ExampleNotFoundError: no example has it; the message names the nearest id.
         """
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for an example whose content cannot be decoded: where it lies, and why it cannot.
+        """Return the error for an example whose content cannot be decoded; it names the place of the example, and why.
 
         Args:
-            index: its number.
-            reason: a sentence.
+            index: number of the example.
+            reason: why it cannot be decoded, a sentence.
         """
 
     def close(self) -> None:
-        """Closes the files; the next read opens them again."""
+        """Close the files; the next read opens them again."""
 
 
 @dataclass(frozen=True)
 class ItemCalls:
-    """What comes before each call of a user's function for one of n examples.
+    """Seeds and notes that are set before each call of a user's function for one of n examples.
 
     Attributes:
-        seeds: n seeds of random numbers, 0 to 2**63 - 1; None: they are not seeded.
-        notes: how each is noted as the one that is asked for; None: none is.
+        seeds: n seeds of random numbers, 0 to 2**63 - 1; None: random numbers are not seeded.
+        notes: how each example is noted as the current one; None: no example is noted.
     """
 
     seeds: Sequence[int] | None = None
     notes: Notes | None = None
 
     def of(self, places: Int64Array) -> "ItemCalls":
-        """Returns that of the examples at some places, int64 [m]."""
+        """Return the calls for the examples at some places, int64 [m]."""
         some = places.tolist()
         seeds = None if self.seeds is None else [self.seeds[place] for place in some]
         if self.notes is None:
@@ -266,30 +266,30 @@ class DrawingSource(Protocol):
 
     @property
     def calls_functions(self) -> bool:
-        """Whether reading an example does so."""
+        """Whether reading an example calls functions of users."""
 
     def read_calling(self, index: Int64Array, fields: Sequence[str], calls: ItemCalls | None) -> Columns:
-        """Returns what `Source.read` does.
+        """Return the values that `Source.read` returns, with seeds and notes set before each item.
 
         Args:
-            index: as of `read`.
-            fields: as of `read`.
-            calls: what comes before an item is asked for; None: nothing.
+            index: int64 [n], numbers of the examples; see `Source.read`.
+            fields: names of the wanted fields; see `Source.read`.
+            calls: seeds and notes to set before each item; None: nothing is set.
         """
 
 
 def not_found(source: Source, id: str, reason: str) -> ExampleNotFoundError:
-    """Returns the error for an id that no example of a source has; `reason` is a clause."""
+    """Return the error for an id that no example of a source has; `reason` is a clause."""
     return ExampleNotFoundError(f"{source.name}: there is no example {quoted(id)}: {reason}")
 
 
 def such_as(source: Source) -> str:
-    """Returns how an id of a source looks, for messages; "" where it has no examples."""
+    """Return an example of a source's ids, for messages; "" where the source has no examples."""
     return f", such as {quoted(source.ids(np.zeros(1, np.int64))[0])}" if len(source) else ""
 
 
 class ReadByNumber:
-    """The part of `Source` that is the same for formats whose examples are read by number only."""
+    """The part of `Source` that is the same for all formats whose examples are only read by number."""
 
     has_shards = True
     is_one_threaded = False
@@ -299,18 +299,18 @@ class ReadByNumber:
     networks: Collection[Network] = ()
 
     def with_checksums(self: _Self, verify_checksums: bool) -> _Self:
-        """Return this source: nothing has checksums, or they are always verified."""
+        """Return this source: its files have no checksums, or these are always verified."""
         return self
 
     def in_blocks(self: _Self, block_records: int | None) -> _Self:
-        """Returns this source, which reads in any order alike."""
+        """Return this source, which reads equally well in any order."""
         return self
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Does nothing: nothing is fetched ahead by windows."""
+        """Do nothing: this source does not fetch windows ahead."""
 
     def parse(self: Source, records: Sequence[bytes], index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Raises ConfigError: there are no records that could be read elsewhere."""
+        """Raise ConfigError: there are no records that other code could read."""
         raise ConfigError(f"{self.name} has no records: its examples are read by number only.")
 
 
@@ -325,7 +325,7 @@ _FORMATS = {
 """Format -> its Source. A new format is a folder of this room and a line here."""
 
 _NOT_OF_TFDS = {"image_folder", "beton", "webdataset", "map_style"}
-"""Those that no dataset of TFDS is prepared in."""
+"""Formats in which TFDS prepares no dataset."""
 
 _REFUSED = {
     "parquet": "TFDS 4.9.10 writes them with records missing (1,000 written, 400 found), so they are not to be relied "
@@ -337,7 +337,7 @@ _REFUSED = {
 
 
 def source_type(file_format: str) -> Any:
-    """Returns the class of a format's Source; raises ConfigError for a format that is not read."""
+    """Return the class of a format's Source; raise ConfigError for a format that is not read."""
     if file_format not in _FORMATS:
         readable = " and ".join(map(repr, sorted(set(_FORMATS) - _NOT_OF_TFDS, reverse=True)))
         why = _REFUSED.get(

@@ -1,4 +1,4 @@
-"""StoredPixels: images that are stored as pixels, all of one size, where they lie in a mapped file."""
+"""StoredPixels: images of one size that are stored as pixels in a mapped file, and read in place."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]
 
 Gather = Callable[[Pixels, NDArray[np.int64], Pixels], None]
-"""Copies pieces of one length out of memory: see `gather_with_numpy`."""
+"""Function that copies pieces of one length out of memory; see `gather_with_numpy`."""
 
 
 def gather_with_numpy(memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
-    """Copies pieces of one length out of memory, in one call.
+    """Copy pieces of one length out of memory, in one call.
 
     Args:
         memory: uint8 [m].
@@ -29,10 +29,11 @@ class StoredPixels(Sequence[Pixels]):
     """n images, each uint8 [H, W, C]. Nothing is read before it is asked for. Threads may share it.
 
     Args:
-        memory: uint8 [m], the mapped file.
+        memory: uint8 [m], memory of the mapped file.
         starts: int64 [n], where each image begins; the whole image lies inside of memory.
         shape: [H, W, C].
-        check: called before and after memory is copied; raises ShardError where the file was cut. None: it cannot be.
+        check: called before and after memory is copied; raises ShardError where the file was cut. None: it cannot be
+            cut.
     """
 
     __slots__ = ("_check", "_memory", "_starts", "shape")
@@ -66,21 +67,21 @@ class StoredPixels(Sequence[Pixels]):
         return iter(list(self.copy()))
 
     def copy(self) -> Pixels:
-        """Returns all of them, uint8 [n, H, W, C]."""
+        """Return a copy of all images, uint8 [n, H, W, C]."""
         out = np.empty((len(self), *self.shape), np.uint8)
         self.copy_into(out)
         return out
 
     def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
-        """Copies all of them, each once.
+        """Copy all images, each once.
 
         Args:
             out: uint8 [n, H, W, C], of which every row is contiguous.
-            gather: copies them.
+            gather: function that copies them.
         """
         self._check_file()
         gather(self._memory, self._starts, out.reshape(len(self), math.prod(self.shape)))
-        self._check_file()  # Up to the end of its page, what was cut off meanwhile reads as zeros.
+        self._check_file()  # Bytes that were cut off meanwhile read as zeros, up to the end of their page.
 
     def _check_file(self) -> None:
         if self._check is not None:
@@ -95,7 +96,7 @@ class MergedPixels(StoredPixels):
 
     Args:
         parts: the images of each file, at least one file.
-        places: for each file, int64 [k], where its images stand in the sequence, ascending.
+        places: for each file, int64 [k], the places of its images in the sequence, ascending.
     """
 
     __slots__ = ("_parts", "_places")
@@ -126,7 +127,7 @@ class MergedPixels(StoredPixels):
         return MergedPixels(parts or [self._parts[0][:0]], places or [self._places[0][:0]])
 
     def copy_into(self, out: Pixels, gather: Gather = gather_with_numpy) -> None:
-        """Copies all images; see StoredPixels."""
+        """Copy all images; see StoredPixels."""
         for part, where in zip(self._parts, self._places, strict=True):
             copied = np.empty((len(part), *self.shape), np.uint8)
             part.copy_into(copied, gather)

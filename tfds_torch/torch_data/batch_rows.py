@@ -29,7 +29,7 @@ def collate_around(examples: list[Any], collate: Callable[[list[Any]], Any]) -> 
 
 
 def find_batch(rows: list[Any]) -> Tensor | None:
-    """Return the tensor uint8 [n, ...] whose rows, in their order, some images [C, H, W] are; None: they are not."""
+    """Return the tensor uint8 [n, ...] whose rows, in order, are these images [C, H, W]; None: there is none."""
     first = rows[0]
     if type(first) is not Tensor or first.dtype != torch.uint8 or first.ndim != 3 or len(rows) < 2:
         return None

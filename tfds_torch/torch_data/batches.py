@@ -52,10 +52,10 @@ class Transforms:
     """A user's functions of single examples.
 
     Attributes:
-        image: called with the PIL image, or the tensor, whose place its result takes; None: there is none.
+        image: called with the PIL image or the tensor; its result takes the place of that; None: there is none.
         label: called with the label.
-        seed: of the random numbers that are theirs for an example; None: they have none of their own.
-        metrics: what their times are reported to; None: nothing.
+        seed: the seed of their random numbers for an example; None: they are not seeded.
+        metrics: receives their times; None: times are not reported.
     """
 
     image: Function | None = None
@@ -70,10 +70,10 @@ class Transforms:
         index: Int64Array,
         ids: Sequence[str],
     ) -> Any:
-        """Returns an iterable of examples, made of columns with one value per example.
+        """Return an iterable of examples, made of columns with one value per example.
 
-        In a worker each is made when its turn comes; in a training process that has random numbers of its own a few are
-        made together, and these numbers left as they were.
+        In a worker each example is made when its turn comes. In a training process, which has its own random numbers, a
+        few are made together, and the state of these numbers is left as it was.
 
         Args:
             columns: field -> n values; images are pixels uint8 [H, W, C], tensors, or bytes.
@@ -134,7 +134,7 @@ class Transforms:
             finally:
                 if self.metrics is not None:
                     self.metrics.add("transform", time.monotonic() - began_at)
-            if self.metrics is not None:  # What interrupts this thread is described by what is noted.
+            if self.metrics is not None:  # A message about an interrupt of this thread uses this note.
                 self.metrics.at_work.note_passed()
             del value
             yield result
@@ -143,7 +143,7 @@ class Transforms:
 
 
 def _made_in_groups(examples: Iterator[Any]) -> Iterator[Any]:
-    """Yields examples that are made a few at a time, with generators that are borrowed for these."""
+    """Yield examples that are made a few at a time, with generators that are borrowed for each group."""
     while True:
         with borrowed_generators():
             made = list(islice(examples, _MADE_TOGETHER))
@@ -155,7 +155,7 @@ def _made_in_groups(examples: Iterator[Any]) -> Iterator[Any]:
 
 
 class NumberedItems(list[Any]):
-    """The items of a batch, as their dataset gives them; `numbers` are those that it knows them by, int64 [n]."""
+    """The items of a batch, as their dataset returns them; `numbers` are their indices there, int64 [n]."""
 
     def __init__(self, items: Iterable[Any], numbers: NDArray[np.int64]) -> None:
         super().__init__(items)
@@ -171,7 +171,7 @@ class NumberedColumns(dict[str, Any]):
 
 
 def check_is_parser(parser: object) -> None:
-    """Raises ConfigError for what is not a parser, such as a dataset of the user's own."""
+    """Raise ConfigError for anything but a parser, like the user's own dataset."""
     if isinstance(parser, type) or not callable(getattr(parser, "check_fields", None)):
         if isinstance(parser, str | PathLike):
             raise ConfigError(
@@ -185,7 +185,7 @@ def check_is_parser(parser: object) -> None:
 
 
 def dataset_call(parser: Parser) -> str:
-    """Returns how a dataset is made of a parser, for messages: windows have no usual fields."""
+    """Return the call that makes a dataset of a parser, for messages: windows have no usual fields."""
     return "ImageDataset(parser, fields=('action', ...))" if has_windows(parser) else "ImageDataset(parser)"
 
 
@@ -198,8 +198,8 @@ class AskedFields(NamedTuple):
 
     Attributes:
         fields: in the order in which an example has them.
-        names: their names in the dictionary that an example is; None where an example is a tuple.
-        are_all: whether what transforms add without saying so is asked for, too.
+        names: their names in an example that is a dictionary; None where an example is a tuple.
+        are_all: whether fields that transforms add without declaring them are asked for, too.
     """
 
     fields: tuple[str, ...]
@@ -260,7 +260,7 @@ def check_batched(
     transform: Function | None,
     target_transform: Function | None,
 ) -> bool:
-    """Returns whether a dataset yields whole batches; its arguments are those of ImageDataset."""
+    """Return whether a dataset yields whole batches; its arguments are those of ImageDataset."""
     preprocess = parser.preprocess
     if not isinstance(batched, bool | None):
         raise ConfigError(f"batched={batched!r} must be True, False or None (where the parser has a preprocess).")
@@ -288,7 +288,7 @@ def check_batched(
 
 
 def check_pad(parser: Parser, fields: Sequence[str], pad: Any, is_batched: bool) -> dict[str, float]:
-    """Returns field -> fill value of the fields that a dataset pads; its arguments are those of ImageDataset."""
+    """Return field -> fill value of the fields that a dataset pads; its arguments are those of ImageDataset."""
     if pad is not None and not is_batched:
         raise ConfigError(
             f"pad={pad!r} is for whole batches, and this dataset yields single examples: give it batched=True "
@@ -301,7 +301,7 @@ def check_pad(parser: Parser, fields: Sequence[str], pad: Any, is_batched: bool)
 def collate_items(
     items: Iterator[Any], batch_size: int | None, collate: Function | None, metrics: StageMetrics
 ) -> Generator[WorkerBatch, None, None]:
-    """Yields the batches of a Loader, and reports how long fetching and collating took.
+    """Yield the batches of a Loader, and report how long fetching and collating took.
 
     Without a batch_size the items are whole batches, which come as they are where there is no `collate`.
     """
@@ -334,7 +334,7 @@ def collate_items(
 
 
 def _count_values(field: Any) -> int:
-    """Returns the number of examples whose values a field of a whole batch holds."""
+    """Return the number of examples whose values a field of a whole batch holds."""
     if isinstance(field, Padded):
         return len(field.lengths)
     is_views = isinstance(field, list) and bool(field) and isinstance(field[0], Tensor)
@@ -344,7 +344,7 @@ def _count_values(field: Any) -> int:
 def take_batches(
     batches: Generator[WorkerBatch, None, None], run: Callable[[Callable[[], Any]], Any], metrics: StageMetrics
 ) -> Iterator[WorkerBatch]:
-    """Yields the batches of a Loader without workers; `run` calls a step, and limits how long that takes."""
+    """Yield the batches of a Loader without workers; `run` calls a step, and limits its duration."""
     with closing(batches):
         while (batch := run(partial(next, batches, None))) is not None:
             metrics.add_batch(batch.num_examples)
@@ -359,7 +359,7 @@ def make_items(
     images: Collection[str] = (),
     lists: Collection[str] = (),
 ) -> Iterator[Any]:
-    """Yields the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
+    """Yield the items of a dataset from batches, or pieces of them: whole batches where there are no transforms.
 
     An item is a tuple or a dictionary of the fields that are asked for. The images of whole batches are a
     TensorBuffer's. The fields of `fills` are padded by its values; of `images`, see
@@ -384,7 +384,7 @@ def make_items(
 
 
 def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor | bytes:
-    """Returns an image of pixels uint8 [H, W, C], C in 1, 3, 4, as PIL has it.
+    """Return an image of pixels uint8 [H, W, C], C in 1, 3, 4, as PIL has it.
 
     Other numbers [H, W, C] become a tensor [C, H, W]; tensors and undecoded bytes stay.
     """
@@ -396,7 +396,7 @@ def _to_pil(pixels: NDArray[np.uint8] | Tensor | bytes) -> Image.Image | Tensor 
 
 
 def _field(batch: Batch, name: str, is_image: bool) -> Any:
-    """Returns a field of a whole batch, a tensor where that is possible; images are uint8 [B, C, H, W]."""
+    """Return a field of a whole batch, a tensor where that is possible; images are uint8 [B, C, H, W]."""
     if name == "image":
         return _image(batch.image)
     if name == "id":
@@ -407,7 +407,7 @@ def _field(batch: Batch, name: str, is_image: bool) -> Any:
 
 
 def _image(images: Any) -> Any:
-    """Returns the images of a batch; numbers [B, H, W, C], or B of them, which are in no buffer, as [B, C, H, W]."""
+    """Return the images of a batch; numbers [B, H, W, C], or B of them, which are in no buffer, as [B, C, H, W]."""
     if isinstance(images, np.ndarray):
         return torch.from_numpy(images).permute(0, 3, 1, 2)
     is_list = isinstance(images, list) and bool(images) and isinstance(images[0], np.ndarray)
@@ -415,17 +415,17 @@ def _image(images: Any) -> Any:
 
 
 def _channels_first(pixels: NDArray[Any]) -> Tensor:
-    """Returns numbers [H, W, C] as a tensor [C, H, W]."""
+    """Return numbers [H, W, C] as a tensor [C, H, W]."""
     return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
 
 
 def _padded(batch: Batch, name: str, fill: float) -> Padded:
-    """Returns a field of a whole batch as tensors [B, longest, ...] and int64 [B]."""
+    """Return a field of a whole batch as tensors [B, longest, ...] and int64 [B]."""
     return Padded(*map(tensor_of, batch.padded(name, fill)))
 
 
 def _feature(values: Any, is_image: bool) -> Any:
-    """Returns the values of a feature, [B, ...] or B of them, as a tensor where they are numbers of one shape.
+    """Return the values of a feature, [B, ...] or B of them, as a tensor where they are numbers of one shape.
 
     Images [H, W, C] become [B, C, H, W] in channels_last memory, as the field `image`.
     """
@@ -447,14 +447,14 @@ def _feature(values: Any, is_image: bool) -> Any:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Returns an array of numbers as a tensor, in its memory where that is possible."""
+    """Return an array of numbers as a tensor, in its memory where that is possible."""
     if array.dtype.name == "bfloat16":  # Of ml_dtypes.
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(native(array))
 
 
 def _values(batch: Batch, field: str) -> Any:
-    """Returns a field's values, one per example."""
+    """Return a field's values, one per example."""
     if field == "label":
         return batch.features["label"] if batch.label is None else batch.label.tolist()
     if field in METADATA_FIELDS:

@@ -1,4 +1,4 @@
-"""DefaultCollation: torch's default collation of examples, whose errors name the field that makes no batch."""
+"""DefaultCollation: torch's default collation of examples, whose errors name the field that does not make a batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 
 class _Difference(NamedTuple):
-    """Where the values of examples differ, and how, in words; and the positions of two that differ, where two do.
+    """Where and how the values of examples differ, in words, and the positions of two that differ.
 
-    The two positions are the same one, where a single value cannot be in any batch.
+    Both positions are the same where a single value cannot be in any batch.
     """
 
     where: str
@@ -32,11 +32,11 @@ class _Difference(NamedTuple):
 class DefaultCollation:
     """Makes a batch of examples, as torch's `default_collate`; errors name the field of our datasets. Picklable.
 
-    Items of a map-style dataset are named by their numbers, and must have equal keys where they are dictionaries: torch
-    leaves out those that the first one lacks.
+    Items of a map-style dataset are named by their numbers. Dictionaries must have equal keys: torch would leave out
+    the keys that the first one lacks.
 
     Args:
-        dataset: for errors.
+        dataset: the dataset, for errors.
         are_rows: whether images may be the rows of one batch of ours, which is then handed on.
     """
 
@@ -44,7 +44,7 @@ class DefaultCollation:
         self._dataset, self._are_rows = dataset, are_rows
 
     def __call__(self, examples: list[Any] | NumberedColumns) -> Any:
-        """Returns the batch; ConfigError where the values of a field differ, so that they do not make one."""
+        """Return the batch; ConfigError where the values of a field differ, so that they do not make one."""
         if isinstance(examples, NumberedColumns):
             return {name: self._collate_column(name, values, examples) for name, values in examples.items()}
         if isinstance(examples, NumberedItems):
@@ -57,7 +57,7 @@ class DefaultCollation:
             raise
         except Exception as error:
             found = _find_in_fields(examples, self._fields(examples))
-            if found is None:  # Such as no space in shared memory.
+            if found is None:  # Like no space in shared memory.
                 raise
             raise self._error(examples, found, f" ({type(error).__name__}: {error})") from error
 
@@ -96,7 +96,7 @@ class DefaultCollation:
 
 
 def collate_lists(examples: list[Any]) -> Any:
-    """Returns the values of examples as they are: of tuples and dictionaries, a list for each field."""
+    """Return the values of examples as they are: of tuples and dictionaries, a list for each field."""
     first = examples[0]
     if isinstance(first, Mapping):
         return {key: [example[key] for example in examples] for key in first}
@@ -104,14 +104,14 @@ def collate_lists(examples: list[Any]) -> Any:
 
 
 def _have_steps(examples: list[Any]) -> bool:
-    """Whether a value of the first example is the steps of an episode: a list of dictionaries."""
+    """Return whether a value of the first example is the steps of an episode: a list of dictionaries."""
     first = examples[0]
     values = first.values() if isinstance(first, Mapping) else first if isinstance(first, tuple) else ()
     return any(isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values)
 
 
 def _find_other_keys(items: list[Any]) -> _Difference | None:
-    """Returns where one of several dictionaries has other keys than the first one."""
+    """Return where one of several dictionaries has other keys than the first one."""
     if not items or not isinstance(items[0], Mapping):
         return None
     keys = items[0].keys()
@@ -122,7 +122,7 @@ def _find_other_keys(items: list[Any]) -> _Difference | None:
 
 
 def _find_in_fields(examples: list[Any], fields: tuple[str, ...]) -> _Difference | None:
-    """Returns the first difference within examples that do not make a batch."""
+    """Return the first difference within examples that do not make a batch."""
     if any(not isinstance(example, tuple) or len(example) != len(fields) for example in examples):
         return _find(examples, "example")
     columns = zip(fields, zip(*examples, strict=True), strict=True)
@@ -130,7 +130,7 @@ def _find_in_fields(examples: list[Any], fields: tuple[str, ...]) -> _Difference
 
 
 def _find(values: Sequence[Any], where: str) -> _Difference | None:
-    """Returns the first difference within values that do not make a batch; None: they do, or there is none."""
+    """Return the first difference within values that do not make a batch; None: they do, or there is none."""
     try:
         default_collate(list(values))
     except Exception:
@@ -173,7 +173,7 @@ def _first(parts: Iterable[tuple[str, Sequence[Any]]]) -> _Difference | None:
 
 
 def _kind(value: Any) -> str:
-    """Returns the properties of a value that all values of a batch must share, in words."""
+    """Return the properties of a value that all values of a batch must share, in words."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     if isinstance(value, np.ndarray):

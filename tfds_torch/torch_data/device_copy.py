@@ -1,4 +1,4 @@
-"""Batches on their way to a device: at once, or ahead of the training loop on a stream of their own."""
+"""Batches on their way to a device: at once, or ahead of the training loop on a separate stream."""
 
 import functools
 import threading
@@ -19,14 +19,14 @@ STAGE = "device_copy"
 
 
 class StageTimes(Protocol):
-    """What a copy reports its time to; from any thread."""
+    """Receives the time of each copy, from any thread."""
 
     def add(self, stage: str, seconds: float) -> None:
-        """Adds the seconds that a stage took."""
+        """Add the seconds that a stage took."""
 
 
 def find_device(device: Any) -> torch.device:
-    """Returns a device that exists here, or raises ConfigError."""
+    """Return a device that exists here, or raise ConfigError."""
     try:
         found = torch.device(device)
         if found.type == "cuda":
@@ -47,7 +47,7 @@ def find_device(device: Any) -> torch.device:
 class DeviceCopy:
     """Sends batches to a device, and returns them in the order in which they were sent; one for each iteration.
 
-    This one copies and normalises a batch when it is asked for; nothing is ahead. `metrics` gets each batch's time.
+    This class copies and normalises a batch when it is asked for; nothing is ahead. `metrics` gets each batch's time.
     """
 
     num_ahead = 0
@@ -58,7 +58,7 @@ class DeviceCopy:
         self._normalize = normalization.on(device)
 
     def send(self, batch: Any) -> Any:
-        """Begins to copy a batch, and returns what `receive` wants."""
+        """Begin to copy a batch, and return the argument for `receive`."""
         began_at = time.monotonic()
         images = set(map(id, self._normalization.find_images(batch)))
 
@@ -73,23 +73,23 @@ class DeviceCopy:
         return moved
 
     def settle(self, sent: Any) -> None:
-        """Returns when the memory that a batch came in is read no more: its source may then reuse it."""
+        """Wait until the memory that a batch came in is no longer read: its source may then reuse it."""
 
     def receive(self, sent: Any) -> Any:
-        """Returns a batch that the caller's work on the device may use."""
+        """Return a batch that the caller's work on the device may use."""
         return sent
 
     def close(self) -> None:
-        """Drops the batches that were sent and not received."""
+        """Drop the batches that were sent and not received."""
 
 
 class CudaCopy(DeviceCopy):
-    """Copies and normalises batches on a stream for copies only, from a thread of its own, `num_ahead` batches ahead.
+    """Copies and normalises batches on a stream for copies only, from its own thread, `num_ahead` batches ahead.
 
     The thread writes a batch into pinned memory, from which the copy runs beside the model's kernels. torch reuses such
-    memory once a copy is through, so that a few buffers serve all batches. The receiver's current stream waits for a
-    batch, its thread does not; and the batch's memory is not reused before that stream is through with it. `metrics`
-    gets the time that each copy took on the device once it is through, without a wait.
+    memory once a copy is done: a few buffers serve all batches. The receiver's current stream waits for a batch, its
+    thread does not; the batch's memory is not reused before that stream is done with it. `metrics` gets the time that
+    each copy took on the device once it is done, without a wait.
     """
 
     def __init__(
@@ -105,17 +105,17 @@ class CudaCopy(DeviceCopy):
         self._executor = ThreadPoolExecutor(1, "tfds_torch.device_copy")
 
     def send(self, batch: Any) -> "Future[tuple[Any, Any]]":
-        """Begins to copy a batch; the result is the batch, with the event after which it is one."""
+        """Begin to copy a batch; return the batch, with the event after which it is complete."""
         if any(tensor.is_cuda for tensor in tensors(batch)):  # Made by work that may still run.
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return self._executor.submit(self._copy, batch)
 
     def settle(self, sent: "Future[tuple[Any, Any]]") -> None:
-        """Waits until a batch lies in pinned memory."""
+        """Wait until a batch lies in pinned memory."""
         wait([sent])
 
     def receive(self, sent: "Future[tuple[Any, Any]]") -> Any:
-        """Returns a batch that work on the current stream may use."""
+        """Return a batch that work on the current stream may use."""
         batch, is_ready = sent.result()
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(is_ready)
@@ -125,7 +125,7 @@ class CudaCopy(DeviceCopy):
         return batch
 
     def close(self) -> None:
-        """Ends the thread, after the copy that is under way."""
+        """End the thread, after the copy that is under way."""
         # A later fork must not meet the thread in the middle of a copy. Collected by it, we cannot wait for it.
         self._executor.shutdown(wait=threading.get_ident() == self._receiver, cancel_futures=True)
         try:
@@ -150,14 +150,14 @@ class CudaCopy(DeviceCopy):
         return map_tensors(batch, lambda tensor: copied[id(tensor)]), is_ready
 
     def _pin(self, tensor: Tensor) -> Tensor:
-        """Returns a tensor in memory that the device reads by itself; what lies on a device stays there."""
+        """Return a tensor in memory that the device reads by itself; a tensor on a device stays there."""
         if tensor.is_cuda:
             tensor.record_stream(self._stream)
             return tensor
         return tensor.pin_memory() if tensor.layout == torch.strided and not tensor.is_nested else tensor
 
     def _report(self) -> None:
-        """Reports the copies that are through."""
+        """Report the copies that are done."""
         while self._metrics is not None and self._times and self._times[0][1].query():
             before, after = self._times.popleft()
             self._metrics.add(STAGE, before.elapsed_time(after) / 1000)
@@ -165,7 +165,7 @@ class CudaCopy(DeviceCopy):
 
 @functools.cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """Returns the stream of all copies to a device: torch keeps memory that was freed for the stream it was made on."""
+    """Return the stream of all copies to a device: torch keeps memory that was freed for the stream it was made on."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -174,6 +174,6 @@ def _event(is_timed: bool = False) -> torch.cuda.Event:
 
 
 def _devices() -> list[str]:
-    """Returns the names of the devices that are here."""
+    """Return the names of the devices that are here."""
     cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     return ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]

@@ -25,33 +25,34 @@ class DevicePrefetcher(Iterable[Any]):
     All tensors of a batch are moved, and numpy arrays of numbers as tensors, in nested dictionaries, lists, tuples and
     named tuples; everything else stays as it is. Its images are its first tensor that is uint8 with four dimensions,
     [B, C, H, W]: with `mean` and `std` they become `(image / 255 - mean) / std`, with a `dtype` alone only their type
-    changes. For `mean` and `std` the images may also be a numpy array, such as a Feeder's: [B, H, W, C] or [B, C, H,
+    changes. For `mean` and `std` the images may also be a numpy array, like a Feeder's: [B, H, W, C] or [B, C, H,
     W], by which axis has as many channels as there are values; and floats from 0 to 1, where nothing is uint8. They
     come as a tensor [B, C, H, W].
 
     On CUDA, `prefetch_batches` batches are taken from the source and copied ahead of the one that the loop has, on a
-    stream of their own. A batch may be used by work on the stream that is current when it is yielded. On other devices
+    separate stream. Work on the stream that is current when a batch is yielded may use the batch. On other devices
     nothing is ahead: a batch is taken from the source, moved and normalised when it is asked for.
 
-    What the source raises comes after the batches before it. Interrupts come at once. An iteration that is broken off,
-    dropped or closed closes the source's iterator and what it had ahead is lost: only what was yielded counts as
-    delivered.
+    An error of the source is raised after the batches before it. Interrupts come at once. An iteration that is broken
+    off, dropped or closed closes the source's iterator and drops the batches that it had ahead: only batches that were
+    yielded count as delivered.
 
-    The source is iterated in the thread that takes the batches, which must be one, and may reuse the memory of its
-    batches unless that is pinned. Every `iter()` begins an iteration of its own, at once.
+    The source is iterated in the thread that takes the batches; take them in one thread. It may reuse the memory of its
+    batches unless that is pinned. Every `iter()` begins a separate iteration, at once.
 
     Args:
         batches: the source: a loader, or any iterable.
         device: `cpu`, `cuda` (the current one), `cuda:1`, `mps`, ... or a torch.device.
-        mean: a number for each channel, or one for images of one, where images go from 0 to 1; None with a std: 0.
+        mean: a number for each channel, or one number for images of one channel, where images go from 0 to 1; None with
+            a std: 0.
         std: a number for each channel, likewise; None with a mean: 1.
         dtype: of the images: float32, float16, bfloat16 or float64, or its name; None: float32 with mean or std, else
             uint8.
         channels_last: whether the images lie in channels_last memory; else they are contiguous.
         prefetch_batches: batches ahead, on CUDA; >= 0.
         metrics: its `add("device_copy", seconds)` is called for every batch, at the latest when the iteration ends: on
-            CUDA with the time of the copy, which is not waited for, else with the time of moving and normalising. A
-            CUDA copy that is not through when the iteration ends is left out.
+            CUDA with the time of the copy, without a wait for it, else with the time of moving and normalising. A CUDA
+            copy that is not done when the iteration ends is left out.
 
     Raises:
         ConfigError: a parser instead of batches, a device that is not here, mean or std that cannot be meant, another
@@ -86,7 +87,7 @@ class DevicePrefetcher(Iterable[Any]):
         return self._begin(iter(self.batches), is_tagged=False)
 
     def iterate(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        """Begins an iteration over batches with tags; it yields them on the device, each with its tag.
+        """Begin an iteration over batches with tags; yield each batch on the device with its tag.
 
         Args:
             batches: pairs of a batch and its tag, which stays as it is. Closed with the iteration.
@@ -113,7 +114,7 @@ class DevicePrefetcher(Iterable[Any]):
         return len(self.batches)
 
     def close(self) -> None:
-        """Ends the iterations under way. The source stays open: it belongs to its maker."""
+        """End the iterations under way. The source stays open: it belongs to its maker."""
         for iteration in list(self._running):
             iteration.close()
 
@@ -156,7 +157,7 @@ class _Iteration(Iterator[Any]):
 
     def _send_next(self, source: Iterator[Any]) -> None:
         try:
-            if self._sent:  # As good as never waits: what was sent latest was sent before the loop's latest step.
+            if self._sent:  # This hardly ever waits: the latest batch was sent before the loop's latest step.
                 self._copy.settle(self._sent[-1][0])
             batch, tag = next(source) if self._is_tagged else (next(source), None)
             self._sent.append((self._copy.send(with_tensors(self._arrange(batch))), tag))
@@ -167,7 +168,7 @@ class _Iteration(Iterator[Any]):
             self._error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
 
     def close(self) -> None:
-        """Drops the source and the batches ahead; the iteration has then ended."""
+        """Drop the source and the batches ahead; the iteration has then ended."""
         self._error = None
         self._sent.clear()
         self._copy.close()

@@ -33,15 +33,15 @@ class MaskedMean:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self._sums = torch.zeros(2, dtype=torch.float64, device="cpu")  # The total, and the number of valid examples.
 
     def update(self, values: Tensor, valid: Tensor | None = None) -> None:
-        """Takes in a batch of this rank.
+        """Add a batch of this rank.
 
         Args:
-            values: a real number or bool per example, [B]; of padding it may be anything, NaN too.
-            valid: bool [B], as the field `valid` gives it; None: all of them. `labels != -100` is the same where a
+            values: a real number or bool per example, [B]; for padding it may be anything, NaN too.
+            valid: bool [B], as the field `valid` has it; None: all of them. `labels != -100` is the same where a
                 label is one integer, and nowhere else.
 
         Raises:
@@ -70,17 +70,17 @@ class MaskedMean:
         self._add(torch.where(valid, values, 0), valid)
 
     def update_sum(self, total: Tensor | float, num_valid: Tensor | int) -> None:
-        """Takes in a batch of this rank that is already summed over its valid examples.
+        """Add a batch of this rank that is already summed over its valid examples.
 
         `cross_entropy(logits, labels, reduction="sum")` is such a sum: it leaves out the label -100, also in a batch of
         nothing but padding, where the mean would be NaN.
 
         Args:
-            total: the sum, one number.
+            total: the sum, one number or a tensor of one element.
             num_valid: how many examples are in it, an integer >= 0, `valid.sum()`.
 
         Raises:
-            ConfigError: one of the two is not a single number, or num_valid counts nothing.
+            ConfigError: one of the two is not a single number, or num_valid is not a count.
         """
         numbers = [_to_tensor("update_sum: total", total), _to_tensor("update_sum: num_valid", num_valid)]
         for name, number in zip(("total", "num_valid"), numbers, strict=True):
@@ -94,7 +94,7 @@ class MaskedMean:
         self._add(*(number.reshape(1) for number in numbers))
 
     def sums(self) -> tuple[float, int]:
-        """Returns the sum over the valid examples of all ranks, and their number.
+        """Return the sum over the valid examples of all ranks, and their number.
 
         Every rank must call it: the ranks wait for each other.
         """
@@ -106,7 +106,7 @@ class MaskedMean:
         return total, round(num_valid)
 
     def compute(self) -> float:
-        """Returns the mean over the valid examples of all ranks; NaN when there are none.
+        """Return the mean over the valid examples of all ranks; NaN when there are none.
 
         Every rank must call it: the ranks wait for each other.
         """
@@ -130,7 +130,7 @@ def _to_tensor(name: str, value: Any) -> Tensor:
 
 
 def _device_of_group(group: Any) -> torch.device:
-    """Returns where a group reduces. Not where the values lay: a rank that had none would wait in another backend."""
+    """Return the device on which a group reduces; that of the values would differ on a rank that had none."""
     if "cpu:" in torch.distributed.get_backend_config(group):
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())

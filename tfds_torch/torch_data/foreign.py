@@ -1,4 +1,4 @@
-"""ForeignReader: datasets that are not ours, read by torch's DataLoader over its public interface, and watched."""
+"""ForeignReader: reads datasets other than ours by torch's DataLoader, over its public interface, and watches it."""
 
 import copy
 import logging
@@ -54,7 +54,7 @@ class ForeignReader:
     the waiting and looks every second, torch's signal handler is silent about these workers, and those that do not end
     within a second are killed.
 
-    The generator draws what torch draws, over all iterations; None: torch's own.
+    The generator draws torch's seeds and orders, over all iterations; None: torch's own.
     """
 
     def __init__(self, options: LoaderOptions, num_workers: int, generator: torch.Generator | None = None) -> None:
@@ -82,7 +82,7 @@ class ForeignReader:
             self._watchdog = Watchdog(options.timeout_s, faults.describe_own_stall)
 
     def _start(self, loader: "torch.utils.data.DataLoader[Any]", method: str) -> None:
-        """Starts the workers, by a method of multiprocessing."""
+        """Start the workers, by a method of multiprocessing."""
         try:
             with warnings.catch_warnings(), interrupts_held(method):
                 # torch's warning does not name the argument.
@@ -116,7 +116,7 @@ class ForeignReader:
         return self._options.persistent_workers and not self._processes.find_dead(set(range(self.metrics.num_workers)))
 
     def begin(self, start: Start | None = None) -> Iterator[WorkerBatch]:
-        """Begins an iteration, always at its start; the one before is over."""
+        """Begin an iteration, always at the start of an epoch; the one before is over."""
         if self._is_closed:
             raise WorkerError("This loader's processes have ended.")
         if self._num_begun or self._processes is None:  # New workers began when they were started.
@@ -128,7 +128,7 @@ class ForeignReader:
         return iter(self.next_batch, None)  # It has no `close`: the reader may be used again.
 
     def next_batch(self) -> WorkerBatch:
-        """Returns the next batch of the iteration, or raises what the dataset, its worker or the watchdog raised."""
+        """Return the next batch of the iteration, or raise the error of the dataset, its worker or the watchdog."""
         if self._is_closed:
             raise StopIteration
         found: Delivery = self._watched(lambda: next(self._torch[1]))
@@ -156,7 +156,7 @@ class ForeignReader:
             self._processes.end()
 
     def _watched(self, step: Callable[[], Any]) -> Any:
-        """Runs a step of torch's loader within `timeout_s`, and returns its result."""
+        """Run a step of torch's loader within `timeout_s` seconds, and return its result."""
         self._asked_at = time.monotonic()
         try:
             return step() if self._watchdog is None else self._watchdog.run(step)
@@ -167,7 +167,7 @@ class ForeignReader:
             if workers is None:
                 raise
             _forget_frames(error)
-            if not isinstance(error, Exception):  # Such as Ctrl-C.
+            if not isinstance(error, Exception):  # Like Ctrl-C.
                 raise
             if self._is_closed:
                 raise ConfigError("This Loader was closed while its batch was waited for.") from None
@@ -177,7 +177,7 @@ class ForeignReader:
             raise WorkerError(workers.faults.describe_deaths(dead)) from error.with_traceback(None)
 
     def _warn_of_length(self, length: int) -> None:
-        """Warns once of an IterableDataset that yields more items than it has reported."""
+        """Warn once of an IterableDataset that yields more items than it has reported."""
         self._length, num_workers = None, self.metrics.num_workers
         warning = (
             f"Length of IterableDataset {type(self._dataset).__name__} was reported to be {length} (by its __len__), "
@@ -193,7 +193,7 @@ class ForeignReader:
 
 
 def count_batches(options: LoaderOptions) -> int:
-    """Returns the batches of an epoch, as torch's DataLoader counts them; TypeError where the dataset has no length."""
+    """Return the batches of an epoch, as torch's DataLoader counts them; raise TypeError without a length."""
     return len(make_torch_loader(options, WorkerContext.of(0)))
 
 
@@ -218,7 +218,7 @@ class ForeignWorkers(WorkerProcesses):
         _running.add(self)
 
     def _keeping(self, context: BaseContext) -> BaseContext:
-        """Returns a context that makes processes and queues as another one does, and keeps them here."""
+        """Return a context that makes processes and queues as another one does, and keeps them here."""
 
         def make_process(target: Callable[..., None], args: tuple[Any, ...]) -> Any:
             self._processes.append(self.make(target, args))
@@ -234,9 +234,9 @@ class ForeignWorkers(WorkerProcesses):
         return keeping
 
     def find_failed(self, error: BaseException | None = None) -> list[tuple[int, int, int]]:
-        """Returns (worker, pid, exit code) of those that ended too early.
+        """Return (worker, pid, exit code) of those that ended too early.
 
-        The error is what torch's loader has raised, perhaps because of a dead worker.
+        The argument is the error of torch's loader, perhaps because of a dead worker.
         """
         # The other end of a connection is about to die, but may not be dead yet.
         has_broken = isinstance(error, OSError | EOFError)
@@ -244,7 +244,7 @@ class ForeignWorkers(WorkerProcesses):
         return [(worker, pid, code) for worker, pid, code in ended if code or has_broken or pid in _pids_in(error)]
 
     def has_crashed(self) -> bool:
-        """Returns whether one has ended, and not as it should; from any thread, while a batch is waited for."""
+        """Return whether a worker has crashed; any thread may ask, while a batch is waited for."""
         metrics = self.faults.metrics
         if not self._is_slow_start_logged and time.monotonic() - self._began_at >= _SLOW_START_S:
             self._is_slow_start_logged = True
@@ -253,12 +253,12 @@ class ForeignWorkers(WorkerProcesses):
         return bool(self.find_failed())
 
     def describe_waiting(self, stack: str) -> str:
-        """Returns the message for a batch that did not come; the stack would show torch's code only."""
+        """Return the message for a batch that did not come; the stack would show torch's code only."""
         dead = self.find_failed()
         return self.faults.describe_deaths(dead) if dead else self.faults.describe_stall(self.pids, self.num_received)
 
     def end(self, grace_s: float = _GRACE_S) -> None:
-        """Ends the workers: those that are idle end by themselves, the others by SIGKILL after a second at most."""
+        """End the workers: those that are idle end by themselves, the others by SIGKILL after a second at most."""
         if not self._is_open or not self.is_owner:
             return
         self._is_open = False
@@ -280,7 +280,7 @@ class ForeignWorkers(WorkerProcesses):
         _running.discard(self)
 
     def _close_queues(self) -> None:
-        """Closes torch's queues where its iterator does not end, so that multiprocessing does not do it at exit.
+        """Close torch's queues where its iterator does not end, so that multiprocessing does not do it at exit.
 
         Both wait without end for a lock that is never released: Ctrl-C may come just after the line of Python that
         takes it, where torch puts something into a queue.
@@ -293,7 +293,7 @@ _running: set[ForeignWorkers] = set()
 
 
 def silence_torch() -> None:
-    """Lets torch's SIGCHLD handler be silent about workers of a ForeignReader, where this is the main thread.
+    """Let torch's SIGCHLD handler be silent about workers of a ForeignReader, where this is the main thread.
 
     It would raise wherever the main thread is: within a step of training, or while a checkpoint is written.
     """
@@ -304,7 +304,7 @@ def silence_torch() -> None:
 
 
 def _call_silently(handler: Any, number: int, frame: Any) -> None:
-    """Calls a handler, and drops a RuntimeError about a worker of ours: its reader looks for itself."""
+    """Call a handler, and drop a RuntimeError about a worker of ours: its reader looks for itself."""
     try:
         handler(number, frame)
     except RuntimeError as error:
@@ -313,12 +313,12 @@ def _call_silently(handler: Any, number: int, frame: Any) -> None:
 
 
 def _pids_in(error: BaseException | None) -> set[int]:
-    """Returns the processes that a message of torch names."""
+    """Return the processes that a message of torch names."""
     return {int(pid) for pid in re.findall(r"\bpid(?:\(s\))? (\d+)", str(error))}
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Empties torch's frames of an error and of those behind it: they hold its iterator."""
+    """Empty torch's frames of an error and of those behind it: they hold its iterator."""
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if frame.f_globals.get("__name__", "").startswith("torch.utils.data"):

@@ -1,4 +1,4 @@
-"""What a ForeignReader gives torch's DataLoader: the start of workers, a measured dataset, packed batches."""
+"""The parts that a ForeignReader hands to torch's DataLoader: worker start, a measured dataset, packed batches."""
 
 import pickle
 import time
@@ -32,7 +32,7 @@ _LONGEST_MESSAGE = 2048  # Bytes. A pipe takes that whole: a worker that is kill
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What the processes of a reader share. Travels to workers."""
+    """Everything that the processes of a reader share. Travels to workers."""
 
     metrics: StageMetrics
     output: WorkerOutput
@@ -40,7 +40,7 @@ class WorkerContext:
 
     @classmethod
     def of(cls, num_workers: int, prefetch_batches: int = 0) -> "WorkerContext":
-        """Returns that of a new reader; its arguments are those of LoaderOptions."""
+        """Return the context of a new reader; the arguments are those of LoaderOptions."""
         slots = None
         if num_workers:
             with suppress(AttributeError, OSError, ValueError):  # Not Linux, or no address space for so much.
@@ -54,7 +54,7 @@ def make_torch_loader(
     generator: torch.Generator | None = None,
     start_context: BaseContext | None = None,
 ) -> "DataLoader[Any]":
-    """Returns torch's loader, whose items are `Delivery` objects; without a context of multiprocessing, no workers."""
+    """Return torch's loader, whose items are `Delivery` objects; without a context of multiprocessing, no workers."""
     batching: dict[str, Any] = {"batch_sampler": options.batch_sampler}
     if options.batch_sampler is None:
         batching = {
@@ -86,7 +86,7 @@ def make_torch_loader(
 
 
 def reported_length(dataset: Any) -> int | None:
-    """Returns the `len` of an IterableDataset; None: it has none, or the dataset is of another kind."""
+    """Return the `len` of an IterableDataset; None where it has none, or for another kind of dataset."""
     if isinstance(dataset, IterableDataset):
         with suppress(TypeError, NotImplementedError, AttributeError):
             return len(dataset)  # type: ignore[arg-type] # It need not have one.
@@ -94,12 +94,12 @@ def reported_length(dataset: Any) -> int | None:
 
 
 def is_collated(options: LoaderOptions) -> bool:
-    """Whether batches are made of the dataset's items; else these come as they are."""
+    """Return whether batches are made of the dataset's items; else these come as they are."""
     return options.batch_size is not None or options.batch_sampler is not None
 
 
 def _start_worker(context: WorkerContext, initialise: Callable[[int], None] | None, worker: int) -> None:
-    """Prepares this process, a worker of that number: the `worker_init_fn` of torch's loader."""
+    """Prepare this process, a worker of that number: the `worker_init_fn` of torch's loader."""
     init_worker(worker, context.metrics, context.output, context.slots)
     info = torch.utils.data.get_worker_info()
     if info is not None and isinstance(info.dataset, MeasuredMap | MeasuredIterable):
@@ -120,7 +120,7 @@ class MeasuredMap(Dataset[Any]):
         return self._fetch(lambda: self.dataset[index])
 
     def __getitems__(self, indices: list[Any]) -> Any:
-        """Returns a batch's examples; torch calls it."""
+        """Return a batch's examples; torch calls it."""
         fetch = getattr(self.dataset, "__getitems__", None) or (lambda numbers: [self.dataset[n] for n in numbers])
         found = self._fetch(lambda: fetch(indices))
         return [found] if isinstance(found, Failure) else found
@@ -157,7 +157,7 @@ class MeasuredIterable(IterableDataset[Any]):
         return self._measured(items)
 
     def _measured(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Yields items, and measures how long each one takes."""
+        """Yield items, and measure how long each one takes."""
         while True:
             start = time.monotonic()
             try:
@@ -169,7 +169,7 @@ class MeasuredIterable(IterableDataset[Any]):
             yield item
 
     def _items_of_worker(self, worker: int) -> Iterator[Any]:
-        """Yields the items in a worker, where an error is an item that comes again and again: it must fill a batch."""
+        """Yield the items in a worker, where an error is an item that comes again and again: it must fill a batch."""
         self.metrics.note_begun()
         stagger_first_batch(self.metrics, worker)
         failure = None
@@ -189,8 +189,8 @@ class Delivery:
 
     Attributes:
         batch: the batch, or the `Failure` in its place.
-        worker: that made it; None: this process.
-        num_examples: in it.
+        worker: the number of the worker that made it; None: this process.
+        num_examples: how many examples it has.
         ready_at: when it was ready, by the machine's clock, seconds.
         received_at: when it arrived, likewise.
     """
@@ -210,7 +210,7 @@ class PackingCollate:
         self.metrics, self.slots = context.metrics, context.slots
 
     def __call__(self, rows: Any) -> Any:
-        """Returns a `Delivery`, packed where this is a worker."""
+        """Return a `Delivery`, packed where this is a worker."""
         info = torch.utils.data.get_worker_info()
         if info is None:
             return self._deliver(rows, None)
@@ -255,7 +255,7 @@ class _Packed:
 
 
 def _unpack(content: bytes | tuple[int, int, int], numbers: tuple[int, ...], name: str) -> Delivery:
-    """Returns the Delivery of pickled bytes, or of their place in a slot; `numbers` are the slots of its tensors."""
+    """Return the Delivery of pickled bytes, or of their place in a slot; `numbers` are the slots of its tensors."""
     # All of them first: none is free before the whole batch is there.
     received = {slot: SharedSlots.named(name).receive(slot) for slot in numbers}
     if not isinstance(content, bytes):

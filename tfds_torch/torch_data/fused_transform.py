@@ -1,4 +1,4 @@
-"""A transform of single images whose beginning the decoder does: the rest runs on rows of the decoded batch."""
+"""Transforms of single images: the decoder does the beginning, and the rest runs on rows of the decoded batch."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ _MODES = {CHANNELS[mode]: mode for mode in ("L", "RGB", "RGBA")}
 
 
 def check_fuse(fuse: Any) -> bool | str:
-    """Return the argument `fuse` of a dataset; raise ConfigError for what it cannot be."""
+    """Return the argument `fuse` of a dataset; raise ConfigError for any other value."""
     if isinstance(fuse, bool) or (isinstance(fuse, str) and fuse == AUTO):
         return fuse
     raise ConfigError(f"fuse={quoted(fuse)} must be 'auto', True, or False: transforms run as they are.")
@@ -34,15 +34,15 @@ def check_fuse(fuse: Any) -> bool | str:
 
 @dataclass(frozen=True)
 class Rest:
-    """Makes of a row of decoded images what the rest of a transform makes of its PIL image. Picklable.
+    """Makes the same of a row of decoded images as the rest of a transform makes of its PIL image. Picklable.
 
-    Where that ends in a tensor of bytes, this is the row itself, so that collation need not copy it.
+    Where the rest ends in a tensor of bytes, the result is the row itself: collation need not copy it.
     """
 
     transforms: tuple[Any, ...]
 
     def __call__(self, row: Tensor) -> Any:
-        """Return what the last transform returns.
+        """Return the result of the last transform.
 
         Args:
             row: uint8 [C, H, W], whose channels come last in memory.
@@ -57,19 +57,19 @@ class Rest:
 
     @property
     def gives_bytes(self) -> bool:
-        """Whether it ends in a conversion to a tensor of bytes."""
+        """Whether the rest ends in a conversion to a tensor of bytes."""
         return bool(self.transforms) and _CONVERSIONS.get(_class_of(self.transforms[-1])) is _keep
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A parser that does the beginning of a transform, and what is left of it.
+    """A parser that does the beginning of a transform, and the rest of the transform.
 
     Attributes:
         base: the parser of the dataset.
         parser: the same with a preprocess.
-        taken: what of the transform that does.
-        rest: the rest.
+        taken: the steps of the transform that the preprocess does.
+        rest: the other steps.
     """
 
     base: Parser
@@ -87,7 +87,7 @@ class Fused:
         return (mean, std) if len(mean) == num_channels else (mean[:1] * num_channels, std[:1] * num_channels)
 
     def leaves_batches(self, fields: Sequence[str]) -> bool:
-        """Whether collation of examples of some fields makes whole batches, perhaps normalised, and no more."""
+        """Return whether collation of examples of some fields makes whole batches, perhaps normalised, and no more."""
         mean = self.taken.mean
         fits = mean is None or len(mean) == self._num_channels or len(set(mean)) == len(set(self.taken.std or ())) == 1
         has_others = not set(fields) <= {"image", "label", "valid", "index", "id"}
@@ -104,7 +104,7 @@ def fuse_transform(
 ) -> Fused | None:
     """Return a parser that does the beginning of a transform; None where the transform runs whole.
 
-    Which one it is, and why, is logged once.
+    The outcome and its reason are logged once.
 
     Args:
         parser: of a dataset of single examples.
@@ -134,7 +134,7 @@ def fuse_transform(
 
 
 def _take_over(transform: Any) -> tuple[type[TrainPreprocess] | type[EvalPreprocess], Taken]:
-    """Return what of a transform is taken over, and by which preprocess: one of evaluation where that does as much."""
+    """Return the steps of a transform that are taken over, and the preprocess: of evaluation where that suffices."""
     of_training = take_over(transform, is_random=True, check=lambda values: TrainPreprocess(**values))
     of_evaluation = take_over(transform, is_random=False, check=lambda values: EvalPreprocess(**values))
     if of_evaluation.names == of_training.names:
@@ -143,7 +143,7 @@ def _take_over(transform: Any) -> tuple[type[TrainPreprocess] | type[EvalPreproc
 
 
 def _find_obstacle(parser: Parser, fields: Sequence[str]) -> str | None:
-    """Return why a parser's decoder does nothing of a transform of its images; None: it does."""
+    """Return why a parser's decoder cannot do any step of a transform of its images; None: it can."""
     dataset = dataset_of(parser)
     if dataset is None or not callable(getattr(parser, "with_preprocess", None)):
         return f"{type(parser).__name__} has no preprocess"
@@ -183,7 +183,7 @@ def _copy_pixels(image: Any, row: Tensor) -> bool:
 
 
 def _to_floats(row: Tensor) -> Tensor:
-    """Return what torchvision's `to_tensor` does."""
+    """Return the floats that torchvision's `to_tensor` returns."""
     return row.contiguous().to(dtype=torch.get_default_dtype()).div(255)
 
 

@@ -54,55 +54,66 @@ from tfds_torch.torch_data.wrapped_datasets import refuse_second_shards
 
 @explain_keywords
 class ImageDataset(torch.utils.data.IterableDataset[Any]):
-    """Whole batches where the parser has a preprocess, else single examples, of a parser.
+    """The examples of a parser: whole batches where it has a preprocess, else single examples.
+
+    Examples:
+        >>> from tfds_torch import EvalPreprocess, ImageDataset, ParserTfds, demo
+        >>> preprocess = EvalPreprocess(size=8, crop_pct=1)
+        >>> parser = ParserTfds(demo.prepare("digits"), "digits", batch_size=64, preprocess=preprocess)
+        >>> images, labels = next(iter(ImageDataset(parser)))
+        >>> images.shape, labels.shape
+        (torch.Size([64, 3, 8, 8]), torch.Size([64]))
 
     Whole batches are uint8 [B, 3, H, W] in channels_last memory with int64 [B], for `create_loader(dataset, ...)` or
     `DataLoader(dataset, batch_size=None, ...)`. In a loader's worker the images are written into shared memory. With
     `Views`, the field `image` is a list of such tensors, one for each view.
 
-    Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`, which gives the very batches
-    that the parser plans if B is the parser's `batch_size`. PIL images have no default collation: end `transform` with
-    a conversion to tensors, or give the loader a `collate_fn`.
+    Single examples are `(PIL.Image, int)`, for `DataLoader(dataset, batch_size=B, ...)`, which yields exactly the
+    batches that the parser plans if B is the parser's `batch_size`. PIL images have no default collation: end
+    `transform` with a conversion to tensors, or give the loader a `collate_fn`.
 
     The epoch advances with every iteration of a loader (also one that is broken off) until `set_epoch` fixes it.
 
     Local files are read without tensorflow. Under fork, spawn and forkserver workers, persistent or not, every rank and
-    worker reads examples of its own. An iterator belongs to the thread that takes its first example.
+    worker reads its own examples. An iterator belongs to the thread that takes its first example.
 
-    A function that sees whole examples, boxes and masks with their image, is the parser's `transform`; see `Transform`.
+    For a function of whole examples, with boxes and masks beside the image, use the parser's `transform`; see
+    `Transform`.
 
-    Random numbers of a `transform` or `target_transform` belong to (seed, pass, example), as those of a preprocess:
-    `random`, `np.random` and torch's default generator are seeded before each call, so that an example looks alike in
-    any world, with any start method, and after a resume. In a training process without workers, these generators are
+    Random numbers of a `transform` or `target_transform` belong to (seed, pass, example), like those of a preprocess:
+    `random`, `np.random` and torch's default generator are seeded before each call. An example therefore looks the same
+    in any world, with any start method, and after a resume. In a training process without workers, these generators are
     left as they were.
 
     Args:
         parser: where the examples come from.
         transform: called with the PIL image (its bytes, where the parser does not decode it); its result takes the
-            image's place. Single examples only. The crop, resize and flips with which a transform of torchvision or
-            timm begins are done while images are decoded, see `fuse`.
+            image's place. Single examples only. The decoder does the crop, resize and flips with which a transform of
+            torchvision or timm begins, see `fuse`.
         target_transform: called with the label (0-based int, -100 for padding). Single examples only.
         fields: what an example consists of, in this order: `image`, `label`, `valid` (bool, False for padding),
             `index` (int), `id` (str, `<shard>__<record>`), or any feature of the dataset. In whole batches each is a
-            tensor, or a list where values have no common shape. A dictionary, name in the batch -> field, gives
-            dictionaries; so does "all", every feature of the dataset, nested ones by flat names ("objects/bbox").
+            tensor, or a list where values have no common shape. With a dictionary, name in the batch -> field,
+            examples are dictionaries; also with "all", every feature of the dataset, nested ones by flat names
+            ("objects/bbox").
         world: rank and number of replicas; None: those of torch.distributed when it is initialised, else those of the
-            environment (`RANK`, `WORLD_SIZE`), else one replica. Workers are found out by themselves.
+            environment (`RANK`, `WORLD_SIZE`), else one replica. The dataset finds out its worker by itself.
         batched: whether whole batches are yielded; None: where the parser has a preprocess, or windows. Without a
             preprocess, all images must be of one size.
-        pad: field -> fill value, of fields whose values differ in length, such as boxes and their labels: in whole
+        pad: field -> fill value, of fields whose values differ in length, like boxes and their labels: in whole
             batches each is a pair (values [B, longest, ...], lengths int64 [B]) instead of a list.
         seed_transforms: whether random numbers are seeded before functions of yours are called for an example.
         as_dict: whether examples, and batches, are dictionaries of the fields' names; else they are tuples, where
             `fields` does not ask for dictionaries.
-        fuse: "auto": what `transform` begins with is taken over, as far as `TrainPreprocess.from_transform` knows it,
-            and the log says once what; sizes, places and flips then come from random numbers of the example's own. Not
-            where the environment has TFDS_TORCH_FUSE=0, or a Transform of the parser reads or gives the image. True:
-            whatever the environment has. False: it runs as it is.
+        fuse: "auto": the decoder takes over the first steps of `transform`, as far as `TrainPreprocess.from_transform`
+            knows them, and the log names them once; sizes, places and flips then come from the example's own random
+            numbers. Not where the environment has TFDS_TORCH_FUSE=0, or a Transform of the parser reads or returns the
+            image. True: the same, but also where the environment has TFDS_TORCH_FUSE=0. False: the transform runs as it
+            is.
 
     Raises:
         ConfigError: a field that does not exist, or no fields; a transform of single examples where there are whole
-            batches, or a preprocess or `pad` where there are none. What is wrong with the environment (`RANK` without
+            batches, or a preprocess or `pad` where there are none. An error of the environment (`RANK` without
             `WORLD_SIZE`) is reported by `len` and iteration, since the rank may become known after construction.
     """
 
@@ -140,7 +151,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         for text in advise_reading(parser, self.fields, self._rank.find_now() or World()):
             warnings.warn(text, UserWarning, stacklevel=3)
         self.hands_on_batches = False  # Whether collation hands on the batch whose rows the examples are.
-        self.is_read_ahead = False  # By what stands between this dataset and the training loop.
+        self.is_read_ahead = False  # By something between this dataset and the training loop.
 
     def __repr__(self) -> str:
         parser, kind = self.parser, "whole batches" if self.is_batched else "single examples"
@@ -159,7 +170,10 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return self._asked.names is not None
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come, in this process and in workers that already run.
+        """Fix the epoch of the iterations to come, in this process and in workers that already run.
+
+        Args:
+            epoch: number of the epoch, an integer >= 0.
 
         Raises:
             ConfigError: epoch is not an integer >= 0, or Accelerate deals out the share of this rank a second time.
@@ -168,20 +182,20 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self._iterations.set_epoch(epoch)
 
     def state_dict(self, batches_delivered: int | None = None) -> dict[str, Any]:
-        """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
+        """Return where training is: a small dictionary of plain values, for JSON or `torch.save`.
 
-        Of a Loader it is known. Behind a DataLoader with workers (and behind Accelerate's, which fetches one batch
-        ahead) this object does not see what is delivered: give batches_delivered. Without workers it is known. In a
-        worker (torchdata's StatefulDataLoader asks there) it is the worker's own position.
+        Behind a Loader, or without workers, this object knows the position. Behind a DataLoader with workers (and
+        behind Accelerate's, which fetches one batch ahead) it does not see the delivered batches: give
+        batches_delivered. In a worker, where torchdata's StatefulDataLoader asks, the state is the worker's position.
 
         Args:
             batches_delivered: batches taken out of the loader since its latest `iter()`, as `enumerate(loader, 1)`
-                counts them; those before the state that was loaded are added here. Before an epoch's first batch call
+                counts them; batches before the loaded state are added here. Before an epoch's first batch, call
                 `set_epoch` first: a dataset does not see its loader begin.
 
         Raises:
-            ConfigError: batches_delivered is missing where it is not known here, it cannot be so many, or the loader
-                went on from a state of its own and is to be asked.
+            ConfigError: batches_delivered is missing where it is not known here, it is an impossible number, or the
+                loader continued from its own state and must be asked.
         """
         is_worker = torch.utils.data.get_worker_info() is not None
         position = None if is_worker else self._iterations.epochs.position_of_loader()
@@ -195,18 +209,18 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return self._iterations.state(self.parser, self.find_rank(), batches_delivered, self.is_read_ahead)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
-        """Lets the next iteration go on where a state was taken; later ones are the following epochs.
+        """Let the next iteration continue where a state was taken; later ones are the following epochs.
 
-        The next iteration yields what is left of the state's epoch, nothing where that had ended. In mode `index` the
-        number of workers and ranks may be another one, as long as the global batch (ranks x batch_size) is the same.
-        With `allow_batch_change` the global batch may be another one, too: what is left of the epoch is then dealt anew
-        from the example where it stood, each example exactly once. The stream modes go on in the same world only.
-        `len()` stays that of a whole epoch. Where another epoch is set by hand, that one begins at its first batch.
+        The next iteration yields the rest of the state's epoch, nothing where that had ended. In mode `index` the
+        numbers of workers and ranks may change, as long as the global batch (ranks x batch_size) is the same. With
+        `allow_batch_change` the global batch may change, too: the rest of the epoch is then dealt anew from the example
+        where it stood, each example exactly once. The stream modes continue in the same world only. `len()` stays that
+        of a whole epoch. Where you set another epoch by hand, that one begins at its first batch.
 
         Args:
             state: what `state_dict` returned, here or on another rank; or `LoaderState.from_stateful(...).to_dict()`.
-            allow_batch_change: whether a state of another global batch is taken, in mode `index`; it must be given on
-                every rank.
+            allow_batch_change: whether a state of another global batch is accepted, in mode `index`; give it on every
+                rank.
 
         Raises:
             StateMismatchError: the state is damaged, or not of this dataset, split, plan or world; nothing is changed.
@@ -228,11 +242,21 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self._iterations.restore(position)
 
     def state_at(self, epoch: int, batches_delivered: int, num_workers: int | None) -> LoaderState:
-        """Returns the state of a point in an epoch, of a loader with so many workers; None: they are not known."""
+        """Return the state of a point in an epoch.
+
+        Args:
+            epoch: number of the epoch, >= 0.
+            batches_delivered: batches of this rank that the training loop has taken in the epoch, >= 0.
+            num_workers: workers of the loader; None: unknown.
+        """
         return state_at(self.parser, self.find_rank(), Start(epoch, batches_delivered), num_workers)
 
     def state_of(self, position: Position) -> LoaderState:
-        """Returns the state of a loader that is at a position."""
+        """Return the state of a loader that is at a position.
+
+        Args:
+            position: how far an iteration of the loader is, see `begin`.
+        """
         return state_at(self.parser, self.find_rank(), position.now, position.num_workers)
 
     @property
@@ -246,10 +270,14 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return self._iterations.epochs.current().has_begun
 
     def begin(self, num_workers: int, earlier: Position | None = None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`.
+        """Return the position of an iteration of a Loader that begins now, as `Cursor.begin`.
+
+        Args:
+            num_workers: workers of the Loader; 0: it reads in this process.
+            earlier: the position of the Loader's iteration before; None: there was none.
 
         Raises:
-            StateMismatchError: a loaded state goes on with other workers only, or in the middle of a batch.
+            StateMismatchError: a loaded state needs another number of workers, or is in the middle of a batch.
         """
         return self._iterations.begin_of_loader(num_workers, earlier)
 
@@ -258,7 +286,11 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return len(self.plan())
 
     def plan(self, *, first_example: int = 0) -> EpochPlan:
-        """Returns the plan of an epoch for this rank; `first_example` as in `Start`.
+        """Return the plan of an epoch for this rank.
+
+        Args:
+            first_example: number of examples of the epoch, of all ranks together, before the plan begins, >= 0, as in
+                `Start`.
 
         Raises:
             ConfigError: the rank is not clear, or the plan cannot work there.
@@ -272,7 +304,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return self._rank.world
 
     def find_rank(self) -> World:
-        """Returns the rank that this dataset reads as, and the number of ranks; the same in its workers.
+        """Return the rank that this dataset reads as, and the number of ranks; the same in its workers.
 
         Raises:
             ConfigError: the environment makes no sense, or contradicts torch.distributed.
@@ -280,12 +312,12 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return self._rank.find()
 
     def check_ranks(self, timeout_s: float = 60.0) -> None:
-        """Compares what is read, in which order and from where on, with the other ranks'.
+        """Compare the data, the order and the position of this rank with those of the other ranks.
 
-        That is dataset, split, seed, batch size, remainder, preprocess, read mode, number of ranks, and the epoch and
-        batch at which the next iteration begins (of one that has begun: at which it did). Every rank must call it; one
-        rank by itself has nothing to compare. A dataset does not know the number of workers of its loader, which must
-        also be the same on every rank.
+        It compares dataset, split, seed, batch size, remainder, preprocess, read mode, number of ranks, and the epoch
+        and batch at which the next iteration begins (or at which the current one began). Every rank must call it; a
+        single rank has nothing to compare. A dataset does not know the number of workers of its loader, which must also
+        be the same on every rank.
 
         Args:
             timeout_s: how long to wait for the other ranks, seconds.
@@ -298,7 +330,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         check_ranks(self.parser, self.find_rank, timeout_s, vars(self.start))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example of the split, in the order of the field `index`.
+        """Return a name for every example of the split, in the order of the field `index`.
 
         Args:
             basename: whether to leave out folders.
@@ -311,7 +343,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         return self.parser.filenames(basename, absolute)
 
     def __getitem__(self, index: object) -> NoReturn:
-        """Raises ConfigError: examples come in the order that the parser plans."""
+        """Raise ConfigError: examples come in the order that the parser plans."""
         raise no_numbers(f"Example {index!r} was asked for")
 
     def __iter__(self) -> Iterator[Any]:
@@ -331,29 +363,32 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         slots: SharedSlots | None = None,
         seed: int | None = None,
     ) -> Iterator[Any]:
-        """Yields what one worker of a rank, or the rank by itself, reads of an epoch; nothing is counted.
+        """Yield the items that one worker of a rank, or the rank by itself, reads of an epoch; nothing is counted.
 
         Args:
             world: the rank, and which of its workers this is.
             start: where the loader's iteration begins.
-            metrics: what times are reported to; None: nothing.
-            slots: in which a worker writes the images of whole batches; None: into memory of its own.
-            seed: of the random numbers of transforms; None: the parser's.
+            metrics: receives the times; None: times are not reported.
+            slots: memory in which a worker writes the images of whole batches; None: the worker's own memory.
+            seed: the seed of the random numbers of transforms; None: the parser's.
         """
         fused = self.find_fused()
         return self._item_maker(metrics, seed, fused)(self._batches(world, start, metrics, slots, fused))
 
     def find_fused(self) -> Fused | None:
-        """Returns what is done of the transform while images are decoded, as it is now; None: it runs whole."""
+        """Return the part of the current transform that the decoder does, and the rest; None: it runs whole."""
         if self.is_batched:
             return None
         self._fused = fuse_transform(self.parser, self.transform, self.fields, self.fuse, self._fused)
         return self._fused
 
     def in_batches(self, fused: Fused) -> "ImageDataset":
-        """Returns a dataset of whole batches of the same examples, without the rest of a fused transform.
+        """Return a dataset of whole batches of the same examples, without the rest of a fused transform.
 
-        It has the epochs and the state of this one.
+        It shares the epochs and the state of this one.
+
+        Args:
+            fused: the result of `find_fused`, whose parser makes whole batches.
         """
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__, parser=fused.parser, transform=None, is_batched=True, _users_own=self)
@@ -366,7 +401,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
 
     @property
     def is_collated(self) -> bool:
-        """Whether a loader makes batches of what it yields: of single examples."""
+        """Whether a loader makes batches of the yielded items: of single examples."""
         return not self.is_batched
 
     @property
@@ -381,7 +416,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         )
 
     def _counted(self, iteration: Iteration) -> Iterator[Any]:
-        """Yields the rest of an iteration, and counts it."""
+        """Yield the rest of an iteration, and count it."""
         began = iteration.began
         if self.is_batched and began.examples:
             raise StateMismatchError(
@@ -404,7 +439,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
     def _item_maker(
         self, metrics: StageMetrics | None, seed: int | None, fused: Fused | None
     ) -> Callable[[Iterable[Batch]], Iterator[Any]]:
-        """Returns what makes items of batches; which of their fields are images or lists is looked up here, once."""
+        """Return the function that makes items of batches; look up here, once, which fields are images or lists."""
         if not self.is_batched:
             seed = self.parser.plan(World()).seed if seed is None else seed
             draws = fused is None or not fused.taken.is_pure or self.target_transform is not None
@@ -456,7 +491,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
 
 
 def no_numbers(asked: str) -> ConfigError:
-    """Returns the error for asking an ImageDataset for an example by its number."""
+    """Return the error for asking an ImageDataset for an example by its number."""
     return ConfigError(
         f"{asked}, and an ImageDataset has no examples by number: it yields them in the order that its parser plans. "
         f"Subset, random_split and samplers work with IndexedImageDataset(parser). For a part of the examples give the "

@@ -38,10 +38,10 @@ class IndexedParser(Parser, Protocol):
 
     @property
     def examples_by_index(self) -> Callable[..., list[Example]]:
-        """As that of `DatasetParser`."""
+        """Like that of `DatasetParser`."""
 
     def numbers_at(self, places: Iterable[int | str]) -> list[int | str]:
-        """As that of `DatasetParser`."""
+        """Return numbers of examples, like that of `DatasetParser`."""
 
 
 @explain_keywords
@@ -55,16 +55,16 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
     anywhere, deals examples to ranks and workers, and decodes ahead in threads.
 
     Without a preprocess, images are whole. PIL images have no default collation: end `transform` with a conversion to
-    tensors, or give the loader a `collate_fn`. Where the parser has a preprocess, an image is uint8 [C, H, W], the very
-    one that the whole batches of ImageDataset have of that example in that epoch.
+    tensors, or give the loader a `collate_fn`. Where the parser has a preprocess, an image is uint8 [C, H, W], equal to
+    the one in the whole batches of ImageDataset for that example in that epoch.
 
-    Random crops are new ones in every epoch. With `create_loader`, every iteration is the next epoch, until `set_epoch`
+    Random crops change with every epoch. With `create_loader`, every iteration is the next epoch, until `set_epoch`
     fixes it. torch's DataLoader does not tell a dataset when an iteration begins: call `set_epoch` before each of them,
-    or all have the crops of epoch 0, with a warning. Two loaders that share a dataset (`Subset`, `random_split`) share
-    its epoch.
+    or all iterations have the crops of epoch 0, with a warning. Two loaders that share a dataset (`Subset`,
+    `random_split`) share its epoch.
 
     Examples are decoded where they are asked for, without tensorflow. Workers may be started by fork, spawn or
-    forkserver, also after that; threads may share a dataset.
+    forkserver, also after examples were read here; threads may share a dataset.
 
     Args:
         parser: where the examples come from, by their index; its batch size, shuffle and remainder play no part.
@@ -73,8 +73,8 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         target_transform: called with the label (0-based int).
         fields: what an example consists of, in this order: `image`, `label`, `index` (int), `id` (str,
             `<shard>__<record>`), `valid` (always True), or any feature of the dataset. Images that go through the same
-            crop (the preprocess's `also`) are tensors, too. A dictionary, name -> field, or "all", gives dictionaries,
-            as of ImageDataset.
+            crop (the preprocess's `also`) are tensors, too. With a dictionary, name -> field, or "all", examples are
+            dictionaries, as of ImageDataset.
         as_dict: whether examples are dictionaries of the fields' names; else they are tuples, where `fields` does not
             ask for dictionaries.
 
@@ -118,15 +118,18 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         return self._asked.fields
 
     def begin_epoch(self) -> None:
-        """Begins the next epoch, until one is set; a Loader calls it when an iteration begins."""
+        """Begin the next epoch, until one is set; a Loader calls it when an iteration begins."""
         if self._epochs is not None:
             self._epochs.begin(None, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch, and so the random crops, of the iterations to come, also in workers that already run.
+        """Fix the epoch, and so the random crops, of the iterations to come, also in workers that already run.
 
-        So are the random numbers of `transform` and `target_transform`, as those of an ImageDataset. It has no effect
-        where there are none of these, and the parser has no preprocess.
+        It also fixes the random numbers of `transform` and `target_transform`, like those of an ImageDataset. It has no
+        effect where there are no transforms, and the parser has no preprocess.
+
+        Args:
+            epoch: number of the epoch, an integer >= 0.
 
         Raises:
             ConfigError: epoch is not an integer >= 0.
@@ -140,7 +143,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         return self.parser.num_examples
 
     def __getitem__(self, index: int) -> Any:
-        """Returns an example by its index (of a subset: its place there), or by its id.
+        """Return an example by its index (of a subset: its place there), or by its id.
 
         Raises:
             ConfigError: index is neither an integer nor an id.
@@ -149,7 +152,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         return self._fetch([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Returns a batch's examples, fetched together; torch's loaders call it."""
+        """Return a batch's examples, fetched together; torch's loaders call it."""
         epochs, seed = self._epochs, _loader_seed()
         if (
             epochs is not None
@@ -192,7 +195,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         return list(made if asked.names is None else map(asked.example, made))
 
     def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Returns a name for every example of the split, in the order of its index.
+        """Return a name for every example of the split, in the order of its index.
 
         Args:
             basename: whether to leave out folders.
@@ -210,13 +213,13 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
 
 
 def _loader_seed() -> int | None:
-    """Returns the base seed of the loader whose worker this is; None: this is none."""
+    """Return the base seed of the loader whose worker this process is; None in other processes."""
     worker = torch.utils.data.get_worker_info()
     return None if worker is None else worker.seed - worker.id
 
 
 def _value(example: Example, field: str, images: Collection[str]) -> Any:
-    """Returns a field of an example; the preprocessed images as tensors uint8 [C, H, W]."""
+    """Return a field of an example; the preprocessed images as tensors uint8 [C, H, W]."""
     if field == "valid":
         return True
     if field in ("index", "id"):

@@ -31,7 +31,7 @@ from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 _RANKS_TIMEOUT_S = 60.0
 _OF_TORCH = ("generator", "in_order", "pin_memory", "prefetch_factor", "timeout")
-"""Attributes that torch's DataLoader has beside, and that nothing here looks at."""
+"""Further attributes of torch's DataLoader, which nothing here looks at."""
 
 
 @explain_keywords
@@ -59,31 +59,41 @@ def create_loader(
     log_every: int | None = None,
     channels_last: bool = True,
 ) -> "Loader":
-    """Returns a Loader over an ImageDataset, or over any other dataset.
+    """Return a Loader over an ImageDataset, or over any other dataset.
+
+    Examples:
+        >>> from tfds_torch import EvalPreprocess, ImageDataset, ParserTfds, create_loader, demo
+        >>> preprocess = EvalPreprocess(size=8, crop_pct=1)
+        >>> parser = ParserTfds(demo.prepare("digits"), "digits", batch_size=64, preprocess=preprocess)
+        >>> with create_loader(ImageDataset(parser), num_workers=2) as loader:
+        ...     images, labels = next(iter(loader))
+        ...     print(len(loader), images.shape)
+        23 torch.Size([64, 3, 8, 8])
 
     Args:
         dataset: an ImageDataset; a map-style dataset, or a dictionary of columns, which is read in the order of a plan
-            where it gets a batch_size and no sampler, batch_sampler or collate_fn; an IterableDataset; or any iterable
-            that can be read anew in every epoch, such as a Feeder's source; this process reads that (`num_workers=0`).
+            where you give a batch_size and no sampler, batch_sampler or collate_fn; an IterableDataset; or any other
+            iterable that can be read anew in every epoch, like `feeder.batches(name)`, which this process reads
+            (`num_workers=0`).
         num_workers: processes that read; 0: this process does; "auto": by cores, ranks and memory.
         device: where batches go, `prefetch_batches` ahead on CUDA; None: they stay as they come, on the CPU.
         mean: of each channel, or a number for one channel, where images go from 0 to 1; `DevicePrefetcher` normalises
-            with it. None: that of the Normalize with which the transform of an ImageDataset ends, where all of that is
-            done while images are decoded (see `fuse` there) but layout, scale and Normalize, and no collate_fn is
-            given.
+            with it. None: that of the Normalize with which the transform of an ImageDataset ends, where the decoder
+            does all of the transform (see `fuse` there) but layout, scale and Normalize, and you give no collate_fn.
         std: likewise.
         dtype: of the images, as in `DevicePrefetcher`.
         prefetch_batches: batches that each worker reads ahead, >= 1, and batches ahead on the device.
         timeout_s: how long the training loop waits for a batch, seconds, worker start included; None: for ever. Without
-            workers, and outside of the main thread, what waits in native code is logged and goes on.
-        batch_size: None: the parser's, for an ImageDataset; another dataset's items come as they are.
+            workers, and outside of the main thread, waiting in native code is logged and continues.
+        batch_size: examples of a batch. None: the parser's, for an ImageDataset; another dataset's items come as they
+            are.
         shuffle: whether a map-style dataset is shuffled anew in every epoch, by `seed`; an ImageDataset's parser plans
             its order.
         sampler: as in torch's DataLoader, for a map-style dataset.
         batch_sampler: likewise, in place of batch_size, shuffle, sampler and drop_last.
         drop_last: whether a short last batch is left out; an ImageDataset's parser has `remainder` for that.
         collate_fn: makes a batch of a list of examples; without batch_size (and for whole batches of an ImageDataset)
-            gets what the dataset yields. "list" makes a list of the values of each field, as they are.
+            it gets each item that the dataset yields. "list" makes a list of the values of each field, as they are.
         worker_init_fn: called in each worker with its number, before it reads.
         persistent_workers: whether workers live from epoch to epoch, until `close`.
         multiprocessing_context: how workers start: "fork", "spawn", "forkserver" or a context; None: Python's default.
@@ -129,17 +139,17 @@ class Loader(BaseLoader[Reader]):
     """Batches, for training loops: every `for` is an epoch.
 
     Over an ImageDataset, or a map-style dataset that it plans (see `create_loader`), its length is exact, its state
-    counts what was delivered, and a state taken anywhere goes on exactly. Over any dataset, a worker that dies is a
-    WorkerError within seconds, and a batch that does not come a StallError after `timeout_s`. What fails in a worker is
+    counts the delivered batches, and a state taken anywhere continues exactly. Over any dataset, a worker that dies is
+    a WorkerError within seconds, and a batch that does not come a StallError after `timeout_s`. An error in a worker is
     raised here: with its own type where that needs no import (else a WorkerError), and with the worker's traceback.
 
-    One iteration at a time: a new one ends the one before, and is the next epoch; over an ImageDataset, one of which no
-    batch was taken is begun again. Batches of workers lie in memory that processes share: copy one before you fork a
-    process that keeps it. Persistent workers end by `close`, the end of a `with` block, when the loader is dropped, and
-    when this process is gone; others with their iteration. Not thread-safe: iterate in one thread.
+    One iteration at a time: a new one ends the one before, and is the next epoch; over an ImageDataset, an iteration of
+    which no batch was taken begins again. Batches of workers lie in memory that processes share: copy one before you
+    fork a process that keeps it. Persistent workers end by `close`, the end of a `with` block, when the loader is
+    dropped, and when this process is gone; others with their iteration. Not thread-safe: iterate in one thread.
 
-    What reads works on the CPU, whatever `torch.set_default_device` says when an iteration begins. What a Loader was
-    made with stays: an assignment such as `loader.dataset = other` is a ConfigError.
+    Reading works on the CPU, whatever `torch.set_default_device` says when an iteration begins. The arguments of a
+    Loader stay: an assignment like `loader.dataset = other` is a ConfigError.
 
     Args:
         options: the dataset and how it is read; `create_loader` makes them.
@@ -161,7 +171,7 @@ class Loader(BaseLoader[Reader]):
         if planned is not None:
             self._note_parser(planned.parser, planned.fields)
         if options.has_device_stage:
-            self._device_stage()  # What cannot work is reported now.
+            self._device_stage()  # Impossible arguments are reported now.
         for text in advise_loader(options, self.num_workers):
             warnings.warn(text, UserWarning, stacklevel=4)
         self._has_ranks = False
@@ -220,7 +230,10 @@ class Loader(BaseLoader[Reader]):
         return OnCpu(staged) if self._is_elsewhere else staged
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come: of the dataset, those within it, and a sampler that has epochs.
+        """Fix the epoch of the iterations to come: of the dataset, those within it, and a sampler that has epochs.
+
+        Args:
+            epoch: number of the epoch, an integer >= 0.
 
         Raises:
             ConfigError: epoch is not an integer >= 0.
@@ -233,7 +246,7 @@ class Loader(BaseLoader[Reader]):
                 owner.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where training is: a small dictionary of plain values, for JSON or `torch.save`.
+        """Return where training is: a small dictionary of plain values, for JSON or `torch.save`.
 
         A batch counts as soon as the training loop has got it: from the device, when there is one.
 
@@ -246,13 +259,13 @@ class Loader(BaseLoader[Reader]):
         return dataset.state_of(self._position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_batch_change: bool = False) -> None:
-        """Lets the next iteration go on where a state was taken, as `ImageDataset.load_state_dict`.
+        """Let the next iteration continue where a state was taken, as `ImageDataset.load_state_dict`.
 
         Args:
             state: what `state_dict` returned, here or on another rank. One of an epoch's end makes the first iteration
                 empty.
-            allow_batch_change: whether a state of another global batch is taken, in mode `index`: what is left of the
-                epoch is then dealt anew, each example exactly once. It must be given on every rank.
+            allow_batch_change: whether a state of another global batch is accepted, in mode `index`: the rest of the
+                epoch is then dealt anew, each example exactly once. Give it on every rank.
 
         Raises:
             ConfigError: torch's DataLoader plans the batches.
@@ -269,7 +282,7 @@ class Loader(BaseLoader[Reader]):
         return f"{type(self).__name__}({self.dataset!r}, num_workers={self.num_workers}{device})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.options,)  # Another process has processes of its own.
+        return type(self), (self.options,)  # Another process has its own processes.
 
     def _device_stage(self) -> DevicePrefetcher:
         options = self.options
@@ -295,7 +308,7 @@ class Loader(BaseLoader[Reader]):
             warnings.warn(text, UserWarning, stacklevel=5)
 
     def _check_ranks(self) -> None:
-        """Compares the ranks once, where there are several, before the first batch."""
+        """Compare the ranks once, where there are several, before the first batch."""
         dataset = self._planned
         if not self._must_check_ranks or dataset is None or not is_distributed():
             return

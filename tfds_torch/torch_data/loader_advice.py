@@ -1,4 +1,4 @@
-"""Advice on a Loader, before it starts: how many workers it has, what they take, and what is left to this process."""
+"""Advice on a Loader, before it starts: how many workers it has, what they take, and what remains for this process."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ def find_num_workers(asked: int | str) -> tuple[int, str]:
 
 
 def advise_loader(options: LoaderOptions, num_workers: int) -> Iterator[str]:
-    """Yield what a Loader warns of when it is made, on this machine."""
+    """Yield the warnings of a Loader when it is made, on this machine."""
     if text := describe_own_reading(options, num_workers):
         yield text
     if num_workers:
@@ -43,7 +43,7 @@ def advise_loader(options: LoaderOptions, num_workers: int) -> Iterator[str]:
 
 
 def describe_own_reading(options: LoaderOptions, num_workers: int) -> str | None:
-    """Return the warning for a dataset of others that is read between the steps of the training loop."""
+    """Return the warning for any other dataset that is read between the steps of the training loop."""
     dataset = options.dataset
     is_read_ahead = num_workers > 0 or find_layer(dataset, ImageDataset) is not None
     if is_read_ahead or options.device is None or is_plain_iterable(dataset):
@@ -55,7 +55,7 @@ def describe_own_reading(options: LoaderOptions, num_workers: int) -> str | None
 
 
 def plan_rows(options: LoaderOptions) -> tuple[EpochPlan, Facts] | None:
-    """Return the plan and the facts of rows that are not ours; None: we plan none, or the rank is not clear yet."""
+    """Return the plan and the facts of other datasets' rows; None: no plan, or the rank is not clear yet."""
     if not isinstance(options.planned, RowsDataset):
         return None
     parser = options.planned.parser

@@ -1,4 +1,4 @@
-"""LoaderOptions: what `create_loader` takes, checked before anything is started."""
+"""LoaderOptions: the arguments of `create_loader`, checked before anything is started."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
@@ -32,7 +32,7 @@ _OWN_ORDER = (
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """What a loader reads, and how: the arguments of `create_loader`, which documents them, checked."""
+    """The arguments of `create_loader`, which documents them, checked."""
 
     dataset: Any
     num_workers: int | str = 0
@@ -88,9 +88,9 @@ class LoaderOptions:
 
     @cached_property
     def planned(self) -> ImageDataset | None:
-        """What plans the batches: the ImageDataset, or one over a map-style dataset; None: torch's DataLoader does.
+        """The dataset that plans the batches: an ImageDataset, or one over map-style rows; None: torch's loader does.
 
-        That is left to torch where the caller has a sampler or a collate_fn, wants no batches, or has an
+        torch plans them where the caller has a sampler or a collate_fn, wants no batches, or has an
         IndexedImageDataset, whose crops count the epochs of torch's loaders.
         """
         if isinstance(self.dataset, ImageDataset):
@@ -106,9 +106,9 @@ class LoaderOptions:
 
     @cached_property
     def fused(self) -> Fused | None:
-        """What does the beginning of an ImageDataset's transform, where the loader does the rest of it; else None.
+        """The decoder's part of an ImageDataset's transform, where the loader does the rest of it; else None.
 
-        That rest is layout, scale and Normalize, and the caller asked for no collation and scale of another kind.
+        That rest is layout, scale and Normalize, and the caller asked for no other collation and scale.
         """
         dataset, own = self.dataset, (self.collate_fn, self.mean, self.std)
         if not isinstance(dataset, ImageDataset) or dataset.target_transform is not None or own != (None,) * 3:
@@ -124,7 +124,7 @@ class LoaderOptions:
 
     @property
     def collate(self) -> Callable[[Any], Any] | None:
-        """What makes batches of lists of examples; None: torch's default collation, or nothing."""
+        """The function that makes batches of lists of examples; None: torch's default collation, or nothing."""
         return collate_lists if self.collate_fn == "list" else self.collate_fn
 
     @property
@@ -133,7 +133,7 @@ class LoaderOptions:
         return any(value is not None for value in (self.device, *self.scaling, self.dtype))
 
     def check_transform(self) -> None:
-        """Raises ConfigError where the dataset has another transform now than the one whose rest the loader does."""
+        """Raise ConfigError where the dataset has another transform now than the one whose rest the loader does."""
         if self.fused is not None and self.dataset.find_fused() is not self.fused:
             raise ConfigError(
                 f"The transform of {type(self.dataset).__name__} was changed after create_loader had taken it over. "
@@ -161,17 +161,17 @@ class LoaderOptions:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Whether a dataset is iterated: an IterableDataset, or any other iterable without `__getitem__`."""
+    """Return whether a dataset is iterated: an IterableDataset, or any other iterable without `__getitem__`."""
     return isinstance(dataset, IterableDataset) or is_plain_iterable(dataset)
 
 
 def is_plain_iterable(dataset: Any) -> bool:
-    """Whether it is an iterable that has nothing to do with torch, as a Feeder's source; only this process reads it."""
+    """Return whether it is an iterable other than torch's, like a Feeder's batches; only this process reads it."""
     return isinstance(dataset, Iterable) and not (isinstance(dataset, Dataset) or hasattr(dataset, "__getitem__"))
 
 
 def _check_planned(dataset: ImageDataset, options: LoaderOptions) -> None:
-    """Refuses what the parser of an ImageDataset plans, with the argument of the parser that plans it."""
+    """Refuse arguments that the parser of an ImageDataset plans, and name the parser's argument."""
     parser, kind = dataset.parser, type(dataset.parser).__name__
     if options.batch_size not in (None, parser.batch_size or 1):  # As the plan counts without one.
         raise ConfigError(
@@ -202,7 +202,7 @@ def _check_planned(dataset: ImageDataset, options: LoaderOptions) -> None:
 
 
 def _check_kind(dataset: Any) -> None:
-    """Refuses objects that are not datasets, and datasets that a loader would misread."""
+    """Refuse objects that are not datasets, and datasets that a loader would misread."""
     if not isinstance(dataset, Dataset | type) and isinstance(dataset, Parser):
         raise ConfigError(
             f"create_loader: {dataset!r} is a parser, and a loader takes a dataset, which says what its batches have. "
@@ -237,7 +237,7 @@ def _check_iterable(dataset: Any, options: LoaderOptions) -> None:
 
 
 def _check_batches(options: LoaderOptions) -> None:
-    """Refuses arguments that exclude each other where the loader makes the batches."""
+    """Refuse arguments that exclude each other where the loader makes the batches."""
     if options.batch_sampler is not None:
         for name in ("batch_size", "shuffle", "sampler", "drop_last"):
             if getattr(options, name) not in (None, False):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Returns a batch of the same structure and types, with a function's results in place of its tensors.
+    """Return a batch of the same structure and types, with a function's results in place of its tensors.
 
     Dictionaries (also other mappings), lists, tuples and named tuples are gone through, in their order; everything else
     (strings, numbers, numpy arrays) stays the same object.
@@ -23,7 +23,7 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def _map_items(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns a container of the same type with its items changed; everything else as it is."""
+    """Return a container of the same type with its items changed; everything else as it is."""
     if isinstance(value, Mapping):
         items = {key: change(item) for key, item in value.items()}
         if type(value) is dict or not isinstance(value, MutableMapping):
@@ -45,7 +45,7 @@ def _map_items(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def with_tensors(value: Any) -> Any:
-    """Returns a batch with tensors in place of its numpy arrays of numbers, in their memory where it may be written."""
+    """Return a batch with tensors in place of its numpy arrays of numbers, in their memory where it may be written."""
     if isinstance(value, np.ndarray):
         try:
             return torch.from_numpy(value if value.flags.writeable else value.copy())
@@ -57,12 +57,12 @@ def with_tensors(value: Any) -> Any:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Yields the tensors of a batch, in the order in which `map_tensors` goes through them."""
+    """Yield the tensors of a batch, in the order in which `map_tensors` goes through them."""
     return (item for item in tensors_and_arrays(value) if isinstance(item, Tensor))
 
 
 def tensors_and_arrays(value: Any) -> Iterator[Tensor | NDArray[Any]]:
-    """Yields the tensors and the numpy arrays of a batch, in the order of `tensors`."""
+    """Yield the tensors and the numpy arrays of a batch, in the order of `tensors`."""
     if isinstance(value, Tensor | np.ndarray):
         yield value
     elif isinstance(value, Mapping):
@@ -74,12 +74,12 @@ def tensors_and_arrays(value: Any) -> Iterator[Tensor | NDArray[Any]]:
 
 
 def replace_value(value: Any, old: object, new: Any) -> Any:
-    """Returns a batch of the same structure and types with a new object in the place of an old one."""
+    """Return a batch of the same structure and types with a new object in the place of an old one."""
     return new if value is old else _map_items(value, lambda item: replace_value(item, old, new))
 
 
 def count_examples(batch: Any) -> int:
-    """Returns B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
+    """Return B of a batch that a dataset made: the size of its first tensor, or of its first list; else 1."""
     of_tensors = (tensor.size(0) for tensor in tensors(batch) if tensor.ndim)  # Nested ones have no shape.
     entries = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
     of_lists = (len(entry) for entry in entries if isinstance(entry, list))

@@ -21,14 +21,14 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is done to the images of a batch: its first tensor that is uint8 with four dimensions, [B, C, H, W].
+    """Normalises the images of a batch: its first tensor that is uint8 with four dimensions, [B, C, H, W].
 
     Where that tensor is in a list of such tensors within the batch, as views of images are, all of these are images.
 
     With mean and std the result is `(image / 255 - mean) / std`, computed as one expression `image * scale + bias` in
     float32 at least. The images may then also lie as [B, H, W, C], which their number of channels tells, and be a
     numpy array; and, where nothing is uint8, floats from 0 to 1, which are not divided by 255. With a dtype alone the
-    numbers stay 0 to 255; without any, they stay uint8.
+    numbers stay 0 to 255; without mean, std and dtype, they stay uint8.
 
     Attributes:
         mean: of each channel, where images go from 0 to 1; None with a std: 0.
@@ -37,7 +37,7 @@ class Normalization:
         channels_last: whether the result lies in channels_last memory; else it is contiguous.
 
     Raises:
-        ConfigError: mean and std differ in length or hold what cannot be meant; dtype is not one of a float.
+        ConfigError: mean and std differ in length or hold impossible numbers; dtype is not a float type.
     """
 
     mean: tuple[float, ...] | None = None
@@ -47,7 +47,7 @@ class Normalization:
 
     @classmethod
     def of(cls, mean: Any = None, std: Any = None, dtype: Any = None, channels_last: bool = True) -> "Normalization":
-        """Builds a Normalization from a user's sequences, arrays or tensors, and a dtype or its name."""
+        """Build a Normalization from a user's sequences, arrays or tensors, and a dtype or its name."""
         return cls(_numbers("mean", mean), _numbers("std", std), _find_dtype(dtype), channels_last)
 
     def __post_init__(self) -> None:
@@ -72,9 +72,9 @@ class Normalization:
         return self.mean is not None or self.std is not None
 
     def arrange(self, batch: Any) -> Any:
-        """Returns a batch whose images are a tensor [B, C, H, W], where mean and std are to be applied.
+        """Return a batch whose images are a tensor [B, C, H, W], where mean and std are to be applied.
 
-        A batch without images stays as it is, for `find_image`. ConfigError: an array has other channels, or may be
+        A batch without images stays as it is, for `find_image`. ConfigError: an array has other channels, or could be
         read in both ways; floats do not go from 0 to 1.
         """
         if not self.is_scaling:
@@ -91,7 +91,7 @@ class Normalization:
         return replace_value(batch, image, image.permute(0, 3, 1, 2)) if is_last else batch
 
     def find_image(self, batch: Any) -> Tensor | None:
-        """Returns the tensor of an arranged batch that holds its images, or None.
+        """Return the tensor of an arranged batch that holds its images, or None.
 
         ConfigError: mean and std are to be applied, and there is none, or one of other channels.
         """
@@ -114,7 +114,7 @@ class Normalization:
         return image
 
     def find_images(self, batch: Any) -> list[Tensor]:
-        """Returns the tensors of an arranged batch that hold its images: one, or the list of views that it is in.
+        """Return the tensors of an arranged batch that hold its images: one, or the list of views that it is in.
 
         Errors are those of `find_image`.
         """
@@ -128,7 +128,7 @@ class Normalization:
         return len(self.mean or self.std or ())
 
     def _channels_first(self, array: NDArray[Any]) -> Any:
-        """Returns an array of images as a tensor [B, C, H, W], in its memory where that may be written to."""
+        """Return an array of images as a tensor [B, C, H, W], in its memory where that may be written to."""
         number, shape = self._num_channels, list(array.shape)
         is_first, is_last = shape[1] == number, shape[3] == number
         if is_first and is_last:
@@ -146,8 +146,8 @@ class Normalization:
         return tensor.permute(0, 3, 1, 2) if is_last and isinstance(tensor, Tensor) else tensor
 
     def _check_range(self, image: Any) -> None:
-        """Raises ConfigError for floats on the CPU that do not go from 0 to 1."""
-        is_elsewhere = isinstance(image, Tensor) and image.device.type != "cpu"  # It would have to be waited for.
+        """Raise ConfigError for floats on the CPU that do not go from 0 to 1."""
+        is_elsewhere = isinstance(image, Tensor) and image.device.type != "cpu"  # We would have to wait.
         if is_elsewhere or not math.prod(image.shape):
             return
         least, most = float(image.min()), float(image.max())
@@ -159,7 +159,7 @@ class Normalization:
             )
 
     def on(self, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """Returns the function that normalises images [B, C, H, W] of a device, on that device."""
+        """Return the function that normalises images [B, C, H, W] of a device, on that device."""
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         if not self.is_scaling:
             return lambda image: image.to(dtype=self.dtype or image.dtype, memory_format=layout)
@@ -176,7 +176,7 @@ class Normalization:
         return normalize
 
     def _scale_and_bias(self, dtype: torch.dtype, most: int) -> Tensor:
-        """Returns factor and summand for images of 0 to `most`, [2, 1, C, 1, 1]."""
+        """Return factor and summand for images of 0 to `most`, [2, 1, C, 1, 1]."""
         num_channels = self._num_channels
         mean, std = self.mean or (0.0,) * num_channels, self.std or (1.0,) * num_channels
         pair = [[1 / (most * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]]
@@ -184,14 +184,14 @@ class Normalization:
 
 
 def _first_images(found: Iterable[Any]) -> Any:
-    """Returns the first tensor or array that is uint8 with four dimensions, else the first of floats; None: neither."""
+    """Return the first tensor or array that is uint8 with four dimensions, else the first of floats; None: neither."""
     candidates = [one for one in found if one.ndim == 4 and not _is_nested(one)]
     images = [*filter(_is_of_bytes, candidates), *filter(_is_float, candidates)]
     return images[0] if images else None
 
 
 def _lists_of_images(batch: Any) -> Iterator[list[Tensor]]:
-    """Yields the lists within a batch that hold nothing but images of bytes, of as many channels.
+    """Yield the lists within a batch that hold nothing but images of bytes, of as many channels.
 
     The batch itself is a list of fields.
     """
@@ -222,7 +222,7 @@ def _shape_of(tensor: Tensor) -> str:
 
 
 def _numbers(name: str, values: Any) -> tuple[float, ...] | None:
-    """Returns numbers, one per channel, as a tuple; a number alone is that of the only channel."""
+    """Return numbers, one per channel, as a tuple; a number alone is that of the only channel."""
     if values is None:
         return None
     is_one = isinstance(values, int | float) or getattr(values, "ndim", None) == 0
@@ -239,7 +239,7 @@ def _numbers(name: str, values: Any) -> tuple[float, ...] | None:
 
 
 def _find_dtype(dtype: Any) -> torch.dtype | None:
-    """Returns a dtype that was given, or named."""
+    """Return a dtype that was given, or named."""
     if dtype is None:
         return None
     name = str(dtype).removeprefix("torch.")

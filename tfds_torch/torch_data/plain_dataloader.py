@@ -1,6 +1,6 @@
-"""What only plain DataLoaders and torchdata's StatefulDataLoader need of an ImageDataset.
+"""The parts of an ImageDataset that only plain DataLoaders and torchdata's StatefulDataLoader need.
 
-They report nothing to a dataset: the process that reads counts the items that it yields.
+These loaders report nothing to a dataset: the process that reads counts the items that it yields.
 """
 
 import os
@@ -25,7 +25,7 @@ from tfds_torch.torch_data.plain_epochs import PlainCount, PlainEpochs
 
 @dataclass
 class Iteration:
-    """Counts what an iteration of one worker yields: examples since the loader's iteration began."""
+    """Counts the examples that one worker has yielded since the loader's iteration began."""
 
     plan: EpochPlan
     began: WorkerPosition
@@ -35,7 +35,7 @@ class Iteration:
         self.num_examples = self.began.batches * self.plan.batch_size + self.began.examples
 
     def position(self) -> WorkerPosition:
-        """Returns how far this worker is."""
+        """Return how far this worker is."""
         began_at = self.began.began_at
         order = WorkerOrder(self.plan, began_at.epoch, began_at.batches)
         batches, examples = divmod(self.num_examples, self.plan.batch_size)
@@ -45,10 +45,10 @@ class Iteration:
 
 
 class PlainIterations:
-    """The iterations over one dataset: their epochs, and the one of a plain DataLoader that this process counts.
+    """The iterations over one dataset: their epochs, and the iteration of a plain DataLoader that this process counts.
 
     torchdata's StatefulDataLoader saves and loads the position of each worker, in the worker; without workers, that of
-    its own process. A copy of a dataset goes on where the original would; a worker that is spawned does not.
+    its own process. A copy of a dataset continues where the original would; a spawned worker does not.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ class PlainIterations:
         self._restored_by: int | None = os.getpid()
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come."""
+        """Fix the epoch of the iterations to come."""
         self.epochs.set_epoch(epoch)
         if self._restored is not None and self._restored.began_at.epoch != epoch:
             self._restored = None
 
     def restore(self, position: WorkerPosition | None) -> None:
-        """Lets the next iteration of this process go on at a position; None: nowhere in particular."""
+        """Let the next iteration of this process continue at a position; None: at no certain one."""
         self._restored, self._restored_by, self._iteration = position, os.getpid(), None
 
     def begin(self, parser: Parser, rank: World) -> Iteration:
-        """Returns an iteration of this process, a worker or not, that begins now."""
+        """Return an iteration of this process, a worker or not, that begins now."""
         worker = get_worker_info()
         world, loader_seed, num_workers = rank, None, 0
         if worker is not None:
@@ -86,7 +86,7 @@ class PlainIterations:
         return self._iteration
 
     def begin_of_loader(self, num_workers: int, earlier: Position | None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`."""
+        """Return the position of an iteration of a Loader that begins now, as `Cursor.begin`."""
         if self._restored is not None:
             raise StateMismatchError(
                 "The dataset was given the position of one worker, and a Loader goes on between batches only: load a "
@@ -96,9 +96,9 @@ class PlainIterations:
         return self.epochs.begin_of_loader(num_workers, earlier)
 
     def state(self, parser: Parser, rank: World, batches_delivered: int | None, is_read_ahead: bool) -> dict[str, Any]:
-        """Returns where training is; in a worker, that worker's own position.
+        """Return where training is; in a worker, the worker's position.
 
-        `batches_delivered` is the user's count; `is_read_ahead`: something between here and the loop fetches ahead.
+        `batches_delivered` is the user's count; `is_read_ahead`: whether something in between fetches ahead.
         """
         is_worker, count = get_worker_info() is not None, self.epochs.current()
         latest = count.position()
@@ -113,7 +113,7 @@ class PlainIterations:
         return state.at(state.batches + delivered).to_dict()
 
     def _take_restored(self, fixed_epoch: int | None) -> WorkerPosition | None:
-        """Returns where an iteration that begins now goes on, once."""
+        """Return, once, where an iteration that begins now continues."""
         position, self._restored = self._restored, None
         if position is None:
             return None
@@ -137,19 +137,19 @@ class PlainIterations:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._restored_by is None:  # A copy goes on where the original would; a worker of spawn does not.
+        if self._restored_by is None:  # A copy continues where the original would; a worker of spawn does not.
             self._restored_by = os.getpid()
 
 
 def is_position(state: object) -> bool:
-    """Whether a state is that of a worker rather than of a loader."""
+    """Return whether a state is that of a worker rather than of a loader."""
     return isinstance(state, Mapping) and "began_at" in state
 
 
 def _check_delivered(
     num_batches: int | None, count: PlainCount, num_batches_of_epoch: int, batch_size: int | None
 ) -> int:
-    """Returns how many batches have been delivered since an iteration began, or raises ConfigError."""
+    """Return how many batches have been delivered since an iteration began, or raise ConfigError."""
     latest = count.position()
     start, num_workers = latest.start, latest.num_workers or 0
     if num_batches is None:
@@ -196,7 +196,7 @@ def _check_delivered(
 
 
 def no_collation(loader: str) -> ConfigError:
-    """Returns the error for a loader that would have to make batches of PIL images."""
+    """Return the error for a loader that would have to make batches of PIL images."""
     return ConfigError(
         f"{loader} cannot make batches of PIL images with torch's default collation: give the dataset a transform that "
         f"ends in tensors (such as torchvision's ToTensor()), the loader a collate_fn, the parser a preprocess, or "
@@ -210,7 +210,7 @@ def make_plain_loader(
     num_workers: int,
     collate_fn: Callable[[list[tuple[Any, ...]]], Any] | None,
 ) -> "DataLoader[Any]":
-    """Returns torch's own DataLoader, as the commands use it: its workers live from epoch to epoch."""
+    """Return torch's own DataLoader, as the commands use it: its workers live from epoch to epoch."""
     with warnings.catch_warnings():
         # The commands warn themselves, once, where a loader would in every rank.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)

@@ -27,15 +27,15 @@ _ROW = np.dtype(
 
 
 class PlainCount(Cursor):
-    """The cursor of a training process, and what tells workers of plain DataLoaders one iteration from the next.
+    """The cursor of a training process, and the data by which workers of plain DataLoaders tell iterations apart.
 
     Attributes:
         num_loaded: states that were loaded so far.
         num_changes: changes of this count, but for num_produced.
-        num_produced: the rank's batches of the epoch before this number have been read, are being read, or come before
-            the start.
-        knows_delivered: whether the loader itself knows where the latest iteration began and what is delivered.
-        has_warned: whether it was said that nobody told the epoch.
+        num_produced: the rank's batches of the epoch with smaller numbers have been read, are being read, or come
+            before the start.
+        knows_delivered: whether the loader itself knows where the latest iteration began and how much is delivered.
+        has_warned: whether the warning that nobody told the epoch has been given.
     """
 
     def __init__(self) -> None:
@@ -65,19 +65,19 @@ class PlainCount(Cursor):
         return position
 
     def join(self, start: Start, num_workers: int, *, knows_delivered: bool = False) -> None:
-        """Notes an iteration whose start is known, and that another worker may have begun."""
+        """Note an iteration whose start is known, and that another worker may have begun."""
         if self._latest is None or self._latest.start != start:
             self.num_produced = start.start_batch
         self._latest, self.knows_delivered = Position(start, num_workers), knows_delivered
         self._counted = max(self._counted, start.epoch)
 
     def begun_by_others(self, seed: int, worker: int) -> Start | None:
-        """Returns where the latest iteration of a seed began, if the worker has not begun it yet."""
+        """Return where the latest iteration of a seed began, if the worker has not begun it yet."""
         start, arrived = self._seeds.get(seed, (None, 0))
         return None if arrived & _bit_of(worker) else start
 
     def remember(self, seed: int, start: Start, worker: int) -> None:
-        """Notes that a worker has begun an iteration under a seed."""
+        """Note that a worker has begun an iteration under a seed."""
         known, arrived = self._seeds.get(seed, (start, 0))
         if known != start or arrived & _bit_of(worker):
             arrived = 0
@@ -86,27 +86,27 @@ class PlainCount(Cursor):
         self._seeds[seed] = start, arrived | _bit_of(worker)
 
     def forget(self, *, seeds: bool) -> None:
-        """Forgets the latest iteration, as a copy does, and the seeds too, as another training process does."""
+        """Forget the latest iteration, as a copy does; with `seeds` also the seeds, as another process does."""
         self._latest = None
         if seeds:
             self._seeds.clear()
 
 
 class PlainEpochs:
-    """Counts epochs by itself until an epoch is set by hand, and knows where a loaded state goes on.
+    """Counts epochs by itself until an epoch is set by hand, and knows where a loaded state continues.
 
-    Every iteration of a loader is an epoch. The workers of one iteration share the loader's base seed, so the first of
-    them to begin advances the count and the others find the seed remembered. Each worker begins an iteration once: one
-    that begins a second time under the same seed begins the next epoch, as where `torch.manual_seed` lets loaders draw
-    equal seeds. Persistent workers keep one seed for ever and count their own iterations from their first epoch.
-    Loaders that follow each other over one dataset share the count; where a loader with persistent workers takes turns
-    with another one, set the epoch by hand.
+    Every iteration of a loader is an epoch. The workers of one iteration share the loader's base seed: the first worker
+    to begin advances the count, and the others find the seed remembered. Each worker begins an iteration once. A worker
+    that begins a second time under the same seed begins the next epoch; that happens where `torch.manual_seed` lets
+    loaders draw equal seeds. Persistent workers keep one seed for ever and count their own iterations from their first
+    epoch. Loaders that follow each other over one dataset share the count; where a loader with persistent workers takes
+    turns with another one, set the epoch by hand.
 
-    The counts lie in shared memory and are changed under a lock, so that they also reach workers that already run.
-    Each training process has a row of its own: ranks that were forked or spawned with one dataset, as by
-    `torch.multiprocessing.spawn`, count alike, from where the process that built it was.
+    The counts lie in shared memory and are changed under a lock: they also reach workers that already run. Each
+    training process has its own row: ranks that were forked or spawned with one dataset, as by
+    `torch.multiprocessing.spawn`, all count on from the count of the process that built it.
     Thread-safe; survives fork, and travels to workers of spawn and forkserver. Copies made by `deepcopy` or `pickle`
-    get counts of their own, with the same values.
+    get their own counts, with the same values.
     """
 
     _shared: Any  # With its lock.
@@ -118,17 +118,17 @@ class PlainEpochs:
         self._share(PlainCount())
 
     def set_epoch(self, epoch: int) -> None:
-        """Fixes the epoch of the iterations to come, as `Cursor.set_epoch`."""
+        """Fix the epoch of the iterations to come, as `Cursor.set_epoch`."""
         with self._count(os.getpid()) as count:
             count.set_epoch(epoch)
 
     def load(self, start: Start, num_workers: int | None = None, *, must_keep_workers: bool = False) -> None:
-        """Lets the next iteration begin somewhere, as `Cursor.load`."""
+        """Let the next iteration begin somewhere, as `Cursor.load`."""
         with self._count(os.getpid()) as count:
             count.load(start, num_workers, must_keep_workers=must_keep_workers)
 
     def begin_of_loader(self, num_workers: int, earlier: Position | None) -> Position:
-        """Returns the position of an iteration of a Loader that begins now, as `Cursor.begin`."""
+        """Return the position of an iteration of a Loader that begins now, as `Cursor.begin`."""
         is_untouched = earlier is not None and not (earlier.delivered or earlier.has_ended)
         is_again = is_untouched and earlier is self.position_of_loader()
         with self._count(os.getpid()) as count:
@@ -137,13 +137,13 @@ class PlainEpochs:
             return position
 
     def position_of_loader(self) -> Position | None:
-        """Returns the position of the latest iteration, if it is one of a Loader."""
+        """Return the position of the latest iteration, if it is one of a Loader."""
         number, position = self._of_loader or (0, None)
         count = self.current()
         return position if count.has_begun and count.num_changes == number else None
 
     def begin(self, loader_seed: int | None, num_workers: int, worker: int = 0) -> Start:
-        """Returns where an iteration begins that begins now.
+        """Return where an iteration that is about to start begins.
 
         The seed is the base seed of the loader whose worker this is; None outside of workers.
         """
@@ -165,9 +165,9 @@ class PlainEpochs:
             return start
 
     def begin_at(self, loader_seed: int | None, num_workers: int, start: Start, worker: int = 0) -> None:
-        """Notes an iteration whose start comes from a loader's own state.
+        """Note an iteration whose start comes from a loader's own state.
 
-        The count goes on from there, in this process and for the loader's other workers.
+        The count continues from there, in this process and for the loader's other workers.
         """
         self._owner = _owner(loader_seed)
         with self._count(self._owner) as count:
@@ -178,23 +178,23 @@ class PlainEpochs:
                 count.remember(loader_seed, start, worker)
 
     def fixed_epoch(self, loader_seed: int | None) -> int | None:
-        """Returns the epoch that was set by hand, if one was; the loader's seed as for `begin`."""
+        """Return the epoch that was set by hand, if one was; the loader's seed as for `begin`."""
         with self._row(_owner(loader_seed)) as row:
             return _read(row).fixed_epoch
 
     def note_produced(self, num_batches: int) -> None:
-        """Notes that the rank's batches before a number have been read, or are being read."""
+        """Note that the rank's batches before a number have been read, or are being read."""
         with self._row(self._owner) as row:
             row["num_produced"] = max(row["num_produced"], num_batches)
 
     def current(self) -> PlainCount:
-        """Returns how far this training process is, as it is now."""
+        """Return how far this training process is, as it is now."""
         with self._row(os.getpid()) as row:
             return _read(row)
 
     @contextmanager
     def _count(self, owner: int) -> Iterator[PlainCount]:
-        """Holds the count of a training process, to change it; where there is an error it stays as it was."""
+        """Hold the count of a training process, to change it; where there is an error it stays as it was."""
         with self._row(owner) as row:
             count = _read(row)
             count.num_changes += 1
@@ -203,7 +203,7 @@ class PlainEpochs:
 
     @contextmanager
     def _row(self, owner: int) -> Iterator[Any]:
-        """Holds the row of a training process; a new one continues the count of the first row."""
+        """Hold the row of a training process; a new one continues the count of the first row."""
         rows = self._rows
         with self._shared.get_lock():
             (own,) = np.nonzero(rows["owner"] == owner)
@@ -233,7 +233,7 @@ class PlainEpochs:
         self._forget_process()
 
     def _share(self, count: PlainCount) -> None:
-        """Makes shared rows, of which the first is that of this process."""
+        """Make shared rows, of which the first is that of this process."""
         # A lock of the spawn context can be handed to any kind of worker; one of the fork context cannot be spawned.
         start_servers("spawn")
         try:
@@ -252,23 +252,23 @@ class PlainEpochs:
         return np.frombuffer(self._shared.get_obj(), _ROW)
 
     def _forget_process(self) -> None:
-        """Forgets what one process knows of its own iterations."""
+        """Forget the data that a process has of its own iterations."""
         self._persistent = self._of_loader = None
         self._owner = os.getpid()
 
 
 class ExampleEpochs(PlainEpochs):
-    """The epoch of a map-style dataset, which nobody asks when an iteration begins: it must be told."""
+    """The epoch of a map-style dataset, which must be told: loaders do not tell when an iteration begins."""
 
     def now(self, loader_seed: int | None) -> int | None:
-        """Returns the epoch of the iteration that was told of last, None: of none; the seed as for `begin`."""
+        """Return the epoch that was told last, None where none was; the seed is as for `begin`."""
         with self._row(_owner(loader_seed)) as row:
             count = _read(row)
         is_told = count.has_begun or count.fixed_epoch is not None
         return count.position().start.epoch if is_told else None
 
     def must_warn(self, loader_seed: int | None) -> bool:
-        """Returns True once for all processes of a training process."""
+        """Return True once for a training process and all of its workers."""
         with self._count(_owner(loader_seed)) as count:
             has_warned, count.has_warned = count.has_warned, True
             return not has_warned
@@ -285,12 +285,12 @@ def _write(row: Any, count: PlainCount) -> None:
 
 
 def _bit_of(worker: int) -> int:
-    """Returns the bit of a worker; more workers than are counted begin with the others."""
+    """Return the bit of a worker; 0 for workers beyond the counted ones, which begin with the others."""
     return 1 << worker if worker < _NUM_COUNTED_WORKERS else 0
 
 
 def _owner(loader_seed: int | None) -> int:
-    """Returns the training process: this one, or the parent of a loader's worker."""
+    """Return the training process: this one, or the parent of a loader's worker."""
     parent = parent_process()
     return os.getpid() if loader_seed is None or parent is None or parent.pid is None else parent.pid
 

@@ -33,7 +33,7 @@ from tfds_torch.torch_data.worker_info import call_worker_init, fill_worker_info
 
 
 def make_generator(options: LoaderOptions) -> torch.Generator | None:
-    """Returns what draws orders and seeds of workers over all iterations of a loader; None: torch's own does."""
+    """Return the generator of orders and workers' seeds over all iterations of a loader; None: torch's own."""
     seed = options.seed if options.planned is None else _seed_of(options, options.planned)
     return None if seed is None else torch.Generator().manual_seed(seed % 2**63)
 
@@ -41,7 +41,7 @@ def make_generator(options: LoaderOptions) -> torch.Generator | None:
 def make_reader(
     dataset: ImageDataset, options: LoaderOptions, num_workers: int, generator: torch.Generator | None
 ) -> Reader:
-    """Returns the reader of an ImageDataset for a loader, with workers or without."""
+    """Return the reader of an ImageDataset for a loader, with workers or without."""
     collate = options.collate
     if collate is None and dataset.is_collated:
         collate = DefaultCollation(dataset, are_rows=dataset.find_fused() is not None)
@@ -60,8 +60,8 @@ def _seed_of(options: LoaderOptions, dataset: ImageDataset) -> int:
 class DatasetSource:
     """The batches that the parser of an ImageDataset plans, as a loader delivers them.
 
-    `seed` is that of the workers' generators, with epoch, first batch, rank and worker; `base_seed` is what
-    `get_worker_info().seed` is, before the number of the worker is added.
+    `seed` is that of the workers' generators, with epoch, first batch, rank and worker; `base_seed` plus the
+    number of the worker is `get_worker_info().seed`.
     """
 
     dataset: ImageDataset
@@ -72,7 +72,7 @@ class DatasetSource:
 
     @property
     def name(self) -> str:
-        """What is read, for messages."""
+        """The source's name, for messages."""
         return name_of(self.dataset.parser)
 
     @property
@@ -83,7 +83,7 @@ class DatasetSource:
         return {f"create_loader: {name}": value for name, value in inputs.items()}
 
     def prepare(self, worker: int, num_workers: int) -> None:
-        """Prepares a worker's process as torch's DataLoader does."""
+        """Prepare a worker's process as torch's DataLoader does."""
         seed = self.base_seed + worker
         fill_worker_info(worker, num_workers, seed, self.dataset.users_own)
         torch.manual_seed(seed_random_and_numpy(seed))
@@ -98,7 +98,7 @@ class DatasetSource:
 
 
 def _pool_reader(source: DatasetSource, num_workers: int, options: LoaderOptions) -> PoolReader:
-    """Starts the workers of a loader, and returns what reads by them."""
+    """Start the workers of a loader, and return the reader that uses them."""
     dataset = source.dataset
     metrics, output = StageMetrics(num_workers, members_of(dataset.parser)), WorkerOutput(num_workers)
     # A user's items may be of any size, and this process looks at none of them.

@@ -15,16 +15,16 @@ _NOTHING = nullcontext()
 
 
 def stage(name: str) -> AbstractContextManager[Any]:
-    """Returns a context that torch.profiler shows as `tfds_torch.<name>`; nothing where no profiler runs.
+    """Return a context that torch.profiler shows as `tfds_torch.<name>`, an empty one where no profiler runs.
 
-    `record_function` costs some microseconds also where none does.
+    `record_function` costs some microseconds also without a profiler.
     """
     # Of this thread, and also true where a schedule has begun to record in the middle of an epoch.
     return record_function(f"tfds_torch.{name}") if torch._C._autograd._profiler_enabled() else _NOTHING
 
 
 class ProfiledIterator(Iterator[T]):
-    """Yields what another iterator does, and shows each step of it as a stage."""
+    """Yields the items of another iterator, and shows each step of it as a stage."""
 
     def __init__(self, items: Iterator[T], name: str) -> None:
         self._items, self._name = items, name
@@ -34,12 +34,12 @@ class ProfiledIterator(Iterator[T]):
             return next(self._items)
 
     def close(self) -> None:
-        """Ends the other iterator."""
+        """End the other iterator."""
         close_iterator(self._items)
 
 
 class OnCpu(Iterator[T]):
-    """Yields what another iterator does, each step under the CPU as torch's default device."""
+    """Yields the items of another iterator, each step with the CPU as torch's default device."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._items = items
@@ -49,5 +49,5 @@ class OnCpu(Iterator[T]):
             return next(self._items)
 
     def close(self) -> None:
-        """Ends the other iterator."""
+        """End the other iterator."""
         close_iterator(self._items)

@@ -1,4 +1,4 @@
-"""Compares what the ranks read, before one of them waits for another without end."""
+"""Compares the ranks' reading, before one of them waits for another without end."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -25,9 +25,9 @@ _REMEDIES = {
 def check_ranks(
     parser: Parser, find_world: Callable[[], World], timeout_s: float, more: Mapping[str, object] | None = None
 ) -> None:
-    """Compares what this rank is about to read with what the others are, within a time limit.
+    """Compare the data that this rank is about to read with those of the others, within a time limit.
 
-    Raises ConfigError on every rank where they differ, and StallError where not all of them came.
+    Raise ConfigError on every rank where they differ, and StallError where not all ranks came.
     """
     check_seconds("check_ranks: timeout_s", timeout_s, can_be_none=False)
     if is_distributed():
@@ -46,7 +46,7 @@ def check_ranks(
 
 
 def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the differences between the processes of torch.distributed, a sentence each; empty when all agree."""
+    """Return the differences between the processes of torch.distributed, a sentence each; empty when all agree."""
     found = [f"rank {process}: {facts['error']}" for process, facts in enumerate(ranks) if "error" in facts]
     known = [facts for facts in ranks if "error" not in facts]
     for name in dict.fromkeys(name for facts in ranks for name in facts if name not in ("rank", "error")):
@@ -68,7 +68,7 @@ def find_differences(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]:
-    """Returns the facts that must be equal on every rank, and the number of this rank."""
+    """Return the facts that must be equal on every rank, and the number of this rank."""
     dataset = dataset_of(parser)
     cameras = {} if dataset is None else dataset.cameras
     facts: dict[str, Any] = {
@@ -97,7 +97,7 @@ def _describe(parser: Parser, find_world: Callable[[], World]) -> dict[str, Any]
 
 
 def _describe_preprocess(preprocess: Any) -> str:
-    """Returns a preprocess in words that are equal in every process: its repr may hold addresses."""
+    """Return a preprocess in words that are equal in every process: its repr may hold addresses."""
     if not is_dataclass(preprocess):
         return type(preprocess).__qualname__
     shown = []
@@ -109,12 +109,12 @@ def _describe_preprocess(preprocess: Any) -> str:
 
 
 def _gather(facts: dict[str, Any], timeout_s: float) -> list[Mapping[str, Any]]:
-    """Returns the facts of every process, by its number."""
+    """Return the facts of every process, by its number."""
     num_processes = torch.distributed.get_world_size()
     gathered: list[Any] = [None] * num_processes
     group = None
     try:
-        # A group of its own: the default one may wait for half an hour, or know only GPUs.
+        # A separate group: the default one may wait for half an hour, or know only GPUs.
         group = torch.distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         torch.distributed.all_gather_object(gathered, facts, group=group)
     except RuntimeError as error:

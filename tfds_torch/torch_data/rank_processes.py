@@ -1,8 +1,8 @@
-"""Starts the ranks of a training on this machine with torch.distributed's launcher, and yields what they yield.
+"""Starts the ranks of a training on this machine with torch.distributed's launcher, and yields their items.
 
 `torch.distributed.elastic.multiprocessing` starts the processes. (`elastic_launch` around it cannot be ended by its
-caller, looks up this machine's name, and changes the caller's environment and signals.) What it lacks is here: a pipe
-for the items of each rank, in a private folder, which rank was the first to fail, and that nothing is left of any.
+caller, looks up this machine's name, and changes the caller's environment and signals.) This module adds a
+pipe for the items of each rank, in a private folder, finds the rank that failed first, and leaves nothing behind.
 """
 
 import logging
@@ -117,7 +117,7 @@ def _launched(num_replicas: int, request: bytes) -> Iterator[tuple[dict[int, Con
             pipes = {rank: _make_pipe(folder / str(rank)) for rank in ranks}
             arguments = dict.fromkeys(ranks, ("-Pu", "-c", _BOOT, str(folder), str(os.getpid())))
             environs = {rank: _environ_of_rank(rank, num_replicas) for rank in ranks}
-            logs = DefaultLogsSpecs(str(folder))  # None: what the ranks print is left alone.
+            logs = DefaultLogsSpecs(str(folder))  # None: the ranks' output is left alone.
             # The launcher takes over the signals of the main thread, and leaves another one alone.
             with signals_held(), ThreadPoolExecutor(1) as thread:
                 begun: Any = thread.submit(start_processes, "rank", sys.executable, arguments, environs, logs).result()
@@ -147,7 +147,7 @@ def _make_pipe(path: Path) -> Connection:
 
 
 def _wait(pipes: dict[int, Connection], processes: dict[int, Popen[bytes]], limit_s: float | None) -> list[int]:
-    """Return the ranks that have sent something, or are gone; none: nothing came within so many seconds."""
+    """Return the ranks that have sent something, or are gone; none where nothing came within so many seconds."""
     began = time.monotonic()
     while not (ready := wait(pipes.values(), _LOOK_S if limit_s is None else min(_LOOK_S, limit_s))):
         # A rank that never opened its pipe does not make it ready by its death.
@@ -163,7 +163,7 @@ def _death(rank: int, processes: dict[int, Popen[bytes]]) -> WorkerError:
 
 
 def _environ_of_rank(rank: int, num_replicas: int) -> dict[str, str]:
-    """Return torchrun's environment variables but MASTER_*, and what else a fresh process of ours needs."""
+    """Return torchrun's environment variables but MASTER_*, and others that a fresh process of ours needs."""
     environ = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     environ |= {"WORLD_SIZE": str(num_replicas), "LOCAL_WORLD_SIZE": str(num_replicas)}
     environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
@@ -178,11 +178,11 @@ def _environ_of_rank(rank: int, num_replicas: int) -> dict[str, str]:
 
 
 def run_rank(folder: str, parent: int) -> None:
-    """Be one rank: send what becomes of it, and the function's items, to the process that has started it."""
+    """Be one rank: send the function's items, and the outcome, to the process that has started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     do_nothing_for_group_signals()
     threading.Thread(target=_end_with_parent, args=(folder, parent), daemon=True).start()
-    os.dup2(2, 1)  # What is printed here must not mix with the parent's output.
+    os.dup2(2, 1)  # Output of this process must not mix with the parent's.
     rank, num_replicas = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     pipe = Connection(os.open(f"{folder}/{rank}", os.O_WRONLY), readable=False)
     os.register_at_fork(after_in_child=pipe.close)  # The parent hears at once when this process has died.
@@ -213,7 +213,7 @@ def run_rank(folder: str, parent: int) -> None:
 
 
 def _end_with_parent(folder: str, parent: int) -> None:
-    """End this process when its parent is gone, or does not know of it: the start of another rank failed."""
+    """End this process when its parent is gone, or does not know of it because the start of another rank failed."""
     while os.getppid() == parent and os.path.exists(folder):
         time.sleep(_LOOK_S)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which rank this training process is, and how a dataset knows it in its workers."""
+"""Finds the rank of this training process, also in the workers of a dataset."""
 
 import os
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from tfds_torch.plan.world import World
 
 
 def is_distributed() -> bool:
-    """Whether torch.distributed has been initialised in this process."""
+    """Return whether torch.distributed has been initialised in this process."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def find_rank(environ: Mapping[str, str]) -> World:
-    """Returns the rank by torch.distributed when that is initialised, else by the environment, else one replica.
+    """Return the rank by torch.distributed when that is initialised, else by the environment, else one replica.
 
     ConfigError: the two contradict each other, or the environment makes no sense.
     """
@@ -27,7 +27,7 @@ def find_rank(environ: Mapping[str, str]) -> World:
         return World.from_environ(environ)
     world = World(torch.distributed.get_rank(), torch.distributed.get_world_size())
     for name, value in (("RANK", world.rank), ("WORLD_SIZE", world.num_replicas)):
-        # Launchers may set one of the two (Lightning sets no RANK): what is there must agree.
+        # Launchers may set one of the two (Lightning sets no RANK): those that are set must agree.
         if environ.get(name, str(value)).strip() != str(value):
             raise ConfigError(
                 f"torch.distributed reports rank {world.rank} of {world.num_replicas}, and the environment has "
@@ -40,7 +40,7 @@ def find_rank(environ: Mapping[str, str]) -> World:
 class RankFinder:
     """Finds the rank that a dataset reads as, each time anew: it may become known after the dataset was made.
 
-    A worker of spawn or forkserver inherits no process group: what its parent found travels with it.
+    A worker of spawn or forkserver inherits no process group: the rank that its parent found travels with it.
     """
 
     def __init__(self, world: World | None) -> None:
@@ -48,7 +48,7 @@ class RankFinder:
         self._of_parent: tuple[int, World] | None = None  # The process that resolved it, and what it found.
 
     def find(self) -> World:
-        """Returns the rank, and the number of ranks; the same in a training process and in its workers."""
+        """Return the rank, and the number of ranks; the same in a training process and in its workers."""
         if self.world is not None:
             return self.world
         if self._of_parent is not None and torch.utils.data.get_worker_info() is not None:
@@ -59,7 +59,7 @@ class RankFinder:
         return find_rank(os.environ)
 
     def find_now(self) -> World | None:
-        """Returns the rank as far as it is known; None: the environment makes no sense so far."""
+        """Return the rank as far as it is known; None: the environment makes no sense so far."""
         try:
             return self.find()
         except ConfigError:  # It may become known later, and is reported where it is needed.

@@ -27,10 +27,10 @@ class RowsDataset(ImageDataset):
     Every item comes once in an epoch; on several ranks the last batch is filled with the first items of the epoch.
 
     Args:
-        rows: a dataset with `__len__` and `__getitem__`, or a dictionary of columns. One that has `set_epoch`, as
-            datasets within it, is given the epoch wherever it is read.
+        rows: a dataset with `__len__` and `__getitem__`, or a dictionary of columns. It, and datasets within it, are
+            told the epoch wherever they are read, if they have `set_epoch`.
         batch_size: items of a rank's batch.
-        shuffle: whether every epoch has an order of its own.
+        shuffle: whether every epoch has its own order.
         drop_last: whether an incomplete last batch is left out.
         seed: of the order; None: SEED.
 
@@ -59,7 +59,7 @@ class RowsDataset(ImageDataset):
 
     @property
     def is_collated(self) -> bool:
-        """True: what it yields are items, of which a loader makes batches."""
+        """True: a loader makes batches of the yielded items."""
         return True
 
     def read(  # noqa: D102
@@ -93,7 +93,7 @@ class RowsDataset(ImageDataset):
                 yield NumberedItems(batch.features[WHOLE_ITEM], batch.index)
 
     def _users_error(self, error: BaseException, message: str) -> BaseException:
-        """Returns what the dataset has raised for an item: its type is what a training script may expect."""
+        """Return the dataset's own error for an item: a training script may expect its type."""
         if isinstance(error, StopIteration):  # It would pass for the end of the epoch.
             return WorkerError(f"{self.parser.dataset_name} raised StopIteration for an index it has. {message}")
         error.add_note(message)

@@ -51,7 +51,7 @@ class TensorBuffer:
             return TensorBuffer(self._images.permute(0, 2, 3, 1).reshape(-1)[start:stop].view(shape))
 
     def gather(self, memory: Pixels, starts: NDArray[np.int64], out: Pixels) -> None:
-        """Copies pieces of one length out of memory, with torch's threads where that is faster; see `BatchBuffer`."""
+        """Copy pieces of one length out of memory, with torch's threads where that is faster; see `BatchBuffer`."""
         if torch.get_num_threads() == 1:
             _gather_with_torch(memory, starts, out)
             return
@@ -99,9 +99,9 @@ class TensorBuffer:
 class GatherThreads:
     """Whether torch's threads gather faster than one thread of numpy does, by how long both took.
 
-    torch's threads spin until the last one of them has finished. Where other processes keep the cores, that took a
-    hundred times as long as one thread; where none do, half as long. What threads save pays for a slow call now and
-    then; when it is spent, they pause.
+    torch's threads spin until the last one of them has finished. Where other processes occupy the cores, that took a
+    hundred times as long as one thread; else half as long. The time that threads save pays for a slow call now and
+    then; when it is spent, the threads pause.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class GatherThreads:
         return not self._num_waits
 
     def note(self, seconds: float, *, with_threads: bool) -> None:
-        """Notes how long a call took, seconds for a byte; the more threads have lost, the longer they pause."""
+        """Note how long a call took, seconds for a byte; the more threads have lost, the longer they pause."""
         if not with_threads:
             self._one_s = 0.75 * self._one_s + 0.25 * seconds if self._one_s else seconds
             self._num_waits = max(0, self._num_waits - 1)
@@ -145,7 +145,7 @@ def _gather_with_torch(memory: Pixels, starts: NDArray[np.int64], out: Pixels) -
 class _Windows:
     """Every piece of a length in memory, uint8 [m - length + 1, length], as an array that can be written.
 
-    It is not: torch warns of memory that cannot be, as that of a mapped file.
+    Nothing writes to it, but torch warns of read-only memory, like that of a mapped file.
     """
 
     def __init__(self, memory: Pixels, length: int) -> None:
@@ -160,7 +160,7 @@ class _Windows:
 
 
 def _keep_to_one_thread() -> None:
-    """Lets torch use one thread in a forked process: a fork has none of torch's other threads."""
+    """Let torch use one thread in a forked process, which has none of torch's other threads."""
     if _has_used_threads:
         torch.set_num_threads(1)
 
@@ -178,7 +178,7 @@ class TensorBuffers:
         self._slots = slots
 
     def __call__(self, shape: tuple[int, int, int, int]) -> TensorBuffer:
-        """Returns a buffer of [B, H, W, C]."""
+        """Return a buffer of [B, H, W, C]."""
         if torch.utils.data.get_worker_info() is None:
             return make_own_buffer(shape)
         with torch.inference_mode(False):  # As of a process's own buffer.
@@ -190,7 +190,7 @@ class TensorBuffers:
 
 
 def make_own_buffer(shape: tuple[int, int, int, int]) -> TensorBuffer:
-    """Returns a buffer of [B, H, W, C] in this process's own memory, which is used over and over."""
+    """Return a buffer of [B, H, W, C] in this process's own memory, which is used over and over."""
     # Threads write into it that know nothing of the caller's `torch.inference_mode()`.
     with torch.inference_mode(False):
         return TensorBuffer(torch.from_numpy(_own_memory.take(shape)))
@@ -200,8 +200,8 @@ class ReusedMemory:
     """Memory that one process keeps for its own batches. Thread-safe.
 
     A batch of 128 photographs takes 19 MB. Fresh memory of that size comes from the system page by page, which took a
-    sixth of a worker's time, and is given back at once. Here it is used again as soon as nothing refers to it, neither
-    tensors nor arrays nor views. `most_kept` unused blocks are kept, and more up to `kept_bytes` in all.
+    sixth of a worker's time, and is given back at once. Here memory is used again as soon as nothing refers to it:
+    tensors, arrays or views. `most_kept` unused blocks are kept, and more up to `kept_bytes` in all.
     """
 
     def __init__(self, most_kept: int = 4, kept_bytes: int = 1 << 24) -> None:
@@ -210,7 +210,7 @@ class ReusedMemory:
         self._blocks: list[NDArray[np.uint8]] = []
 
     def take(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """Returns memory of any content, uint8, contiguous."""
+        """Return memory of any content, uint8, contiguous."""
         num_bytes = math.prod(shape)
         block = self._pop(num_bytes)
         if block is None:
@@ -221,7 +221,7 @@ class ReusedMemory:
         return array.reshape(shape)
 
     def _pop(self, num_bytes: int) -> NDArray[np.uint8] | None:
-        """Returns a block that is kept, of this size; None: there is none. Each step is atomic."""
+        """Return a kept block of this size, None where there is none. Each step is atomic."""
         others: list[NDArray[np.uint8]] = []
         found: NDArray[np.uint8] | None = None
         while found is None and self._blocks:
@@ -246,7 +246,7 @@ _own_memory = ReusedMemory()
 
 
 def _is_fast(pixels: Pixels, size: Sequence[int], steps: Sequence[float]) -> bool:
-    """Whether torch resizes an image fast, and as Pillow does."""
+    """Return whether torch resizes an image fast, and as Pillow does."""
     # With an opacity, Pillow also weighs the colours by it. Along a side that keeps its length torch 2.13 copies,
     # whatever the step.
     is_copied = any(now == then and step != 1 for now, then, step in zip(pixels.shape, size, steps, strict=False))
@@ -254,7 +254,7 @@ def _is_fast(pixels: Pixels, size: Sequence[int], steps: Sequence[float]) -> boo
 
 
 def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bool, columns_first: bool) -> None:
-    """Resizes uint8 [h, w, 3] to uint8 [1, 3, H, W] in channels_last memory."""
+    """Resize uint8 [h, w, 3] to uint8 [1, 3, H, W] in channels_last memory."""
     if bicubic and columns_first and steps[0] != 1:  # torch resizes rows first.
         height = out.shape[2]
         columns = torch.empty((1, height, pixels.shape[1], 3), dtype=torch.uint8, device="cpu")
@@ -268,7 +268,7 @@ def _resize(pixels: Pixels, out: Tensor, steps: tuple[float, float], bicubic: bo
 
 
 def _mirror(image: Tensor, out: Pixels) -> None:
-    """Writes the mirror image of uint8 [1, 3, H, W] into uint8 [H, W, 3]."""
+    """Write the mirror image of uint8 [1, 3, H, W] into uint8 [H, W, 3]."""
     height, width = out.shape[:2]
     lines = height if torch.get_num_threads() == 1 else max(1, _LARGEST_SERIAL // (3 * width))
     for top in range(0, height, lines):
@@ -280,7 +280,7 @@ _of_thread = threading.local()
 
 
 def _scratch(images: Tensor) -> Tensor:
-    """Returns memory of this thread for one image like those of [B, C, H, W]."""
+    """Return memory of this thread for one image like those of [B, C, H, W]."""
     scratch: Tensor | None = getattr(_of_thread, "scratch", None)
     if scratch is None or scratch.shape[1:] != images.shape[1:]:
         with torch.inference_mode(False):
@@ -289,6 +289,6 @@ def _scratch(images: Tensor) -> Tensor:
 
 
 def _empty_shared(shape: tuple[int, ...]) -> Tensor:
-    # As torch's own collation does it in a worker: what is sent then is a file descriptor.
+    # As torch's own collation does it in a worker: it then sends a file descriptor.
     storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).view(shape)

@@ -29,20 +29,20 @@ class TensorCodec:
     """Carries batches through the pipe of a pool: tensors in slots, everything else pickled. Picklable."""
 
     def encode(self, message: Message, packing: SlotPacking) -> Sequence[Any]:
-        """Returns a message's item as pickled bytes and memory of arrays."""
+        """Return a message's item as pickled bytes and memory of arrays."""
         buffers: list[pickle.PickleBuffer] = []
         return [pack(message.item, packing, buffers), *(buffer.raw() for buffer in buffers)]
 
     def decode(self, frames: Sequence[Any], slots: Mapping[int, NDArray[Any]]) -> Any:
-        """Returns the item; its small arrays lie in the message."""
+        """Return the item; its small arrays lie in the message."""
         return pickle.loads(frames[0], buffers=frames[1:])  # noqa: S301 (from our own worker, over a private pipe)
 
 
 def pack(value: Any, packing: SlotPacking, buffers: "list[pickle.PickleBuffer] | None" = None) -> memoryview:
-    """Returns a batch as pickled bytes, for `pickle.loads`; its large tensors lie in slots.
+    """Return a batch as pickled bytes, for `pickle.loads`; its large tensors lie in slots.
 
-    `buffers` gets the memory of arrays, and of tensors for which no slot is free; None: arrays are pickled, too, and
-    torch carries such tensors.
+    `buffers` receives the memory of arrays, and of tensors for which no slot is free; None: arrays are pickled, too,
+    and torch carries such tensors.
     """
     file = io.BytesIO()
     try:
@@ -62,7 +62,7 @@ class _Pickler(ForkingPickler):
         self._packing, self._can_be_long = packing, buffers is not None
 
     def reducer_override(self, value: Any) -> Any:
-        """Returns the call that rebuilds a tensor; pickle asks for everything but plain values and containers."""
+        """Return the call that rebuilds a tensor; pickle asks this for all but plain values and containers."""
         return self._reduce(value) if isinstance(value, Tensor) else NotImplemented
 
     def _reduce(self, tensor: Tensor) -> Any:
@@ -87,7 +87,7 @@ class _Pickler(ForkingPickler):
         return self._reduce_inline(tensor, layout) if is_small or self._can_be_long else self._reduce_by_torch(tensor)
 
     def _reduce_inline(self, tensor: Tensor, layout: Any) -> Any:
-        """Returns the function that makes a tensor of the bytes of its elements."""
+        """Return the function that makes a tensor of the bytes of its elements."""
         flat = tensor
         if not tensor.is_contiguous():
             flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu")
@@ -122,7 +122,7 @@ def _tensor_at(
 
 
 def _extent(tensor: Tensor) -> int:
-    """Returns how many bytes a tensor spans, gaps included."""
+    """Return how many bytes a tensor spans, gaps included."""
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (1 + steps) * tensor.element_size()
 
@@ -137,7 +137,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _check_can_leave(tensor: Tensor) -> None:
-    """Raises ConfigError for a tensor that torch cannot hand to another process."""
+    """Raise ConfigError for a tensor that torch cannot hand to another process."""
     if tensor.requires_grad and not tensor.is_leaf:
         raise ConfigError(
             "A batch holds a tensor with a history of autograd (requires_grad, made by an operation), which cannot "
@@ -155,7 +155,7 @@ def _check_can_leave(tensor: Tensor) -> None:
 
 
 def describe_full_memory(failed: str = "A batch cannot leave its worker") -> str:
-    """Returns the message for shared memory that is full; `failed` is a clause."""
+    """Return the message for shared memory that is full; `failed` is a clause."""
     try:
         found = os.statvfs("/dev/shm")  # noqa: S108
         size = f", {found.f_blocks * found.f_frsize / 2**20:,.1f} MiB,"

@@ -1,4 +1,4 @@
-"""What torch gives user code in its workers, for our own: `get_worker_info()`, by its private name; worker_init_fn."""
+"""Provides in our workers what user code finds in torch's: `get_worker_info()`, by its private name; worker_init_fn."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ _logger = logging.getLogger(__name__)
 
 
 def fill_worker_info(worker: int, num_workers: int, seed: int, dataset: Any) -> None:
-    """Lets `get_worker_info()` describe this process, a worker, as it does in the workers of torch's DataLoader.
+    """Let `get_worker_info()` describe this process, a worker, as it does in the workers of torch's DataLoader.
 
     torch has no public way. Where a later torch keeps it elsewhere, `get_worker_info()` stays None, and this is logged.
     """
@@ -26,7 +26,7 @@ def fill_worker_info(worker: int, num_workers: int, seed: int, dataset: Any) -> 
 
 
 def call_worker_init(initialise: Callable[[int], None] | None, worker: int) -> None:
-    """Calls the user's `worker_init_fn`, if there is one, with the number of this worker."""
+    """Call the user's `worker_init_fn`, if there is one, with the number of this worker."""
     if initialise is None:
         return
     try:

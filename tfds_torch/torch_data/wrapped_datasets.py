@@ -1,4 +1,4 @@
-"""What lies in a dataset: an ImageDataset may be wrapped, by timm, by torch's ChainDataset, Accelerate or the user."""
+"""Finds datasets within another one: timm, torch's ChainDataset, Accelerate or the user may wrap an ImageDataset."""
 
 import sys
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _Found = TypeVar("_Found")
 
 
 def unwrap(dataset: Any) -> Iterator[Any]:
-    """Yields a dataset and, from the outside in, the layers it reads from: its `reader`, and datasets in it."""
+    """Yield a dataset and, from the outside in, the layers that it reads from: its `reader`, and datasets in it."""
     found: list[Any] = [dataset]
     seen: list[Any] = []
     while found:
@@ -30,12 +30,12 @@ def unwrap(dataset: Any) -> Iterator[Any]:
 
 
 def find_layer(dataset: Any, kind: type[_Found]) -> _Found | None:
-    """Returns the outermost layer that is of a kind; None: there is none."""
+    """Return the outermost layer that is of a kind; None: there is none."""
     return next((layer for layer in unwrap(dataset) if isinstance(layer, kind)), None)
 
 
 def refuse_second_shards(dataset: Any, parser: Parser) -> None:
-    """Checks the loader that Accelerate is iterating, where a program has imported Accelerate; else does nothing.
+    """Check the loader that Accelerate is iterating, where a program has imported Accelerate; else do nothing.
 
     `Accelerator.prepare` splits an iterable dataset among the processes: rank 0 reads for all (its default), or every
     rank keeps each R-th batch. An ImageDataset already reads its rank's share, so either way most examples would never

@@ -1,4 +1,4 @@
-"""What every decoder of images is, and how it fails."""
+"""The protocol of decoders of images, and their error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +21,10 @@ Window = tuple[slice, slice]
 """Part of an image: its rows and columns, each with start and stop, in pixels of the image as it is decoded."""
 
 NUM_CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
-"""What decoders return, by Pillow's names."""
+"""Mode of the pixels that decoders return, by Pillow's names -> number of channels."""
 
 JPEG_END = b"\xff\xd9"
-"""A cut file lacks it: then nothing is left out, so that the flaw is found."""
+"""The end of a whole file. Where a file lacks it, nothing is left out, so that the flaw is found."""
 
 
 class ImageDecodeError(ValueError):
@@ -32,14 +32,14 @@ class ImageDecodeError(ValueError):
 
 
 def describe_pillow_error(error: Exception) -> str:
-    """Returns the first line of an error of Pillow's, which raises a dozen types for broken files."""
+    """Return the first line of an error of Pillow, which raises a dozen types for broken files."""
     first_line = (str(error) or type(error).__name__).splitlines()[0]
     return f"Pillow reports: {first_line.rstrip('.')}."
 
 
 @contextmanager
 def pillow_errors() -> Iterator[None]:
-    """Lets every error of Pillow's be an ImageDecodeError, but for a lack of memory."""
+    """Turn every error of Pillow into an ImageDecodeError, except a lack of memory."""
     try:
         yield
     except (ImageDecodeError, MemoryError):
@@ -51,7 +51,7 @@ def pillow_errors() -> Iterator[None]:
 
 
 def to_gray(pixels: Pixels) -> Pixels:
-    """Returns grey levels, uint8 [h, w, 1], of pixels of three colours, as Pillow's `convert("L")` makes them.
+    """Return grey levels, uint8 [h, w, 1], of pixels of three colours, as Pillow's `convert("L")` makes them.
 
     The Y channel of a JPEG would be faster by a third, and differs by up to 15 levels where colours are clipped.
     """
@@ -64,16 +64,16 @@ class Decoder(Protocol):
     def decode(
         self, image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None
     ) -> Pixels | None:
-        """Returns the pixels of a window, uint8 [h, w, C]; None where another decoder has to do it.
+        """Return the pixels of a window, uint8 [h, w, C]; None where another decoder has to do it.
 
         Args:
             image: encoded.
-            header: of the image.
+            header: header of the image.
             mode: one of `NUM_CHANNELS`.
             window: inside the shrunk image; its pixels are those of the whole image there, `pixels[window]`.
             shrink: 1, or 2, 4 or 8 where `header.is_shrinkable`: both sides are divided by it and rounded up.
-            out: uint8 [h, w, C], contiguous, where to decode a whole image to, which is not shrunk; None: into memory
-                of its own.
+            out: uint8 [h, w, C], contiguous, the memory for a whole image that is not shrunk; None: the decoder
+                makes it.
 
         Raises:
             ImageDecodeError: no decoder can decode this image.

@@ -1,4 +1,4 @@
-"""Which decoder reads JPEG: what the user chose, or the best one of this machine. All of them give the same pixels."""
+"""The decoder of JPEG: the user's choice, or the best one of this machine. All of them return the same pixels."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ _logger = logging.getLogger(__name__)
 
 @cache
 def decoders_of(choice: str) -> Sequence[Decoder]:
-    """Returns the decoders of JPEG, in the order in which they are asked."""
+    """Return the decoders of JPEG, in the order in which they are asked."""
     return _DECODERS[resolve(choice)]
 
 
 def resolve(choice: str) -> str:
-    """Returns the decoder that a choice means on this machine."""
+    """Return the decoder that a choice means on this machine."""
     if choice != "auto":
         return choice
     if turbojpeg.find().library is not None:
@@ -41,7 +41,7 @@ def resolve(choice: str) -> str:
 
 @cache
 def describe(choice: str) -> str:
-    """Returns the decoder that a choice means on this machine, with its version: equal where the code is."""
+    """Return the decoder that a choice means on this machine, with its version: equal where the code is."""
     name, library = resolve(choice), turbojpeg.find().library
     if name == "turbojpeg" and library is not None:
         return f"turbojpeg (libjpeg-turbo {library.version})"
@@ -51,7 +51,7 @@ def describe(choice: str) -> str:
 
 
 def check(choice: str) -> None:
-    """Raises ConfigError where this machine does not have what was chosen."""
+    """Raise ConfigError where this machine does not have the chosen decoder."""
     found = turbojpeg.find() if choice == "turbojpeg" else None
     if found is not None and found.library is None:
         problems = "; ".join(found.problems + found.too_old)
@@ -66,7 +66,7 @@ def check(choice: str) -> None:
 
 @cache
 def warn_of_problems() -> None:
-    """Logs a warning, once a process, where a libturbojpeg of version 3 was found and none can be used."""
+    """Log a warning, once a process, where a libturbojpeg of version 3 was found and none can be used."""
     found = turbojpeg.find()
     if found.library is None and found.problems:
         _logger.warning(

@@ -25,7 +25,7 @@ from tfds_torch.images.headers import Header, ImageFormat
 
 class _JpegFile(JpegImageFile):
     def getexif(self) -> Image.Exif:
-        """Returns nothing: the resolution is not needed, and Pillow warns of broken EXIF data."""
+        """Return empty EXIF data: the resolution is not needed, and Pillow warns of broken EXIF data."""
         return Image.Exif()
 
 
@@ -39,7 +39,7 @@ _FILES: Mapping[ImageFormat, type[ImageFile]] = {
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
-    """Returns a window of any image; of an animation, of the first frame. Of 16 bits, the upper 8 are kept.
+    """Return a window of any image; of an animation, of the first frame. Of 16 bits, the upper 8 are kept.
 
     Raises:
         ImageDecodeError: Pillow cannot decode it, or the header has another size.
@@ -65,7 +65,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
 
 
 def decode_stored(image: bytes, header: Header) -> NDArray[Any]:
-    """Returns the numbers of an image as they are stored, [h, w, C]; of an animation, those of the first frame.
+    """Return the numbers of an image as they are stored, [h, w, C]; of an animation, those of the first frame.
 
     Indices of a palette stay indices, bits become 0 and 1, grey of 16 bits is uint16; all else is uint8, as of Pillow.
 
@@ -100,7 +100,7 @@ def _load(image: bytes, header: Header, shrink: int = 1) -> ImageFile:
 
 
 def _transparent(transparent: object, file: ImageFile, header: Header) -> object:
-    """Returns the transparent colour, grey level, or opacity of each colour of a palette, as Pillow converts it."""
+    """Return the transparent colour, grey level, or opacity of each colour of a palette, as Pillow converts it."""
     if header.format != ImageFormat.PNG:
         return transparent
     if file.mode == "L" and isinstance(transparent, int):

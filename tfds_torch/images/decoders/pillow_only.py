@@ -1,6 +1,6 @@
-"""What no other decoder reads: TIFF, AVIF, JPEG 2000, PPM. Their headers, pixels and stored numbers, by Pillow.
+"""Headers, pixels and stored numbers of formats that only Pillow reads: TIFF, AVIF, JPEG 2000, PPM.
 
-Of a TIFF the first image is read. Nothing is turned by its EXIF orientation.
+Of a TIFF, the first image is read. EXIF orientation is ignored.
 """
 
 import struct
@@ -35,7 +35,7 @@ _MOST_COMPONENTS, _MOST_TILES, _LEAST_TILE_PIXELS = 4, 64, 1024  # Hostile files
 
 
 def read_header(image: bytes, file_format: FileFormat) -> Header:
-    """Returns the header of a whole file of a format that Pillow alone reads; nothing is decoded.
+    """Return the header of a whole file of a format that Pillow alone reads; nothing is decoded.
 
     Raises:
         ImageDecodeError: Pillow cannot read it.
@@ -50,7 +50,7 @@ def read_header(image: bytes, file_format: FileFormat) -> Header:
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels:
-    """Returns a window of an image; see `Decoder`. Of more than 8 bits, the upper 8 are kept.
+    """Return a window of an image; see `Decoder`. Of more than 8 bits, the upper 8 are kept.
 
     Raises:
         ImageDecodeError: Pillow cannot decode it, or its levels have no range.
@@ -65,13 +65,13 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
 
 
 def decode_stored(image: bytes, header: Header) -> NDArray[Any]:
-    """Returns the numbers of an image as they are stored, [h, w, C].
+    """Return the numbers of an image as they are stored, [h, w, C].
 
     Indices of a palette stay indices, bits become 0 and 1. Levels are not scaled to 8 or 16 bits: uint8 up to 8 bits,
     uint16 up to 16; of TIFF also int32 and float32.
 
     Raises:
-        ImageDecodeError: Pillow cannot decode it, or does not give all bits of its numbers.
+        ImageDecodeError: Pillow cannot decode it, or does not return all bits of its numbers.
     """
     with pillow_errors():
         parts = _open(image, header).tile
@@ -108,7 +108,7 @@ def _load(image: bytes, header: Header) -> ImageFile:
 
 
 def _without_scale(numbers: NDArray[Any], header: Header, parts: Any) -> NDArray[Any]:
-    """Returns levels that Pillow has scaled to 8 or 16 bits as they are stored."""
+    """Return levels that Pillow has scaled to 8 or 16 bits as they are stored."""
     is_indexed = header.pillow_mode in ("1", "P")
     if header.format == ImageFormat.JPEG2000 and not is_indexed:
         return numbers >> ((16 if header.bit_depth > 8 else 8) - header.bit_depth)
@@ -121,7 +121,7 @@ def _without_scale(numbers: NDArray[Any], header: Header, parts: Any) -> NDArray
 
 
 def _read_bits(image: bytes, file: ImageFile, kind: ImageFormat) -> int:
-    """Returns the bits of a sample; of JPEG 2000, sees to it that the size is that of what is decoded."""
+    """Return the bits of a sample; of JPEG 2000, check that its header and its codestream have the same size."""
     if kind == ImageFormat.PPM and not image[file.tile[0][2] - 1 : file.tile[0][2]].isspace():
         raise ImageDecodeError("The PPM ends in its header.")  # Half a number is one, too.
     if file.mode == "1":
@@ -136,7 +136,7 @@ def _read_bits(image: bytes, file: ImageFile, kind: ImageFormat) -> int:
 
 
 def _white_of(parts: Any) -> int:
-    """Returns the largest level of a PPM file, by the arguments of Pillow's decoder."""
+    """Return the largest level of a PPM file, by the arguments of Pillow's decoder."""
     name, _, _, arguments = parts[0]
     if name == "raw":
         return _TO_16_BITS if arguments[0] == "I;16B" or arguments == "I;16B" else 255
@@ -144,7 +144,7 @@ def _white_of(parts: Any) -> int:
 
 
 def _read_j2k_bits(image: bytes, file: ImageFile) -> int:
-    """Returns the bits of the largest component; raises ImageDecodeError for what would take too much memory."""
+    """Return the bits of the largest component; raise ImageDecodeError for what would take too much memory."""
     at = _find_codestream(image)
     right, bottom, left, top, tile_width, tile_height, tile_left, tile_top, num_components = _unpack_j2k(image, at + 8)
     if (right - left, bottom - top) != file.size:
@@ -160,7 +160,7 @@ def _read_j2k_bits(image: bytes, file: ImageFile) -> int:
 
 
 def _find_codestream(image: bytes) -> int:
-    """Returns where the codestream begins, behind the boxes of a JP2 file."""
+    """Return where the codestream begins, behind the boxes of a JP2 file."""
     position = 0
     while not image.startswith(_CODESTREAM, position):
         length, kind, long_length = _unpack_box(image, position)

@@ -28,7 +28,7 @@ _unpack_chunk = struct.Struct(">I4s").unpack_from  # Length, kind.
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
-    """Returns a window of a PNG of 16 bits that has a transparent colour, as RGBA; None for any other."""
+    """Return a window of a PNG of 16 bits that has a transparent colour, as RGBA; None for any other."""
     if mode != "RGBA" or header.bit_depth != 16 or _transparent_colour(image, header) is None:
         return None
     pixels = (decode_numbers(image, header, 4) >> 8).astype(np.uint8)
@@ -39,13 +39,13 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
 
 
 def decode_numbers(image: bytes, header: Header, num_channels: int | None = None) -> _Numbers:
-    """Returns uint16 [h, w, C] of a PNG of 16 bits.
+    """Return uint16 [h, w, C] of a PNG of 16 bits.
 
     Args:
         image: encoded.
-        header: of the image.
-        num_channels: 1 grey, 2 grey and alpha, 3 colour, 4 colour and alpha; None or 0: those that are stored. Alpha is
-            dropped, or 65,535 where nothing is transparent.
+        header: header of the image.
+        num_channels: 1 grey, 2 grey and alpha, 3 colour, 4 colour and alpha; None or 0: the stored channels. Alpha is
+            dropped, or set to 65,535 where nothing is transparent.
 
     Raises:
         ImageDecodeError: it cannot be decoded.
@@ -72,7 +72,7 @@ def decode_numbers(image: bytes, header: Header, num_channels: int | None = None
 
 
 def _decode_grey_and_alpha(image: bytes, header: Header) -> _Numbers:
-    """Lets Pillow take the four bytes of a pixel for a colour and alpha of 8 bits: they are stored in the same way."""
+    """Decode by Pillow, which takes the four bytes of a pixel for RGBA of 8 bits: both are stored in the same way."""
     check_chunks(image)  # The header gets another checksum.
     beginning = image[:24] + b"\x08\x06" + image[26:29]
     as_colours = beginning + zlib.crc32(beginning[12:]).to_bytes(4, "big") + image[33:]
@@ -81,7 +81,7 @@ def _decode_grey_and_alpha(image: bytes, header: Header) -> _Numbers:
 
 
 def _decode_colours(image: bytes, header: Header) -> _Numbers:
-    check_chunks(image)  # kornia-rs takes files that lack their end.
+    check_chunks(image)  # kornia-rs accepts files that lack their end.
     try:
         from kornia_rs.io import decode_image_png_u16
     except ImportError:
@@ -104,7 +104,7 @@ def _to_grey(colours: _Numbers) -> _Numbers:
 
 
 def _opacity(image: bytes, header: Header, stored: _Numbers) -> _Numbers:
-    """Returns 0 where a pixel has the transparent colour, if there is one, uint16 [h, w, 1]."""
+    """Return alpha, uint16 [h, w, 1]: 0 where a pixel has the transparent colour, if there is one."""
     transparent = _transparent_colour(image, header)
     if transparent is None:
         return np.full((*stored.shape[:2], 1), _OPAQUE, np.uint16)
@@ -113,7 +113,7 @@ def _opacity(image: bytes, header: Header, stored: _Numbers) -> _Numbers:
 
 
 def _transparent_colour(image: bytes, header: Header) -> tuple[int, ...] | None:
-    """Walks the chunks of a PNG to its transparent colour, or grey level."""
+    """Walk the chunks of a PNG to its transparent colour, or grey level."""
     position = 33
     while header.channels not in _WITH_OPACITY and position + 8 <= len(image):
         length, kind = _unpack_chunk(image, position)

@@ -9,7 +9,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def convert(pixels: Pixels, mode: str, out: Pixels | None) -> Pixels:
-    """Returns pixels, uint8 [h, w, C], in a mode, as Pillow converts them; without `out` perhaps the same memory."""
+    """Return pixels, uint8 [h, w, C], in a mode, as Pillow converts them; without `out` perhaps the same memory."""
     stored = _MODES.get(pixels.shape[-1])
     if stored is None:
         raise ImageDecodeError(f"It is stored as pixels of {pixels.shape[-1]} channels, and 1, 3 or 4 can be read.")

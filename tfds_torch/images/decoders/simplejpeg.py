@@ -1,11 +1,11 @@
 """JPEG by simplejpeg (libjpeg-turbo): its pixels equal Pillow's, and Python's lock is free meanwhile.
 
-What simplejpeg warns about goes to Pillow, which knows a harmless flaw from a file that is cut: of a cut file,
+Pillow decodes the images that simplejpeg warns about: it tells a harmless flaw from a file that is cut, of which
 libjpeg-turbo would return half an image.
 
 Where the last rows are not needed, the header gets a smaller height, and libjpeg-turbo leaves them out
 (768 us instead of 863 for a photograph of 385 x 513 pixels).
-There is no such way to leave out the first ones: every block is encoded as a difference from the one before.
+The first rows cannot be left out: every block is encoded as a difference from the block before.
 """
 
 import struct
@@ -30,7 +30,7 @@ _pack_height = struct.Struct(">H").pack_into
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
-    """Returns a window of a whole JPEG of 8 bits, grey or coloured, not CMYK; None: Pillow has to decode it."""
+    """Return a window of a whole JPEG of 8 bits, grey or coloured, not CMYK; None: Pillow has to decode it."""
     if decode_jpeg is None or not header.is_plain_jpeg:
         return None
     if not header.height_at and not has_all_scans(image):
@@ -66,7 +66,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
 
 
 def _rows_to_decode(image: bytes, header: Header, num_rows: int, shrink: int) -> int:
-    """Returns how many rows of the stored image to decode: all, unless leaving some out is sure to change nothing."""
+    """Return how many rows of the stored image to decode: all, unless the pixels are surely the same without some."""
     height = (num_rows + _ROWS_BELOW) * shrink
     if height > header.height - _LEAST_LEFT_OUT or not header.height_at or not image.endswith(JPEG_END):
         return header.height

@@ -3,7 +3,7 @@
 Every row above the window still has to be read, since blocks are encoded one after the other; but neither these nor
 the columns beside the window become pixels (540 us instead of 640 for a photograph of 385 x 513 pixels).
 
-What the library warns about goes to Pillow, which knows a harmless flaw from a file that is cut.
+Pillow decodes the images that the library warns about: it tells a harmless flaw from a file that is cut.
 """
 
 import base64
@@ -71,33 +71,33 @@ class Handle:
             self._functions.tj3Destroy(self._address)
 
     def read_header(self, image: bytes) -> int:
-        """Reads the header of an image, which the following calls are about."""
+        """Read the header of an image, to which the following calls apply."""
         failed: int = self._functions.tj3DecompressHeader(self._address, image, len(image))
         return failed
 
     def get(self, parameter: int) -> int:
-        """Returns what the header says; -1: nothing."""
+        """Return the value of a parameter in the header; -1: the header does not have it."""
         value: int = self._functions.tj3Get(self._address, parameter)
         return value
 
     def select(self, shrink: int, region: Region) -> int:
-        """Selects a region of the image, shrunk."""
+        """Select a region of the image, shrunk."""
         failed: int = self._functions.tj3SetScalingFactor(self._address, ScalingFactor(1, shrink))
         return failed or self._functions.tj3SetCroppingRegion(self._address, region)
 
     def decode(self, image: bytes, out: Pixels, mode: str) -> int:
-        """Decodes what was selected into `out`, which must have room for it."""
+        """Decode the selected region into `out`, which must have room for it."""
         address = out.__array_interface__["data"][0]
         failed: int = self._decompress(self._address, image, len(image), address, 0, PIXEL_FORMATS[mode])
         return failed
 
 
 class Found(NamedTuple):
-    """The library of this machine, None: there is none.
+    """The library of this machine, or None where there is none.
 
     Attributes:
-        problems: what is wrong with those that were found before it.
-        too_old: those that are of version 2.
+        problems: the faults of the libraries that were found before it.
+        too_old: the libraries of version 2.
     """
 
     library: Library | None
@@ -107,7 +107,7 @@ class Found(NamedTuple):
 
 @cache
 def find() -> Found:
-    """Returns the first library that can be used. Looked for once a process."""
+    """Return the first library that can be used; a process looks for it once."""
     problems: list[str] = []
     too_old: list[str] = []
     for name in candidates():
@@ -122,7 +122,7 @@ def find() -> Found:
 
 
 def check_pixels(library: Library) -> None:
-    """Raises NotUsableError where a library decodes regions of an image to other pixels than Pillow."""
+    """Raise NotUsableError where a library decodes regions of an image to pixels that differ from Pillow's."""
     for (left, top), (width, height), shrink, checksum in _TESTS:
         handle, pixels = Handle(library), np.zeros((height, width, 3), np.uint8)
         failed = handle.read_header(_TEST_IMAGE) or handle.select(shrink, Region(left, top, width, height))
@@ -134,7 +134,7 @@ def check_pixels(library: Library) -> None:
 
 
 def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None) -> Pixels | None:
-    """Returns a window of a whole JPEG of 8 bits, grey or coloured, not CMYK; None: Pillow has to decode it."""
+    """Return a window of a whole JPEG of 8 bits, grey or coloured, not CMYK; None: Pillow has to decode it."""
     library = find().library
     if library is None or not header.is_plain_jpeg:
         return None
@@ -161,7 +161,7 @@ def decode(image: bytes, header: Header, mode: str, window: Window, shrink: int,
 def _decode(
     handle: Handle, image: bytes, header: Header, mode: str, window: Window, shrink: int, out: Pixels | None
 ) -> tuple[Pixels, Window] | None:
-    """Returns a region of an image, and where in it the window lies; None: the library finds a flaw."""
+    """Return a region of an image, and where in it the window lies; None: the library finds a flaw."""
     if out is not None and handle.beginning and image.startswith(handle.beginning):
         return None if handle.decode(image, out, mode) else (out, window)  # Of the size that was compared before.
     handle.beginning = b""

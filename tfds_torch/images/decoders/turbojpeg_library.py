@@ -1,6 +1,6 @@
 """libturbojpeg, version 3 or later: where it lies on this machine, and its functions.
 
-The wheel `turbojpeg` (extra `fast-jpeg`) brings one, a pre-release of 2023. conda, Homebrew and many systems have later
+The wheel `turbojpeg` (extra `fast-jpeg`) has one, a pre-release of 2023. conda, Homebrew and many systems have later
 ones, which come first; Debian 12 and 13 and Ubuntu 24.04 have version 2, which lacks the functions.
 
 Source: turbojpeg.h of libjpeg-turbo 3.0.
@@ -33,7 +33,7 @@ class Region(ctypes.Structure):
 
 
 class ScalingFactor(ctypes.Structure):
-    """By what sides are multiplied."""
+    """The fraction by which sides are multiplied."""
 
     _fields_ = [("numerator", c_int), ("denominator", c_int)]
 
@@ -53,8 +53,9 @@ class Library:
         name: its path, or a name that the system finds.
 
     Attributes:
-        functions: all but `decompress`. They take microseconds and keep Python's lock: to get it back can take longer.
-        decompress: tj3Decompress8, which lets go of the lock.
+        functions: all functions but `decompress`. They take microseconds and keep Python's lock: to get it back can
+            take longer.
+        decompress: tj3Decompress8, which releases the lock.
 
     Raises:
         TooOldError: it is of version 2.
@@ -90,7 +91,7 @@ class Library:
 
     @property
     def path(self) -> str:
-        """Where it was found; its name, where that cannot be told."""
+        """The path where it was found; its name, where the path is not known."""
         if Path(self.name).is_absolute() or not sys.platform.startswith("linux"):
             return self.name
         mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
@@ -107,7 +108,7 @@ class Library:
 
 
 def candidates() -> Iterator[str]:
-    """Yields paths and names of libraries that exist: conda's, Homebrew's, the system's, the wheel's."""
+    """Yield paths and names of libraries that exist: conda's, Homebrew's, the system's, the wheel's."""
     prefix, names = Path(sys.prefix), ("libturbojpeg.so.0", "libturbojpeg.dylib", "turbojpeg.dll")
     folders = (prefix / "lib", prefix / "Library" / "bin", *map(Path, ("/opt/homebrew/lib", "/usr/local/lib")))
     yield from (str(path) for folder in folders for path in map(folder.joinpath, names) if path.is_file())
@@ -127,7 +128,7 @@ def candidates() -> Iterator[str]:
 
 
 def _is_found(name: str) -> bool:
-    """Whether the system finds a library by its name; a damaged one counts as found."""
+    """Return whether the system finds a library by its name; a damaged one counts as found."""
     try:
         ctypes.CDLL(name)
     except OSError as error:

@@ -17,21 +17,21 @@ def install(fuse: bool | str = "auto") -> None:
     - `create_dataset("tfds/...")` takes the same arguments, and its dataset has the same methods; the examples come
       from `ParserTfds`, local ones without tensorflow. Other datasets are timm's own.
     - `create_loader` hands its batch size to the dataset, so that batches and `len` are exact, and compares what the
-      ranks are about to read. What contradicts the dataset is a ConfigError.
+      ranks are about to read. Settings that contradict the dataset are a ConfigError.
     - Several ranks evaluate exactly: `accuracy` leaves out padding (label -100), and in the last batch
-      `reduce_tensor(x, num_replicas)` and `AverageMeter.update(x, batch_size)` weight by examples that are no padding.
-      Elsewhere the three are timm's own. Metrics that do not go through them are the script's: see `MaskedMean`.
+      `reduce_tensor(x, num_replicas)` and `AverageMeter.update(x, batch_size)` weight by examples that are not padding.
+      Elsewhere the three are timm's own. Other metrics stay the script's: see `MaskedMean`.
     - `filenames()` come in the order of an unshuffled loader on one rank. Asked for before the loader is made (as
       timm's validate.py does for `--real-labels`), they make it read with one worker, with a warning.
 
     - The crop, resize and flips with which the transform of such a loader begins are done while images are decoded;
-      the rest runs as it is, seeded by the example. What became of a transform is logged once, level INFO.
+      the rest runs as it is, seeded by the example. Each transform's new form is logged once, level INFO.
 
-    A second call changes nothing but `fuse`.
+    A second call changes only `fuse`.
 
     Args:
-        fuse: "auto": as above, unless the environment has TFDS_TORCH_FUSE=0. True: whatever it has. False: transforms
-            and collation are left to timm.
+        fuse: "auto": as above, unless the environment has TFDS_TORCH_FUSE=0. True: as above, also with that. False:
+            transforms and collation are left to timm.
 
     Raises:
         ConfigError: timm is not installed, or is a version whose functions lie elsewhere; or the script already holds

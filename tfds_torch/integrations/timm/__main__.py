@@ -27,7 +27,7 @@ several ranks:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code: 0, or 2 where the script was not started.
 
-    What the script raises, `SystemExit` included, passes through.
+    Errors of the script, `SystemExit` included, pass through.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] in (["-h"], ["--help"]):

@@ -33,7 +33,7 @@ _TIMEOUT_S = 60.0  # Of the comparison of ranks.
 
 
 class _Settings:
-    """What `install` was asked for last."""
+    """The arguments of the last `install`."""
 
     fuse: bool | str = AUTO
 

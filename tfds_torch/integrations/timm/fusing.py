@@ -1,4 +1,4 @@
-"""timm's loader over our examples: its transform begins in the decoder, and a batch of ours is not copied once more."""
+"""timm's loader over our examples: its transform begins in the decoder, and our batches are not copied again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +10,13 @@ from tfds_torch.torch_data.wrapped_datasets import unwrap
 
 
 class DoneByReader:
-    """Stands in timm's dataset for a transform that its reader has done: returns what it gets. Picklable."""
+    """Stands in timm's dataset for a transform that its reader has done: returns its argument. Picklable."""
 
     def __init__(self, transform: Any) -> None:
         self.transform = transform
 
     def __call__(self, image: Any) -> Any:
-        """Return the image, which is what the transform returned."""
+        """Return the image, which is the transform's result."""
         return image
 
     def __repr__(self) -> str:

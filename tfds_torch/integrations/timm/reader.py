@@ -51,14 +51,14 @@ _REFUSED = {
 class TfdsReader:
     """Yields `(PIL.Image, target)`, with the methods that timm's scripts and datasets call on a reader.
 
-    Takes the arguments of timm's `ReaderTfds`. Without effect is `prefetch_size` (decoded examples are never hoarded:
-    a worker holds two batches). `shuffle_size` counts encoded examples of one rank; its workers share them.
+    Takes the arguments of timm's `ReaderTfds`. `prefetch_size` has no effect (decoded examples are never hoarded: a
+    worker holds two batches). `shuffle_size` counts encoded examples of one rank; its workers share them.
 
     `len` is exact, and needs no number of workers. It remembers a loader's batch size (`use_loader`) and number of
     workers, which divides the threads. Survives fork, and travels to workers of spawn and forkserver.
 
     Args:
-        name: of the dataset, `name/config:version`.
+        name: name of the dataset, `name/config:version`.
         root: TFDS data directory; None or empty: TFDS's default.
         split: any TFDS split expression.
         arguments: as timm's `ReaderTfds`.

@@ -1,1 +1,1 @@
-"""TFDS datasets on disk. Besides demo/ and the reference reader of check, only this room imports TFDS."""
+"""TFDS datasets on disk. Besides demo/ and the reference reader of check, only this package imports TFDS."""

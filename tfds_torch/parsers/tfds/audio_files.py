@@ -12,17 +12,17 @@ Samples = NDArray[np.int32]
 
 
 def decode_audio(file: bytes, channels: int | None) -> Samples:
-    """Return the samples of an audio file as the integers that are stored.
+    """Return the samples of an audio file as the stored integers.
 
     Args:
-        file: its content.
-        channels: how many are wanted: one channel is repeated, several are averaged to one; None: one.
+        file: the content of the file, bytes.
+        channels: how many channels to return: one channel is repeated, several are averaged to one; None: one.
 
     Returns:
         int32 [samples], or [samples, channels] where channels are asked for.
 
     Raises:
-        ValueError: it is not an audio file, or has channels that cannot be made those wanted.
+        ValueError: it is not an audio file, or its channels cannot be turned into those asked for.
         ConfigError: soundfile is not installed, and it is not a plain WAV file.
     """
     samples = _decode_wav(file) if file[:4] == b"RIFF" else _decode_other(file)

@@ -1,4 +1,4 @@
-"""From TFDS's feature connectors to the plain values that are known of them; imports TFDS, and no tensorflow."""
+"""Turn TFDS's feature connectors into plain values. Imports TFDS, and no tensorflow."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ _KINDS: tuple[tuple[type, _Kind], ...] = (
     (tfds.features.BBoxFeature, "box"),
     (tfds.features.Tensor, "tensor"),
 )
-"""Connector -> what it is; the first that fits, as all but the image are tensors."""
+"""Connector -> its kind. The first entry that fits counts, because all but the image are tensors."""
 
 
 def plain_features(connector: Any) -> Feature:
@@ -70,7 +70,7 @@ def stored_specs(features: Any) -> dict[str, FieldSpec]:
 
 
 def _stored_defaults(connector: Any, key: str = "") -> Iterator[tuple[str, bytes]]:
-    """Yield the stored fields of bytes that an example may lack, and what stands for them then."""
+    """Yield the stored fields of bytes that an example may lack, with the bytes that are read in their place."""
     if isinstance(connector, tfds.features.FeaturesDict):
         for name, inner in connector.items():
             yield from _stored_defaults(inner, f"{key}/{name}" if key else name)
@@ -81,8 +81,8 @@ def _stored_defaults(connector: Any, key: str = "") -> Iterator[tuple[str, bytes
 def _stored_default(connector: Any) -> bytes | None:
     """Return the bytes that stand for None in an example, if an example may lack the feature and it is stored as bytes.
 
-    features.json does not say which texts are optional, so that any may be missing. A tensor with an encoding has the
-    value that it would have without one, of which TFDS itself would make an error.
+    features.json does not say which texts are optional, so that any text may be missing. A tensor with an encoding has
+    the value that it would have without the encoding, where TFDS itself would raise an error.
     """
     if isinstance(connector, tfds.features.Text) and connector.shape == ():
         return b""
@@ -114,7 +114,7 @@ def _none_of(connector: Any) -> float | None:
 
 
 def _find_decoder(connector: Any, info: Any, spec: Any) -> Callable[..., Any] | None:
-    """Return the decoder of an element; None where none is needed, or only tensorflow has one."""
+    """Return the decoder of an element; None where no decoder is needed, or only tensorflow has one."""
     f = tfds.features
     decoder = type(connector).decode_example_np
     if decoder is f.Image.decode_example_np:

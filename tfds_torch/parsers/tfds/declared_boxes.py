@@ -12,7 +12,7 @@ from tfds_torch.runtime.printable import quoted
 
 @dataclass(frozen=True)
 class _Place:
-    """A feature that holds no others, where a field that is asked for has it.
+    """A feature without others in it, and its place in a field that is asked for.
 
     Attributes:
         part: the field, or the part of its values.
@@ -42,10 +42,10 @@ def find_boxes(
     Args:
         features: those of the dataset.
         paths: field -> keys of its feature from the top level down.
-        named: the paths of boxes -> of other features that have a row for each; None: those that are declared.
+        named: paths of boxes -> paths of other features that have a row for each box; None: the declared boxes.
 
     Raises:
-        ConfigError: boxes are named that lie in a sequence of sequences.
+        ConfigError: named boxes lie in a sequence of sequences.
     """
     places = [place for field, path in paths.items() for place in _places(features, field, path)]
     groups: dict[str, tuple[list[FieldPart], list[FieldPart]]] = {}  # By sequence, or by the path of a single box.
@@ -71,7 +71,7 @@ def find_boxes(
 
 
 def _places(features: Feature, field: str, path: Sequence[str]) -> Iterator[_Place]:
-    """Yield what a field has within it, or itself."""
+    """Yield the places within a field, or the field itself."""
     feature, sequence, depth = features, None, 0
     for number, key in enumerate(path):
         while isinstance(feature, Repeated):

@@ -54,14 +54,14 @@ class Leaf(Feature):
     """A feature that holds no others.
 
     Attributes:
-        kind: the kind of feature; all but `image` and `other` are tensors. `box` is [ymin, xmin, ymax, xmax], relative
-            to the image; an `other box` has another form, or an unknown one.
+        kind: the kind of feature; all kinds but `image` and `other` are tensors. `box` is [ymin, xmin, ymax, xmax],
+            relative to the image; an `other box` has another form, or an unknown one.
         stored: FieldSpec of a value as it is stored, or of its parts by name.
-        decode: makes a value of its stored parts, or None if it is stored as it is.
+        decode: makes a value of its stored parts; None if it is stored as it is.
         only_tensorflow: name of the class that decodes it with tensorflow only, or None.
         num_classes: number of classes of a label, as declared: 0 or None where it is unknown.
         class_names: names of a label's classes, or None.
-        none: the number that TFDS reads where an example has None: the least one of the dtype, as it is stored. None if
+        none: the number that TFDS reads where an example has None: the least number of the stored dtype. None if
             the feature is not optional, or if that number is also an ordinary value (0 and False).
     """
 
@@ -157,5 +157,5 @@ def _find(
 
 
 def _has_keys(feature: Feature) -> bool:
-    """Whether it is a nested dictionary, or a sequence of dictionaries."""
+    """Return whether it is a nested dictionary, or a sequence of dictionaries."""
     return isinstance(feature.feature if isinstance(feature, Repeated) else feature, Dictionary)

@@ -1,7 +1,7 @@
 """features.json and the files of class names, as TFDS's connectors, without tensorflow.
 
-TFDS's own Audio and Video import tensorflow when they are constructed, and that is when their dataset is opened. What
-features.json declares as these is read as the connectors of this module; all others are TFDS's.
+TFDS's own Audio and Video import tensorflow when they are constructed, which happens when their dataset is opened. This
+module has its own connectors for these two; all other connectors that features.json declares are TFDS's.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _TYPES_OF_TFDS = ("string", "half", "double", "resource", "variant", "qint8", "q
 """Types that numpy alone does not know; for most of them TFDS imports tensorflow."""
 _TYPED = ("TensorFeature", "ImageFeature")
 _OF_TFDS = "tensorflow_datasets."
-_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one in files of TFDS before 4.3.
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")  # The last one is in files of TFDS before 4.3.
 _CONTENTS = {
     name
     for field in feature_pb2.Feature.DESCRIPTOR.oneofs_by_name["content"].fields
@@ -44,12 +44,12 @@ def read_connectors(folder: Folder, declared: Mapping[str, Any]) -> Any:
     """Return the TFDS `FeaturesDict` that features.json declares, with the names of its classes.
 
     Args:
-        folder: of the dataset, which has the files of class names.
-        declared: content of features.json.
+        folder: the folder of the dataset, which has the files of class names.
+        declared: the content of features.json.
 
     Raises:
         DamagedError: the file is damaged or absurd.
-        DatasetNotFoundError: a newer TFDS wrote it, or a connector of the dataset's own cannot be imported or made.
+        DatasetNotFoundError: a newer TFDS wrote it, or the dataset's own connector cannot be imported or made.
         UnreadableError, ShardError: a file of class names cannot be read.
     """
     classes: set[str] = set()
@@ -79,7 +79,7 @@ def _make(folder: Folder, declared: Mapping[str, Any], classes: set[str]) -> Any
         if not isinstance(features.get_serialized_info(), Mapping):
             raise TypeError(f"an example is not a dictionary of features but {quoted(features)}")
         return features
-    except Exception as error:  # TFDS reads its metadata unchecked: anything may come out of a damaged file.
+    except Exception as error:  # TFDS does not check its metadata: a damaged file may raise anything.
         what = f"The dataset in {folder} cannot be opened: making the features of its {FEATURES} raises"
         if isinstance(error, ImportError | MemoryError | OSError):
             raise DatasetNotFoundError(f"{what} {one_line(error)}. Open it again where that is there.") from error
@@ -93,7 +93,7 @@ def _make(folder: Folder, declared: Mapping[str, Any], classes: set[str]) -> Any
 
 
 def _replace_classes(declared: Any, classes: set[str], depth: int = 0) -> Any:
-    """Return a declaration with connectors of this module, and note the classes; ValueError: a value is absurd."""
+    """Return a declaration with this module's connectors, and note the classes; raise ValueError for absurd values."""
     if depth > _DEEPEST:
         raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
     if isinstance(declared, list):
@@ -130,7 +130,7 @@ def _check_dtype(name: str) -> None:
 
 
 def _check_class(folder: Folder, name: str) -> None:
-    """Raise DatasetNotFoundError unless a connector's class can be imported: of a dataset's own that runs its code."""
+    """Raise DatasetNotFoundError unless a connector's class can be imported; a dataset's own class runs its code."""
     try:
         feature_lib.FeatureConnector.cls_from_name(name)
     except Exception as error:  # The code of a dataset may raise anything.
@@ -146,7 +146,7 @@ def _check_class(folder: Folder, name: str) -> None:
 
 
 class Video(tfds.features.Sequence):  # type: ignore[misc]
-    """A video that is stored as encoded frames: what a reader needs of `tfds.features.Video`."""
+    """A video that is stored as encoded frames: the part of `tfds.features.Video` that a reader needs."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Video(tfds.features.Sequence):  # type: ignore[misc]
 
 
 class Audio(tfds.features.Tensor):  # type: ignore[misc]
-    """Samples of audio: what a reader needs of `tfds.features.Audio`."""
+    """Samples of audio: the part of `tfds.features.Audio` that a reader needs."""
 
     def __init__(
         self,
@@ -233,12 +233,12 @@ class _NewerError(Exception):
 
 
 def without_unknown(declared: Any, message: Any, path: str = "") -> tuple[Any, list[str]]:
-    """Return a declaration without the keys that a message of TFDS lacks; and these keys, with those above them.
+    """Return a declaration without the keys that a message of TFDS lacks, and the paths of these keys.
 
     Args:
-        declared: what stands for the message in JSON.
-        message: its protobuf descriptor.
-        path: of the message in its file.
+        declared: the message in JSON.
+        message: the protobuf descriptor of the message.
+        path: the path of the message in its file.
 
     Raises:
         ValueError: a tensor or an image has no type.
@@ -315,7 +315,7 @@ def _load_class_names(folder: Folder, features: Any) -> None:
                 folder, file, f"{FEATURES} declares {label.num_classes} classes, and it has {len(names)} names"
             )
         if names is not None:
-            with contextlib.suppress(ValueError):  # As TFDS, which takes names that are there twice.
+            with contextlib.suppress(ValueError):  # Like TFDS, which accepts names that come twice.
                 label.names = names
 
 
@@ -324,7 +324,7 @@ def _labels(folder: Folder, feature: Any, name: str | None) -> Iterator[tuple[st
     f = tfds.features
     if type(feature).load_metadata not in _LOADS:
         if folder.is_local:
-            with contextlib.suppress(Exception):  # As TFDS, which drops the errors of all features.
+            with contextlib.suppress(Exception):  # Like TFDS, which drops the errors of all features.
                 feature.load_metadata(folder.path, feature_name=name)
     elif isinstance(feature, f.Sequence):
         yield from _labels(folder, feature.feature, name)
@@ -349,7 +349,7 @@ _LOADS = {
 def _read_class_names(folder: Folder, file: str) -> list[str] | None:
     try:
         content = folder.read(file)
-    except RefusedError:  # Where objects may not be listed, stores say the same of what is not there.
+    except RefusedError:  # Where objects may not be listed, stores answer so for missing objects, too.
         return None
     if content is None:
         return None

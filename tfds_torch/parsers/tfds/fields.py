@@ -35,13 +35,13 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import Columns, FieldSpec
 
 _CHANNELS = (1, 3, 4)
-"""Of pictures."""
+"""The numbers of channels of pictures."""
 _FILE_NAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
 
 
 @dataclass(frozen=True)
 class OptionalLabelField:
-    """Labels of which some are None: those are marked as padding is, -100 or NaN, so that losses leave them out.
+    """Labels of which some are None: these become -100 or NaN, like padding, so that losses leave them out.
 
     Attributes:
         labels: decodes numbers [n, ...], or n arrays of them.
@@ -95,12 +95,12 @@ class DatasetFields:
         return None if found is None or found.feature.shape != () else "/".join(found.path)
 
     def paths(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return field -> keys of its feature, of those that are made of one feature."""
+        """Return field -> keys of its feature, for fields that are made of one feature."""
         several = {"label"} if isinstance(self.target_key, tuple) else set()
         return {name: self.find(name).path for name in names if name not in {*METADATA_SPECS, *several}}
 
     def find(self, name: str) -> FoundFeature:
-        """Return the feature behind a field; of several target keys, the first one's."""
+        """Return the feature behind a field; for several target keys, that of the first."""
         key = {"image": self.image_key, "label": self.target_key}.get(name, name)
         if key is None:
             argument = "image_key" if name == "image" else "target_key"
@@ -121,7 +121,7 @@ class DatasetFields:
         return found
 
     def _image_form(self, found: FoundFeature) -> Literal["file", "pixels", "numbers"] | None:
-        """Return how the images of a feature are stored: as files, as tensors of uint8, or as tensors of others."""
+        """Return how the images of a feature are stored: as files, tensors of uint8, or tensors of other dtypes."""
         feature = found.feature
         if self._is_repeated(found) or not isinstance(feature, Leaf) or not isinstance(feature.spec, FieldSpec):
             return None
@@ -206,7 +206,7 @@ class DatasetFields:
         return is_image(found.feature) and len(found.feature.spec.shape) == 3 and not self._is_repeated(found)
 
     def _is_repeated(self, found: FoundFeature) -> bool:
-        """Whether an example has many of a feature: it lies in a sequence, as all do in some datasets of robots."""
+        """Return whether an example has many values of a feature: it lies in a sequence, like steps of an episode."""
         return bool(found.sequence_depth) or isinstance(self.features, Repeated)
 
 
@@ -219,12 +219,12 @@ def _suggest_windows(features: Feature) -> str:
 
 
 def is_image(feature: Feature) -> bool:
-    """Whether a feature is an image, or the frames of one."""
+    """Return whether a feature is an image, or the frames of one."""
     return isinstance(feature, Leaf) and feature.kind == "image"
 
 
 def is_camera_tensor(feature: Feature) -> bool:
-    """Whether a feature is a tensor that can stand for images: uint8 [H, W, C] of 1, 3 or 4 channels."""
+    """Return whether a feature is a tensor that can stand for images: uint8 [H, W, C] of 1, 3 or 4 channels."""
     if not isinstance(feature, Leaf) or feature.kind != "tensor" or not isinstance(feature.spec, FieldSpec):
         return False
     shape = feature.spec.shape
@@ -243,7 +243,7 @@ def stored_field(found: FoundFeature) -> FieldDecoder:
 
 
 def is_stored_as_it_is(feature: Feature) -> bool:
-    """Whether it is a tensor of a fixed shape that is stored without an encoding of its own."""
+    """Return whether a feature is a tensor of a fixed shape that is stored without an encoding."""
     if not isinstance(feature, Leaf) or not feature.is_tensor or not isinstance(feature.stored, FieldSpec):
         return False
     declared, stored = feature.spec, feature.stored

@@ -45,14 +45,14 @@ _Path = str | os.PathLike[str]
 
 @dataclass
 class _Asked:
-    """A dataset's name as it was asked for, and what was met on the way to it.
+    """A dataset's name as it was asked for, and the obstacles that were met in the search for it.
 
     Attributes:
         text: the whole name, for messages.
-        name: of the dataset.
+        name: the name of the dataset.
         arguments: `config` and `version`, as far as they were named; a version may have stars.
         refused: the errors of files that cannot be looked at, which are raised if nothing is found.
-        empty: a folder of a version that is the one asked for and holds no dataset, and the other versions beside it.
+        empty: the folder of the version asked for, where it holds no dataset, and the other versions beside it.
     """
 
     text: str
@@ -77,18 +77,18 @@ class _Asked:
         return self.version if self.version is not None and tfds.core.Version.is_valid(self.version) else None
 
     def has(self, folder: Folder, file: str = FEATURES) -> bool:
-        """Return whether a folder has a file; as far as it cannot be looked at, that is noted."""
+        """Return whether a folder has a file; note the error where it cannot be looked at."""
         folder.expect([INFO, FEATURES])
         try:
             return folder.read(file) is not None
         except DamagedError:
-            return True  # Reading it says so.
+            return True  # Reading it raises the error.
         except (UnreadableError, RefusedError) as error:
             self.refused.append(error)
             return False
 
     def check_refused(self) -> None:
-        """Raise the error of what could not be looked at; of several the one that is nearest to a dataset."""
+        """Raise the error of a file that could not be looked at; of several errors, the one nearest to a dataset."""
         if not self.refused:
             return
         error = max(self.refused, key=lambda one: len(str(one)))  # Its path is the longest.
@@ -107,7 +107,7 @@ def open_dataset(root: _Path | None, name: _Path, *, download: bool, store: Obje
         store: reads the objects of a root or name that is a URL; without one, tensorflow does.
 
     Raises:
-        ConfigError: the name has not the form of one, or the dataset is stored in a format that is not read.
+        ConfigError: the name does not have a valid form, or the dataset is stored in a format that is not read.
         DatasetNotFoundError: there is no such dataset, or it cannot be opened.
         ShardError: an object store refuses a file, or does not answer.
     """
@@ -157,7 +157,7 @@ def registered_names() -> list[str]:
 
 
 def _check_far(asked: _Asked, place: Folder, download: bool) -> None:
-    """Raise ConfigError for what only folders of this machine have; and ask a store for the likely files at once."""
+    """Raise ConfigError for options that need a local folder, and ask a store for all likely files at once."""
     if download:
         raise ConfigError(f"download=True prepares a dataset on this machine, and the root is {place}: leave it out.")
     if asked.name == IMAGE_FOLDER:
@@ -172,7 +172,7 @@ def _check_far(asked: _Asked, place: Folder, download: bool) -> None:
 
 
 def _check_is(asked: _Asked, place: Folder, info: DatasetInfo) -> DatasetInfo:
-    """Return the dataset of a root, unless it is another one than the one asked for."""
+    """Return the dataset of a root; raise where it is not the dataset asked for."""
     found = {"config": info.config, "version": info.version}
     if asked.name != info.base_name or any(found.get(key) != value for key, value in asked.arguments.items()):
         raise DatasetNotFoundError(
@@ -235,7 +235,7 @@ def _find_below(asked: _Asked, root: Folder) -> Folder | None:
 
 
 def _default_config(asked: _Asked, above: Folder) -> str | None:
-    """Return the config that a dataset has where none is named: that of its code, or the one that TFDS has noted."""
+    """Return the config of a dataset where none is named: that of its code, or the one that TFDS has noted."""
     if above.is_local:
         # Without folders of configs nothing else can be found, and the code of all datasets need not be imported.
         if all(map(_is_version, _listed(asked, above))):
@@ -249,7 +249,7 @@ def _default_config(asked: _Asked, above: Folder) -> str | None:
     folder = above.below(".config")
     try:
         declared = json.loads(folder.read(constants.METADATA_FILENAME) or b"{}")
-    except RefusedError:  # Where objects may not be listed, stores say the same of what is not there.
+    except RefusedError:  # Where objects may not be listed, stores answer so for missing objects, too.
         return None
     except (ValueError, RecursionError) as error:
         raise DamagedError(
@@ -262,7 +262,7 @@ def _default_config(asked: _Asked, above: Folder) -> str | None:
 
 
 def _listed(asked: _Asked, folder: Folder) -> list[str]:
-    """Return the folders of a dataset; the error says that they need not be listed where the version is named."""
+    """Return the folders of a dataset; an error says that naming the version avoids the listing."""
     try:
         return folder.folders()
     except UnlistedError as error:
@@ -284,7 +284,7 @@ def _is_version(name: str) -> bool:
 
 
 def _hint_of(asked: _Asked) -> str:
-    """Return what to do where the folder of the highest version holds no dataset."""
+    """Return a hint for the case that the folder of the highest version holds no dataset."""
     if asked.empty is None:
         return ""
     folder, others = asked.empty

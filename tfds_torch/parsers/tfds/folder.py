@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 LABELS = "label.labels.txt"
-"""The class names that most datasets have; which others there are, only the features say."""
+"""The file of class names that most datasets have; only the features tell which other files there are."""
 MOST_BYTES = 64 * 2**20
 """The largest file of metadata: 2,000,000 shards take half of it."""
 
@@ -32,11 +32,11 @@ _SIDE_BY_SIDE = 8
 
 
 class UnreadableError(DatasetNotFoundError):
-    """A file or a folder that is there and cannot be read; nothing says that it is damaged."""
+    """A file or a folder that exists and cannot be read; it need not be damaged."""
 
 
 class DamagedError(DatasetNotFoundError):
-    """A file of metadata that does not hold what TFDS writes."""
+    """A file of metadata whose content is not as TFDS writes it."""
 
     @classmethod
     def of(cls, folder: object, file: str, reason: object) -> "DamagedError":
@@ -47,7 +47,7 @@ class DamagedError(DatasetNotFoundError):
 
 
 def one_line(reason: object) -> str:
-    """Return the first line of a reason, cut; of an exception of others with its type."""
+    """Return the first line of a reason, cut; with the type of an exception that is not this package's."""
     first = shortened((str(reason).splitlines() or [""])[0], 2 * QUOTED).rstrip(".")
     return ": ".join(filter(None, (type(reason).__name__, first))) if isinstance(reason, Exception) else first
 
@@ -56,12 +56,12 @@ class Folder:
     """A folder of this machine.
 
     Args:
-        path: of the folder.
+        path: the path of the folder.
 
     Attributes:
-        path: of the folder, or its URL.
+        path: the path of the folder, or its URL.
         is_local: whether it is one of this machine.
-        lists: whether the folders in it can be asked for.
+        lists: whether the folders in it can be listed.
     """
 
     is_local = True
@@ -109,7 +109,7 @@ class Folder:
     def names(self) -> list[str]:
         """Return the names of the files and folders in this one, sorted; those of folders end in "/".
 
-        An object store lists folders, and beside them only the objects that were read.
+        An object store lists folders, and of the objects only those that were read.
 
         Raises:
             UnreadableError, ShardError: the folder is there, and cannot be listed.
@@ -127,7 +127,7 @@ class Folder:
         return [name[:-1] for name in self.names() if name.endswith("/") and not name.startswith(".")]
 
     def expect(self, names: Sequence[str]) -> None:
-        """Say which files are read next: an object store is asked for all of them at once."""
+        """Announce which files are read next: an object store is asked for all of them at once."""
 
 
 class _TensorflowFolder(Folder):
@@ -164,10 +164,10 @@ class _ObjectFolder(Folder):
     """A folder of an object store. Those below it share what was fetched, so that no object is fetched twice.
 
     Args:
-        url: of the folder.
+        url: the URL of the folder.
         store: reads its objects.
         fetched: content of each object that was asked for, by URL: None if it is missing, an error if it is refused.
-        doubtful: URLs of objects whose answer had nothing that tells versions of the object apart.
+        doubtful: URLs of objects whose answer had no value that tells versions of the object apart.
     """
 
     is_local = False
@@ -224,7 +224,7 @@ def folder_at(path: str, store: ObjectStore | None = None) -> Folder:
     """Return the folder of a path or a URL.
 
     Args:
-        path: made absolute here, so that it stays right when the process changes its directory.
+        path: a path or a URL; a path is made absolute, so that it stays right when the process changes its directory.
         store: reads the objects of a URL; without one, tensorflow does.
     """
     if is_local(path):
@@ -244,7 +244,7 @@ def folder_of(path: str, source: Source) -> Folder:
 
 
 def _is_absent(error: Exception) -> bool:
-    """Return whether an error says that there is no such file, or that none can have such a name."""
+    """Return whether an error says that there is no such file, or that no file can have such a name."""
     absent = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
     return isinstance(error, ValueError) or (isinstance(error, OSError) and error.errno in absent)
 

@@ -22,12 +22,12 @@ _MODES = {channels: mode for mode, channels in CHANNELS.items()}
 class ImageValues:
     """Decode images of any of TFDS's kinds. Thread-safe; can be pickled.
 
-    Where one channel is declared, or any number of them, indices of a palette stay indices, and bits are 0 and 1: TFDS
-    makes grey levels of the palette's colours, and 0 and 255.
+    Where one channel is declared, or any number of them, indices of a palette stay indices, and bits are 0 and 1, where
+    TFDS makes grey levels of the palette's colours, and 0 and 255.
 
     Attributes:
         shape: height, width, channels (0 or None: as stored), as declared; frames before them where it is a GIF.
-        dtype: `uint8`, `uint16`, or `float32`: then each value is what the four bytes of an RGBA pixel are.
+        dtype: `uint8`, `uint16`, or `float32`: then each value has the four bytes of an RGBA pixel.
     """
 
     shape: tuple[int | None, ...]
@@ -41,7 +41,7 @@ class ImageValues:
         """Return [height, width, channels] of `dtype`; of a GIF [frames, height, width, 3], where that is declared.
 
         Raises:
-            ImageDecodeError: it is not an image, or one with other channels.
+            ImageDecodeError: it is not an image, or has other channels.
             ConfigError: a package is missing that decodes colours of 16 bits.
         """
         header = self._decoder.read_header(image)
@@ -75,5 +75,5 @@ def _decode_frames(image: bytes) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(image)) as opened:
             return np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(opened)])
-    except Exception as error:  # Of broken files Pillow raises a dozen types.
+    except Exception as error:  # Pillow raises a dozen types for broken files.
         raise ImageDecodeError(f"Pillow reports: {str(error).rstrip('.')}.") from None

@@ -1,7 +1,7 @@
 """DatasetInfo: a dataset as its metadata describes it, and the Source of each of its splits.
 
-TFDS's own builder reads dataset_info.json twice through protobuf's JSON parser, value by value, and believes what it
-finds. Here every value is checked, and neither code of the dataset nor tensorflow is imported.
+TFDS's own builder reads dataset_info.json twice through protobuf's JSON parser, value by value, and does not check
+it. Here every value is checked, and neither code of the dataset nor tensorflow is imported.
 """
 
 import json
@@ -27,7 +27,7 @@ from tfds_torch.storage.shard_files import LOCAL, ShardFiles
 from tfds_torch.storage.source import FieldSpec, FileInstruction, Source, source_type
 
 MOST_EXAMPLES = 2**48
-"""The most examples of all splits together: sample keys of 32,768 passes fit into 64 bits."""
+"""The largest number of examples of all splits together: sample keys of 32,768 passes fit into 64 bits."""
 IMAGE_FOLDER, IMAGE_FOLDER_VERSION = "image_folder", "1.0.0"
 
 _MOST_SPLITS = 10_000
@@ -41,8 +41,8 @@ class DatasetInfo:
 
     Attributes:
         base_name: name of the dataset, without config and version.
-        config: of the dataset, or an empty text.
-        version: of the dataset.
+        config: the config of the dataset, or an empty text.
+        version: the version of the dataset.
         directory: path or URL of the version directory, or the root of an image folder.
         features: the features of an example.
         specs: the fields of an example, as they are stored; empty for an image folder.
@@ -51,8 +51,8 @@ class DatasetInfo:
         files: where the shards lie.
         listing: the listing of an image folder, else None.
         directories: those of a dataset that lies in several; `directory` is the first.
-        lacking: split -> the directories that lack it, of splits that not all have.
-        labels: key of a feature of labels -> for each directory, what its labels stand for; see `RecordSource`.
+        lacking: split -> the directories that lack it, for splits that not all directories have.
+        labels: key of a feature of labels -> for each directory, the meaning of its labels; see `RecordSource`.
         others: names of the further directories' datasets, where they differ.
     """
 
@@ -151,8 +151,8 @@ def read_info(folder: Folder) -> DatasetInfo:
     """Return the description of the dataset whose version directory a folder is.
 
     Raises:
-        DatasetNotFoundError: there is none, or one that cannot be opened; its subclasses tell damaged metadata and
-            metadata that cannot be read apart.
+        DatasetNotFoundError: there is no dataset, or it cannot be opened; its subclasses tell damaged metadata from
+            metadata that cannot be read.
         ConfigError: it is stored in a format that is not read.
         ShardError: an object store refuses a file, or does not answer.
     """

@@ -37,12 +37,12 @@ def open_joined(
     Args:
         root: as ParserTfds takes it.
         name: as ParserTfds takes it; None where each root is a version directory.
-        download: whether to prepare what is not there.
-        store: where URLs lie.
+        download: whether to prepare a dataset that is not there.
+        store: reads the objects of URLs.
 
     Raises:
-        ConfigError: no root or the same one twice, or datasets that cannot be one.
-        DatasetNotFoundError, ShardError: as of `open_dataset`.
+        ConfigError: there is no root, a root comes twice, or the datasets cannot be joined.
+        DatasetNotFoundError, ShardError: `open_dataset` raises them.
     """
     if root is None or isinstance(root, str | os.PathLike):
         return _open(root, name, download, store)
@@ -81,7 +81,7 @@ def join(infos: Sequence[DatasetInfo]) -> DatasetInfo:
     Labels become those of the first directory, by the names of their classes.
 
     Raises:
-        ConfigError: two have other features, other file formats, or lie on this machine and in a store; or a directory
+        ConfigError: two datasets differ in features or file formats, or one is local and one in a store; or a directory
             has a class that the first one does not know.
     """
     first, *others = infos
@@ -127,7 +127,7 @@ def _shown(spec: tuple[tuple[int | None, ...], str] | None) -> str:
 
 
 def _translations(infos: Sequence[DatasetInfo]) -> Iterator[tuple[str, list[Int64Array | None]]]:
-    """Yield features of labels by key, with what the labels of each directory stand for; None: they are the same."""
+    """Yield features of labels by key, with the new labels of each directory's labels; None: they stay the same."""
     every = [_classes_of(info) for info in infos]
     for key, ours in every[0].items():
         found: list[Int64Array | None] = []

@@ -1,4 +1,4 @@
-"""The messages of a dataset that was not found: what was asked, what is there, what to do."""
+"""The messages of a dataset that was not found: the name asked for, the datasets that exist, the remedy."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -21,18 +21,18 @@ def base_name(name: str) -> str:
 
 
 def nearest_names(name: str, known: Sequence[str]) -> list[str]:
-    """Return the names that are most like one."""
+    """Return the known names that are most like a name."""
     return get_close_matches(name.lower(), known) if len(name) <= _LONGEST_COMPARED else []
 
 
 def describe_not_found(
     text: str, name: str, arguments: Mapping[str, Any], root: Folder, registered: Sequence[str]
 ) -> str:
-    """Return a message: what was asked, what is there, what to do.
+    """Return a message: the name asked for, the datasets that exist, the remedy.
 
     Args:
         text: the whole name as it was asked for.
-        name: of the dataset, without config and version.
+        name: the name of the dataset, without config and version.
         arguments: the config and the version, as far as they were named.
         root: the folder that was looked into.
         registered: the names that TFDS knows.
@@ -100,7 +100,7 @@ def root_above(name: str, path: str) -> str | None:
 
 
 def _own_name(base: str, known: Sequence[str]) -> str:
-    """Return the name that is meant: TFDS takes CamelCase for its snake_case, and no other capitals (CIFAR10)."""
+    """Return the name that is meant: TFDS accepts CamelCase for its snake_case, and no other capitals (CIFAR10)."""
     snake, small = _snake_case(base), base.lower()
     return small if snake not in known and small in known else snake
 

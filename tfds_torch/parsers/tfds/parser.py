@@ -57,11 +57,11 @@ class TfdsDataset(Dataset):
         decoding: how examples are read and decoded.
         fields: the fields of the records, or of the windows.
         directories: the version directories, one or several, or the root of an image folder.
-        cache: where decoded images are kept, built here if it does not exist; None if there is none.
+        cache: where decoded images are kept, built here if it does not exist; None: nowhere.
 
     Attributes:
-        directories: see above.
-        cache: see above.
+        directories: the version directories, one or several, or the root of an image folder.
+        cache: where decoded images are kept; None: nowhere.
 
     Raises:
         ConfigError: as for ParserTfds.
@@ -120,11 +120,11 @@ class TfdsDataset(Dataset):
         return [key for key, leaf in leaves if is_image(leaf) and len(leaf.spec.shape) == 4]
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
-        """Return the boxes that move with the image: those that the preprocess names, else those that are declared."""
+        """Return the boxes that move with the image: those that the preprocess names, else the declared ones."""
         return find_boxes(self._fields.features, self._fields.paths(fields), preprocess.box_fields)[0]
 
     def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Return the fields whose declared boxes do not move with the image; none if the preprocess names boxes."""
+        """Return the fields whose declared boxes do not move with the image; empty if the preprocess names boxes."""
         if not isinstance(preprocess, Views):
             return find_boxes(self._fields.features, self._fields.paths(fields), preprocess.box_fields)[1]
         groups, others = find_boxes(self._fields.features, self._fields.paths(fields), None)
@@ -277,7 +277,7 @@ class TfdsWindows(TfdsDataset):
         given = [name for name in fields if chains is not None and chains.gives(name)]
         stored = [name for name in fields if name not in given]
         columns = read_columns(self._fields, self.source, stored, index, self.read)
-        for name in given:  # One by one: their steps are those of what each is made of.
+        for name in given:  # One by one: the steps of each are those of the fields that it is made of.
             content = self.content([name], in_batches=False)
             columns[name] = make_column(self._fields, self.source, content, name, index, self.read)
         return {name: columns[name] for name in fields}
@@ -298,7 +298,7 @@ class TfdsWindows(TfdsDataset):
         return 3 if spec is None else len(spec.shape)
 
     def is_channels_first(self, name: str) -> bool:
-        """Whether the values of a field are images [..., C, H, W]."""
+        """Return whether the values of a field are images [..., C, H, W]."""
         decoder = self.field(name)
         return isinstance(decoder, WindowImageField) or (isinstance(decoder, WindowField) and decoder.is_image)
 
@@ -307,17 +307,25 @@ class TfdsWindows(TfdsDataset):
 class ParserTfds(DatasetParser):
     """Read a split of a prepared TFDS dataset.
 
-    Building one reads `dataset_info.json` and `features.json` only, and builds the cache where one is asked for. Local
-    files are read without tensorflow; the stream modes load it in the process that calls `batches`.
-    Parsers can be pickled, and may be used from several processes.
+    Building a parser reads `dataset_info.json` and `features.json` only, and builds the cache where one is asked for.
+    Local files are read without tensorflow; the stream modes load it in the process that calls `batches`. Parsers can
+    be pickled, and may be used from several processes.
+
+    Examples:
+        >>> from tfds_torch import ParserTfds, World, demo
+        >>> parser = ParserTfds(demo.prepare("digits"), "digits", split="train", batch_size=32)
+        >>> len(parser)
+        1437
+        >>> batch = next(parser.batches(World()))
+        >>> len(batch.image), batch.image[0].shape, batch.label.shape
+        (32, (8, 8, 3), (32,))
 
     Args:
         root: TFDS data directory, or the version directory of one dataset, as a path or a URL (s3, gs, az, https, http;
             see docs/remote-files.md). None means TFDS's default data directory. A list of these: one dataset in several
             directories, its examples in their order, with ids `<number of the directory>/<id>`; labels become those
-            of the first directory, by the names of their classes. For
-            `image_folder`: the folder that holds `<split>/<label>/<image>.jpg` (or .png, .tif, ...); or
-            `<label>/<image>.jpg`, which is the split `train`.
+            of the first directory, by the names of their classes. For `image_folder`: the folder that holds
+            `<split>/<label>/<image>.jpg` (or .png, .tif, ...); or `<label>/<image>.jpg`, which is the split `train`.
         name: `name`, `name/config`, `name:version` or `name/config:version`; or the path of a version directory; or
             `image_folder`, read as `tfds.ImageFolder` reads it. None if `root` is a version directory.
         split: a TFDS split expression: `train`, `train[:10%]`, `train+test`, `train[5shard:7shard]`; or an object of
@@ -343,9 +351,9 @@ class ParserTfds(DatasetParser):
         read: how examples are read.
         epoch_size: examples of an epoch, in training: the next ones of the passes, one after the other, so that data
             too large for whole epochs need not begin anew. None if an epoch is `repeats` passes. In read mode `index`.
-        decode: field -> whether it is decoded: with {"image": False} an image comes as the bytes of its file, as they
-            are stored; so does a text. A name stands for its stored feature, however that is asked for. Not beside a
-            preprocess, which works on pixels. None if all are decoded.
+        decode: field -> whether it is decoded: with {"image": False} an image comes as the stored bytes of its file; a
+            text can come as bytes, too. A name stands for its stored feature, by whatever name it is asked for. This
+            does not work with a preprocess, which needs pixels. None if all fields are decoded.
         download: whether to prepare (download and build) a dataset that is not there, once, in a separate process.
         windows: an example is a window of steps of an episode, rather than a whole record: see `Windows` and
             docs/robot-episodes.md. `index` numbers windows, and an id is `<shard>__<record>/<step>`. The first parser
@@ -453,7 +461,12 @@ class ParserTfds(DatasetParser):
         name: str | os.PathLike[str] | None,
         remote: RemoteOptions | None = None,
     ) -> list[str]:
-        """Return the splits of a prepared dataset; arguments are those of the parser.
+        """Return the names of the splits of a prepared dataset.
+
+        Args:
+            root: as in ParserTfds: TFDS data directory, or the version directory of one dataset, or a list of these.
+            name: as in ParserTfds; None if `root` is a version directory.
+            remote: of a URL: how objects are fetched, and where they are cached. None means RemoteOptions().
 
         Raises:
             ConfigError: the name does not have a valid form.
@@ -465,7 +478,7 @@ class ParserTfds(DatasetParser):
 
     @property
     def data_dir(self) -> Path | str:
-        """The version directory, the first of several: it holds the shards and `dataset_info.json`. A URL is a text."""
+        """The version directory, the first of several, with shards and `dataset_info.json`. A URL is a text."""
         return self.data_dirs[0]
 
     @property
@@ -484,5 +497,14 @@ class ParserTfds(DatasetParser):
         return self.dataset.gif_features
 
     def statistics(self, fields: Sequence[str], *, stored: bool = False) -> Statistics:
-        """Return mean, std, min, max and two quantiles of fields of numbers over all windows; see `Dataset`."""
+        """Return mean, std, min, max and two quantiles of fields of numbers over all windows; see `Dataset`.
+
+        Args:
+            fields: names of fields of numbers, as in `columns`.
+            stored: whether to use the fields that the dataset stores, also where a Transform makes others.
+
+        Raises:
+            ConfigError: there are no windows; a field does not exist, or is not numbers; or a value is not finite.
+            ShardError, CorruptRecordError: as reading raises them.
+        """
         return read_statistics(self.dataset.as_stored(fields) if stored else self.dataset, fields)

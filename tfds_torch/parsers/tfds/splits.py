@@ -1,8 +1,8 @@
 """Splits: the examples that an expression names, the cuts that TFDS would change, and the names of shards.
 
 Shards have the names that TFDS makes, but in bounded time and memory: TFDS hands the templates of dataset_info.json to
-`str.format`, which takes format specs (`{SHARD_INDEX:>999999999}` makes names of a GB) and attributes of what it fills
-in, and it makes a path object of every name.
+`str.format`, which accepts format specs (`{SHARD_INDEX:>999999999}` makes names of a GB) and attributes of the values
+that it fills in; and TFDS makes a path object of every name.
 
 Source: https://www.tensorflow.org/datasets/splits
 """
@@ -21,7 +21,7 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.source import is_local
 
 _LONGEST_TEMPLATE = 1000  # Characters.
-_LONGEST_NAME = 255  # Bytes of a file's name, on the file systems of all systems.
+_LONGEST_NAME = 255  # Bytes of a file's name, on the file systems of all operating systems.
 _split_braces = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])").finditer
 _PLACEHOLDERS = ("DATASET", "SPLIT", "FILEFORMAT", "SHARD_INDEX", "NUM_SHARDS", "SHARD_X_OF_Y")
 _BY_SHARD = {"SHARD_INDEX", "SHARD_X_OF_Y"}
@@ -35,7 +35,7 @@ def check_slices(split: str, splits: Mapping[str, Any], dataset: str) -> list[st
     A slice like [10:5] would make TFDS read a negative number of examples, and [10:9] all of them.
 
     Raises:
-        ConfigError: a slice begins after its end, or is a cut that `_check_cuts` refuses.
+        ConfigError: a slice begins after its end, or `_check_cuts` refuses a cut.
     """
     _check_cuts(split, splits, dataset)
     names = []
@@ -74,7 +74,7 @@ def _check_cuts(split: Any, splits: Mapping[str, Any], dataset: str) -> None:
 
 
 def _check_units(part: str, splits: Mapping[str, Any], dataset: str) -> None:
-    """Refuse [10:50%], because TFDS takes both ends as percent; 0 may lack a unit, since it is the same in each."""
+    """Refuse [10:50%], because TFDS takes both ends as percent; 0 may lack a unit, since it is the same in all."""
     found = _TWO_ENDS.fullmatch(part)
     if found is None:
         return
@@ -105,7 +105,7 @@ def _check_percent(cut: Any, percent: float, num_examples: int, dataset: str) ->
 
 def _check_last_shard(cut: Any, num_shards: int, dataset: str) -> None:
     """Refuse [:0shard], which TFDS takes as all shards, and [:-9shard] of 8 shards, which it takes as 7."""
-    is_last_shard = (cut.from_, cut.to) == (-1, 0)  # What TFDS makes of [-1shard].
+    is_last_shard = (cut.from_, cut.to) == (-1, 0)  # TFDS parses [-1shard] as this.
     if is_last_shard or cut.to > 0 or -num_shards <= cut.to < 0:
         return
     taken = "all of them" if cut.to == 0 else f"the first {2 * num_shards + cut.to}"
@@ -129,7 +129,7 @@ def split_expression(split: object, splits: Mapping[str, Any], dataset: str) -> 
     Objects that stand for the same examples have one expression: neighbouring slices are joined, empty ones left out.
 
     Raises:
-        ConfigError: `split` is neither of them, or names examples that the dataset does not have.
+        ConfigError: `split` is neither a text nor such an object, or names examples that the dataset does not have.
     """
     if isinstance(split, str):
         return str(split)  # `tfds.Split.TRAIN` is of a subclass of str.
@@ -167,7 +167,7 @@ def _expression(name: str, start: int, stop: int, num_examples: int) -> str:
 
 
 class BadTemplateError(Exception):
-    """A template that no names of shards can be made from; the message is a whole sentence."""
+    """A template from which no names of shards can be made; the message is a whole sentence."""
 
 
 def shard_names(template: str, values: dict[str, str], num_shards: int) -> list[str]:
@@ -233,7 +233,7 @@ class NamedSplit(tfds.core.SplitInfo):  # type: ignore[misc]
 
     @property
     def filepaths(self) -> list[str]:
-        """The paths or URLs of all shards, in order: their numbers have equally many digits, so that sorting keeps it.
+        """The paths or URLs of all shards, in order, which sorting keeps: their numbers have equally many digits.
 
         Raises:
             BadTemplateError: the template is not one of TFDS's, or a file lies outside of the folder.

@@ -28,7 +28,7 @@ def parse_target_key(target_key: object, features: Feature) -> str | tuple[str, 
         features: the features of the dataset. A feature whose own key has a comma wins over several keys.
 
     Raises:
-        ConfigError: `target_key` is something else, or one of several keys is empty or repeated.
+        ConfigError: `target_key` is of another type, or one of several keys is empty or repeated.
     """
     if target_key is None or (isinstance(target_key, str) and not _names_several(target_key, features)):
         return target_key
@@ -66,7 +66,7 @@ def find_binary_fields(keys: Sequence[str], features: Feature, dataset: str) -> 
 def class_names(target_key: str | tuple[str, ...] | None, features: Feature) -> list[str] | None:
     """Return the names of a target's classes, by label; None if it has no classes, or does not exist.
 
-    A sequence of labels has the classes of its labels. Each one of several target keys is a class.
+    A sequence of labels has the classes of its labels. With several target keys each key is a class.
     """
     if isinstance(target_key, tuple):
         return list(target_key)

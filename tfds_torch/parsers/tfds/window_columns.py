@@ -1,4 +1,4 @@
-"""Fields of all windows as arrays: what each has at its own step. Of what is stored, no byte of an image is read."""
+"""Fields of all windows as arrays: the values at each window's own step. No byte of a stored image is read."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,13 +25,13 @@ from tfds_torch.storage.source import FieldSpec
 
 _MOST_AT_ONCE = 1 << 14  # Steps that are read together: the arithmetic of more of them leaves the processor's cache.
 _BYTES_AT_ONCE = 8 << 20
-_READ_AHEAD = 16  # So many times as many steps are announced to the system at once.
+_READ_AHEAD = 16  # This many times more steps are announced to the operating system at once.
 
 
 def read_columns(
     fields: WindowFields, source: WindowSource, names: Sequence[str], index: Int64Array, read: ReadOptions
 ) -> dict[str, NDArray[Any]]:
-    """Return what windows have of fields at their own steps, whatever the offsets.
+    """Return the values of fields at the windows' own steps, whatever the offsets.
 
     Args:
         fields: the fields of the windows.
@@ -41,7 +41,7 @@ def read_columns(
         read: how many threads read and decode.
 
     Returns:
-        Name -> values in the order asked: numbers [n, ...] of the declared dtype, or objects [n]: str of texts, else
+        Name -> values in the order asked: numbers [n, ...] of the declared dtype, or objects [n]: str for texts, else
         bytes.
 
     Raises:
@@ -129,7 +129,7 @@ def _read_steps(
 
 
 def _texts_of(values: Sequence[bytes | str], known: dict[bytes | str, str]) -> list[str]:
-    """Return str of bytes, one for all values that are equal: a text of an episode stands there for every step."""
+    """Return bytes as str, with one object for all equal values: a text of an episode comes once for every step."""
     for value in set(values) - known.keys():
         known[value] = value if isinstance(value, str) else value.decode(errors="replace")
     return [known[value] for value in values]
@@ -141,13 +141,13 @@ def _empty(spec: FieldSpec, size: int) -> NDArray[Any]:
 
 
 def _reordered(values: NDArray[Any], order: Int64Array) -> NDArray[Any]:
-    """Return values, [n, ...], of which the i-th one belongs at the place order[i]."""
+    """Return values [n, ...] in another order: the i-th value is moved to the place order[i]."""
     found = np.empty_like(values)
     found[order] = values
     return found
 
 
-# What transforms make.
+# Columns that transforms make.
 
 _UNLIKE = "does not give values of one size and dtype in every window"
 
@@ -155,18 +155,18 @@ _UNLIKE = "does not give values of one size and dtype in every window"
 def make_column(
     fields: WindowFields, source: WindowSource, content: Content, name: str, index: Int64Array, read: ReadOptions
 ) -> NDArray[Any]:
-    """Return a column that transforms make: what a batch holds of each window's own step, [n, ...].
+    """Return a column that transforms make: the value in a batch at each window's own step, [n, ...].
 
     Args:
         fields: the fields of the windows, as they are stored.
         source: the windows.
-        content: with the transforms for the field.
+        content: the content to decode, with the transforms for the field.
         name: the field.
         index: int64 [n], the windows, in the order asked.
         read: how many threads read and decode.
 
     Raises:
-        ConfigError: a function failed, or makes values that differ in size, or none of the own step.
+        ConfigError: a function failed, or makes values that differ in size, or no value of the own step.
         ShardError, CorruptRecordError: as reading raises them.
     """
     if not len(source):
@@ -181,7 +181,7 @@ def make_column(
 
 
 def _own_steps(name: str, fields: WindowFields, content: Content, values: Any) -> NDArray[Any]:
-    """Return what n windows have of a field at their own step, [n, ...]."""
+    """Return the values of a field at the own step of n windows, [n, ...]."""
     if not isinstance(values, np.ndarray):
         if not all(isinstance(one, str) for one in values) and not all(isinstance(one, bytes) for one in values):
             raise _not_a_column(fields, name, _UNLIKE)
@@ -199,7 +199,7 @@ def _own_steps(name: str, fields: WindowFields, content: Content, values: Any) -
 def _own_step(name: str, fields: WindowFields, content: Content, shape: tuple[int, ...]) -> int | None:
     """Return the place of a window's own step in a value; None where it is one value, without an axis of time.
 
-    The steps are those of the field of its name, where the dataset has one; else those of what is read for it.
+    The steps are those of the dataset's field of this name, where there is one; else those of the fields that are read.
     """
     rows = map(fields.row, [name] if fields.has(name) else content.fields)
     times = {row.offsets for row in rows if isinstance(row, FeatureRow) and row.offsets is not None}

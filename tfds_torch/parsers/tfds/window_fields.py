@@ -31,14 +31,14 @@ from tfds_torch.storage.episodes.window_reader import EPISODE, STEP, padding_key
 from tfds_torch.storage.source import FieldSpec
 
 PADDING = "_pad"
-"""Behind the name of a field with offsets: which of its steps are outside of the episode."""
+"""The end of the name of a field that says which steps of a field with offsets are outside of the episode."""
 
 _MODES = {channels: mode for mode, channels in CHANNELS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldRow:
-    """What a window has under one name: this row alone where it is arithmetic, as `episode`, `step` and `<name>_pad`.
+    """A field of a window: this class itself for fields that are computed: `episode`, `step` and `<name>_pad`.
 
     Attributes:
         key: the feature, from the top level down; without one, the column.
@@ -52,12 +52,12 @@ class FieldRow:
 
     @property
     def column(self) -> str:
-        """The column of a WindowSource that holds the values; of a feature with parts, what theirs begin with."""
+        """The column of a WindowSource that holds the values; of a feature with parts, the beginning of its columns."""
         return self.key
 
     @property
     def spec(self) -> Any:
-        """FieldSpec of what one window has."""
+        """FieldSpec of the value that one window has."""
         return self._with_time(self.value)
 
     def _with_time(self, value: Any) -> Any:
@@ -68,15 +68,15 @@ class FieldRow:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRow(FieldRow):
-    """What a window has of a feature under one name.
+    """A field of a window that is a feature, under one name.
 
     Attributes:
         found: the feature as records hold it.
-        in_step: the feature as a single step holds it; of a feature of episodes, as `found`.
-        leaf: what it is without the sequences around and in it.
+        in_step: the feature as a single step holds it; for a feature of episodes, the same as `found`.
+        leaf: the feature without the sequences around and in it.
         is_of_steps: whether each step has a value, rather than the episode.
         is_frame: whether a value is an image, also one of depths, or a tensor that can stand for one.
-        suffix: stands behind the keys of the feature in the columns of these steps.
+        suffix: the text behind the keys of the feature in the columns of these steps.
         is_text: whether its bytes come as str.
         preprocess: cuts and resizes its images while they are decoded; with None they stay as they are.
     """
@@ -124,9 +124,9 @@ OWN_FIELDS = {
 
 
 class WindowFields:
-    """Answers what is asked about the fields of windows; `DatasetFields` answers the same of whole records.
+    """The fields of windows, and how each is decoded; `DatasetFields` is the same for whole records.
 
-    A name is one of the user's own; a feature of steps, counted from the sequence that holds them
+    A name is the user's own; or a feature of steps, counted from the sequence that holds them
     (`observation/image`); or a feature from the top level down, as those of whole episodes are
     (`episode_metadata/file_path`). Beside these there are `episode`, `step`, and `<name>_pad` of a field with offsets.
     Offsets, texts and a preprocess belong to a name: a feature may have several names, each with its own.
@@ -136,12 +136,12 @@ class WindowFields:
         features: those of the dataset.
         sequence: the one that holds the steps.
         windows: which windows there are.
-        names: names of the user's own -> the features that they stand for.
-        cameras: name -> what is done to its images while they are decoded.
+        names: the user's own names -> the features that they stand for.
+        cameras: name -> how its images are cut and resized while they are decoded.
 
     Attributes:
     Raises:
-        ConfigError: a name, an offset, a text or a camera that does not fit the features.
+        ConfigError: a name, an offset, a text or a camera does not fit the features.
     """
 
     has_integer_target = has_scalar_target = False
@@ -200,7 +200,7 @@ class WindowFields:
         )
 
     def _name_row(self, name: str, key: str) -> FeatureRow:
-        """Return the row of a name of the user's own."""
+        """Return the row of a user's own name."""
         if name in OWN_FIELDS or name in METADATA_FIELDS:
             raise ConfigError(f"{self.dataset}: fields= gives a feature the name {quoted(name)}, which windows have.")
         if self._key_of(key) is None and self._key_of(name) is not None:
@@ -235,7 +235,7 @@ class WindowFields:
         self._set(name, offsets=offsets)
 
     def _divide_columns(self) -> None:
-        """Give each list of offsets of a feature a column; the least one has the name of the feature."""
+        """Assign a column to each list of offsets of a feature; the column of the least list has the feature's name."""
         least: dict[str, tuple[int, ...]] = {}
         for row in self.rows:
             if row.offsets is not None:
@@ -316,7 +316,7 @@ class WindowFields:
         """Return the name of a feature: one of steps is counted from the sequence that holds them."""
         return key.removeprefix(self._prefix)
 
-    # What is asked.
+    # Answers about the fields.
 
     @property
     def rows(self) -> list[FeatureRow]:
@@ -325,7 +325,7 @@ class WindowFields:
 
     @property
     def all_fields(self) -> list[str]:
-        """The fields that windows have: by the names of the user's own, else by their features, sorted."""
+        """The fields that windows have, by the user's own names, else by their features, sorted."""
         padding = [f"{name}{PADDING}" for name in self._names if self._feature_row(name).offsets is not None]
         return sorted({*self._names, *padding, *OWN_FIELDS})
 
@@ -343,7 +343,7 @@ class WindowFields:
 
     @property
     def specs(self) -> dict[str, Any]:
-        """Field -> FieldSpec of one window's value; None where what a function makes has no fixed size."""
+        """Field -> FieldSpec of one window's value; None where the values of a function have no fixed size."""
         return {name: self.row(name).spec for name in self.all_fields}
 
     def find(self, name: str) -> FoundFeature:
@@ -363,7 +363,7 @@ class WindowFields:
 
         Args:
             name: the field.
-            own_step: whether it is the value of the window's own step, whatever the offsets.
+            own_step: whether to return the value of the window's own step, whatever the offsets.
         """
         row = self.row(name)
         if not isinstance(row, FeatureRow):
@@ -424,7 +424,7 @@ class WindowFields:
 
 
 def _without_sequence(features: Feature, path: tuple[str, ...]) -> Feature:
-    """Return features in which a sequence is one of its elements: those of a single step."""
+    """Return the features of a single step: one element stands in the place of the sequence."""
     if not path:
         return features.feature if isinstance(features, Repeated) else features
     if not isinstance(features, Dictionary):

@@ -38,12 +38,12 @@ _OF_WHOLE_RECORDS = {
     "decoders": (None, "Use decode={'image_primary': False} for encoded images."),
     "cache": (None, "Images of windows are decoded in every epoch."),
 }
-"""Arguments of parsers whose examples are whole records -> their default, and what to do instead."""
+"""Arguments of parsers whose examples are whole records -> their default, and the remedy for windows."""
 
 
 @dataclass(frozen=True)
 class WindowArguments:
-    """The arguments of ParserTfds that are about windows, as they were given.
+    """The arguments of ParserTfds that are about windows, as the user passed them.
 
     Attributes:
         windows, fields: as ParserTfds takes them.
@@ -58,7 +58,7 @@ class WindowArguments:
 
     @property
     def are_given(self) -> bool:
-        """Whether any of them is given: examples are windows then, or `windows` is missing beside the others."""
+        """Whether any of them is set: examples are windows then, or `windows` is missing beside the others."""
         return self.windows is not None or self.fields is not None
 
     def open(
@@ -69,8 +69,8 @@ class WindowArguments:
         Args:
             source: the records.
             features: the features of the dataset.
-            read: how the parser reads.
-            others: the arguments that are for whole records.
+            read: the parser's options for reading.
+            others: the arguments that are for whole records only.
 
         Raises:
             ConfigError: an argument cannot work, or a feature does not exist; the files are not records of shards, or
@@ -205,7 +205,7 @@ def _window_features(fields: WindowFields) -> WindowFeatures:
 
 
 def episode_features(features: Feature, sequence: FoundFeature, dataset: str) -> WindowFeatures:
-    """Return where records hold the features of episodes: which are one value a step, and how others are stored.
+    """Return where records hold the features of episodes: which have one value a step, and how others are stored.
 
     Args:
         features: the features of the dataset.

@@ -1,9 +1,9 @@
-"""The package `array-record`, in this process or, where it cannot be used, in one of its own.
+"""The package `array-record`, in this process or, where it cannot be used, in a separate process.
 
-It keeps threads and locks for a whole process. A lock that one of them held when a process was forked stays shut in
-the child for ever (that of its background cleaner, on a busy machine in every other fork right after a first read). A
-child that inherits the package therefore leaves it alone, and lets a fresh process read
-(140 us instead of 28 for a record of 40 kB).
+The package keeps threads and locks for a whole process. A lock that a thread held when the process was forked stays
+shut in the child for ever (the lock of its background cleaner, on a busy machine in every other fork right after a
+first read). A child that inherits the package therefore leaves it alone, and lets a fresh process read (140 us instead
+of 28 for a record of 40 kB).
 """
 
 import importlib.util
@@ -23,20 +23,20 @@ _PACKAGE = "array_record.python.array_record_module"
 
 
 class FileReader(Protocol):
-    """Reads records of one file, each with its hash verified. What it cannot read is a RuntimeError."""
+    """Reads records of one file, each with its hash verified; raises RuntimeError for a record that it cannot read."""
 
     def ok(self) -> bool:
-        """Returns whether the file could be opened."""
+        """Return whether the file could be opened."""
 
     def num_records(self) -> int:
-        """Returns the number of records; 0 where the footer is damaged."""
+        """Return the number of records; 0 where the footer is damaged."""
 
     def read(self, records: list[int]) -> list[bytes]:
-        """Returns records by their numbers, in the order asked."""
+        """Return records by their numbers, in the order asked."""
 
 
 def find_opener(dataset: str) -> Callable[[str], FileReader]:
-    """Returns the function that opens a local file in this process."""
+    """Return the function that opens a local file in this process."""
     if _is_inherited:
         return _FileElsewhere
     try:
@@ -47,14 +47,14 @@ def find_opener(dataset: str) -> Callable[[str], FileReader]:
 
 
 def is_installed() -> bool:
-    """Returns whether the package is there, which is not loaded for that."""
-    with suppress(ModuleNotFoundError):  # Its parent package is not there.
+    """Return whether the package is installed, without loading it."""
+    with suppress(ModuleNotFoundError):  # Its parent package is not installed.
         return importlib.util.find_spec("array_record.python") is not None
     return False
 
 
 def check_reading(dataset: str) -> None:
-    """Raises ConfigError where the package is not installed; a process that never reads does not load it."""
+    """Raise ConfigError where the package is not installed; a process that never reads does not load it."""
     if not is_installed():
         raise _not_installed(dataset)
 
@@ -67,7 +67,7 @@ def _not_installed(dataset: str) -> ConfigError:
 
 
 def is_inherited() -> bool:
-    """Whether this process was forked from one that had loaded the package, which must not be used here."""
+    """Return whether this process was forked from one that had loaded the package, which must not be used here."""
     return _is_inherited
 
 
@@ -83,11 +83,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_note_fork)
 
 _Request = tuple[int, str, list[int] | None, list[int]]
-"""A file's number and path; the records asked for, None for their number; the numbers of files that were closed."""
+"""A file's number and path; the wanted records, None to ask for their count; the numbers of files that were closed."""
 
 
 class _Files:
-    """Answers requests in a fresh process; an answer is a text where the package raised."""
+    """Answers requests in a fresh process; an answer is a text where the package raised an exception."""
 
     def __init__(self) -> None:
         self._open_file = find_opener("The dataset")

@@ -21,17 +21,17 @@ from tfds_torch.storage.shard_errors import shard_status, unreadable, wrong_coun
 from tfds_torch.storage.shard_scans import Advance, open_shard
 
 _MOST_OPEN = 256  # An open file also holds its index and buffers in memory.
-_SCANNED_BYTES = 1 << 20  # Of a file that are read at a time.
+_SCANNED_BYTES = 1 << 20  # Bytes of a file that are read at a time.
 
 
 class ArrayRecordFilesReader:
     """Reads examples by index with the package `array-record`, each record once per call.
 
-    Objects come whole into the cache, and are read there. What the package cannot read of one is fetched once more,
-    before it is an error.
+    Objects come whole into the cache, and are read there. An object that the package cannot read is fetched once more,
+    before an error is raised.
 
     Processes and threads: may be used by several threads, which read one after the other. Files are opened by the first
-    read in each process; a forked one that inherits the package reads through a process of its own.
+    read in each process; a forked process that inherits the package reads through a fresh process.
 
     Args:
         table: instructions of one split expression.
@@ -60,7 +60,7 @@ class ArrayRecordFilesReader:
         _alive.add(self)
 
     def check(self) -> None:
-        """Opens every local file, once per process, and compares it with its promised number of records."""
+        """Open every local file, once per process, and compare its number of records with the promised one."""
         with self._lock:
             if not self._is_checked and self._objects is None:
                 for number, path in enumerate(self._table.files):
@@ -68,7 +68,7 @@ class ArrayRecordFilesReader:
             self._is_checked = True
 
     def read(self, index: Int64Array) -> list[bytes]:
-        """Returns encoded examples in the order asked."""
+        """Return encoded examples in the order asked."""
         if self._closed:
             raise ConfigError(f"The reader of {self._table.dataset} was closed: open another one to read on.")
         index = np.asarray(index, np.int64)
@@ -89,32 +89,32 @@ class ArrayRecordFilesReader:
         return [found[place] for place in back.tolist()]
 
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
-        """Returns parts of encoded examples in the order asked; examples are compressed, so each is read whole."""
+        """Return parts of encoded examples in the order asked; examples are compressed, so each is read whole."""
         distinct, _, back = unique(np.asarray(index, np.int64))
         examples = self.read(distinct)
         bounds = zip(back.tolist(), start.tolist(), stop.tolist(), strict=True)
         return [examples[place][first:last] for place, first, last in bounds]
 
     def discard(self, index: Int64Array) -> bool:
-        """Takes the file of a damaged example, int64 [1], out of a cache; see RecordReader."""
+        """Remove the file of a damaged example, int64 [1], from the cache; see RecordReader."""
         return self._discard(int(self._table.find(index)[0][0]))
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the files of an order's next windows ahead, where they are far away."""
+        """Fetch the files of an order's next windows ahead, where they are in an object store."""
         if self._objects is not None:
             self._objects.follow((number, [(file, 0) for file, _ in blocks]) for number, blocks in schedule)
 
     def advise(self, index: Int64Array) -> None:
-        """Has far files fetched; of local ones only the package knows where records lie."""
+        """Fetch remote files ahead; in local files only the package knows where records lie."""
         if self._objects is not None:
             self._objects.advise_files(unique(self._table.find(index)[0]).values)
 
     def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
-        """Does the same as `advise`: examples are read whole."""
+        """Do the same as `advise`: examples are read whole."""
         self.advise(index)
 
     def scan(self, path: str, advance: Advance) -> Iterator[bytes]:
-        """Yields all records of an object; `advance` is called with the offset in bytes that was reached."""
+        """Yield all records of an object; `advance` is called with the offset in bytes that was reached."""
         number = self._table.files.index(path)
         count, size = self._table.num_in_file[number], self.stamps[number][0]
         at_once = max(1, _SCANNED_BYTES * count // max(1, size))
@@ -124,7 +124,7 @@ class ArrayRecordFilesReader:
             advance(size * last // count)
 
     def close(self) -> None:
-        """Closes the files; may be called twice."""
+        """Close the files; may be called twice."""
         self._closed = True
         with self._lock:
             self._readers.clear()
@@ -138,12 +138,12 @@ class ArrayRecordFilesReader:
         self.close()
 
     def leave_readers(self) -> None:
-        """Forgets the parent's readers in a forked child: ending them would wait for threads that are not here."""
+        """Forget the parent's readers in a forked child: ending them would wait for threads that are not here."""
         _inherited.append(self._readers)
         self._readers, self._is_checked, self._open_file = OrderedDict(), False, None
 
     def _held(self, number: int) -> AbstractContextManager[HeldFile]:
-        """Returns where a file lies on this machine, and stays while it is read."""
+        """Return the path of a file on this machine, which is not removed while it is read."""
         if self._objects is not None:
             return self._objects.held(number)
         return nullcontext(HeldFile(self._table.files[number], ()))
@@ -153,7 +153,7 @@ class ArrayRecordFilesReader:
         if known is not None and known[0] == file:
             self._readers.move_to_end(number)
             return known[1]
-        self._readers.pop(number, None)  # It was removed from the cache, and is there again.
+        self._readers.pop(number, None)  # The file was removed from the cache, and is there again.
         while len(self._readers) >= self._most:
             self._readers.popitem(last=False)
         _check_there(file.path)
@@ -168,9 +168,9 @@ class ArrayRecordFilesReader:
         return reader
 
     def _read_file(self, number: int, records: list[int], examples: list[int] | None = None) -> list[bytes]:
-        """Returns records of a file; `examples` are their numbers in the split, for errors."""
+        """Return records of a file; `examples` are their numbers in the split, for errors."""
         while True:
-            with self._held(number) as file, self._lock:  # It is fetched before that: other threads go on.
+            with self._held(number) as file, self._lock:  # It is fetched before the lock is taken.
                 try:
                     found = self._reader(number, file).read(records)
                     self.num_read += len(found)
@@ -182,7 +182,7 @@ class ArrayRecordFilesReader:
                 break
         if isinstance(problem, ShardError):
             raise problem
-        # One at a time, to find which one it is.
+        # One at a time, to find the damaged record.
         for place, record in enumerate(records):
             with self._held(number) as file, self._lock:
                 try:
@@ -199,7 +199,7 @@ class ArrayRecordFilesReader:
         )
 
     def _discard(self, number: int) -> bool:
-        """Has an object fetched again, once; a local file holds what it holds."""
+        """Remove a damaged object from the cache, once, so that it is fetched again; return False for a local file."""
         return self._objects is not None and self._objects.discard_file(number)
 
 
@@ -217,7 +217,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def count_records(path: str, dataset: str) -> int:
-    """Returns the number of records of a local ArrayRecord file; one with a damaged footer has none."""
+    """Return the number of records of a local ArrayRecord file; one with a damaged footer has none."""
     _check_there(path)
     reader = find_opener(dataset)(path)
     return reader.num_records() if reader.ok() else 0
@@ -248,7 +248,7 @@ class ArrayRecordSource(RecordSource):
         return reader
 
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
-        """Yields all records of a file; see RecordSource."""
+        """Yield all records of a file; see RecordSource."""
         if isinstance(self.files, ObjectFiles):
             with self.files.turn(stamp[0]), ArrayRecordFilesReader(self.table, self.files) as objects:
                 for one in objects.scan(path, advance):
@@ -280,4 +280,4 @@ class ArrayRecordSource(RecordSource):
         return count_records(path, self.name)
 
     def _check_streamed(self, num_in_file: Mapping[str, int], streamed: Collection[str]) -> None:
-        """Does nothing: these files are not streamed."""
+        """Do nothing: these files are not streamed."""

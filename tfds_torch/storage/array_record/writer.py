@@ -9,11 +9,11 @@ from tfds_torch.runtime.subprocess_call import FreshProcess
 from tfds_torch.storage.array_record.package import is_inherited, is_installed
 
 OPTIONS = "group_size:1"
-_BATCH_BYTES = 2**20  # Of records that are handed to the package's process at a time.
+_BATCH_BYTES = 2**20  # Bytes of records that are handed to the package's process at a time.
 
 
 def check_package() -> None:
-    """Raises ConfigError where the package `array-record` is not installed. It is not loaded."""
+    """Raise ConfigError where the package `array-record` is not installed. It is not loaded."""
     if not is_installed():
         raise ConfigError(
             "Files of the format 'array_record' are written by a package that is not installed: "
@@ -24,11 +24,11 @@ def check_package() -> None:
 class ArrayRecordFileWriter:
     """Writes records of an ArrayRecord file, one after the other.
 
-    The package keeps threads and locks for a whole process. A process that was forked from one that had loaded it lets
-    a fresh one write.
+    The package keeps threads and locks for a whole process. A process that was forked from one that had loaded the
+    package lets a fresh process write.
 
     Raises:
-        OSError: the file cannot be written. `add` and `close` raise it, too, where the package could not write.
+        OSError: the file cannot be written. `add` and `close` also raise it where the package could not write.
     """
 
     def __init__(self, path: str, options: str = OPTIONS) -> None:
@@ -38,14 +38,14 @@ class ArrayRecordFileWriter:
         self._num_bytes = 0
 
     def add(self, record: bytes) -> None:
-        """Writes a record."""
+        """Write a record."""
         self._records.append(record)
         self._num_bytes += len(record)
         if self._num_bytes >= _BATCH_BYTES:
             self._flush()
 
     def close(self) -> None:
-        """Writes what is left, and the file's end; may be called once."""
+        """Write the remaining records, and the file's end; may be called once."""
         try:
             self._flush()
             self._ask(None)
@@ -53,7 +53,7 @@ class ArrayRecordFileWriter:
             self.discard()
 
     def discard(self) -> None:
-        """Stops writing, wherever it is; may be called twice."""
+        """Stop writing, wherever it is; may be called twice."""
         self._records, self._writing = [], None
         if self._process is not None:
             self._process.close()
@@ -99,7 +99,7 @@ class _Writing:
 
 
 def _to_os_error(problem: str) -> OSError:
-    """Returns the system's error, which the package reports as a text."""
+    """Return the system's error, which the package reports as a text."""
     problem = " ".join(problem.split())
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         if os.strerror(number) in problem:

@@ -1,4 +1,4 @@
-"""Whether the pointers of a file can be trusted: bounds, overlaps, counts; a slice of the table at a time."""
+"""Checks of a file's pointers: bounds, overlaps, counts; a slice of the table at a time."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tfds_torch.storage.beton.manifest import HEAD_MAGIC
 from tfds_torch.storage.shard_files import Mapped
 
 _SLICE = 1 << 15
-"""Rows that are checked at a time: what is computed of them stays in the processor's cache."""
+"""Rows that are checked at a time: the arrays computed for so few rows stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,20 @@ class PayloadSizes:
     size_of: Mapping[str, NDArray[Any] | int]
 
     def pointers(self, name: str, index: Int64Array) -> Int64Array:
-        """Returns where payloads of samples, int64 [n], lie."""
+        """Return where payloads of samples, int64 [n], lie."""
         return self.pointer_of[name][index].astype(np.int64)
 
     def sizes(self, name: str, index: Int64Array) -> Int64Array:
-        """Returns how large payloads of samples, int64 [n], are."""
+        """Return how large payloads of samples, int64 [n], are."""
         sizes = self.size_of[name]
         return np.full(len(index), sizes, np.int64) if isinstance(sizes, int) else sizes[index].astype(np.int64)
 
 
 def check_allocations(head: Head, rows: NDArray[np.void], mapped: Mapped) -> PayloadSizes:
-    """Compares every pointer of the samples with the allocation table, and the table with the file.
+    """Compare every pointer of the samples with the allocation table, and the table with the file.
 
-    Beyond a byte for every payload, and four where only the table holds its size, memory does not grow with the file;
-    unless the table is out of order, which costs 24 bytes for each of its rows meanwhile.
+    The check takes one byte for every payload, and four more where only the table holds the payload's size. Beyond that
+    memory does not grow with the file, unless the table is out of order: then it takes 24 bytes for each row meanwhile.
 
     Args:
         head: the head of the file.
@@ -78,7 +78,7 @@ def check_allocations(head: Head, rows: NDArray[np.void], mapped: Mapped) -> Pay
 
 
 class _Allocations(NamedTuple):
-    """Some rows of the table, each array [m], those without bytes left out."""
+    """Some rows of the table, each array [m]; rows of no bytes are left out."""
 
     pointers: NDArray[np.uint64]
     sizes: Int64Array
@@ -104,13 +104,13 @@ def _table_of(head: Head, mapped: Mapped) -> NDArray[np.void]:
 
 
 def _slices_of(head: Head, table: NDArray[np.void]) -> Iterator[_Allocations]:
-    """Yields the rows of the table, checked against the file."""
+    """Yield the rows of the table, checked against the file."""
     layout, page_size = head.layout, head.layout.page_size
     limit = head.table_at if head.manifest is None else head.manifest.at
     for start in range(0, len(table), _SLICE):
         some = table[start : start + _SLICE]
         pointers, sizes, samples = (np.ascontiguousarray(some[key]) for key in ("pointer", "size", "sample"))
-        # As unsigned numbers, before anything is added to them.
+        # Compared as unsigned numbers, before anything is added to them.
         is_bad = (pointers < layout.pages_at) | (pointers > limit) | (sizes > page_size)
         is_bad |= samples >= layout.num_samples
         if not is_bad.any():
@@ -127,15 +127,15 @@ def _slices_of(head: Head, table: NDArray[np.void]) -> Iterator[_Allocations]:
 
 
 class _Order:
-    """Whether payloads overlap."""
+    """Finds payloads that overlap."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
         self._is_ascending, self._last_start = True, 0
-        self.end = 0  # Of all payloads so far.
+        self.end = 0  # The largest end of all payloads so far.
 
     def note(self, allocations: _Allocations) -> None:
-        """Takes further rows of the table; rows in the order of their pointers are checked at once."""
+        """Take further rows of the table; rows in the order of their pointers are checked at once."""
         starts = allocations.pointers.astype(np.int64)
         if not len(starts):
             return
@@ -146,7 +146,7 @@ class _Order:
         self._last_start, self.end = int(starts[-1]), max(self.end, int(ends.max()))
 
     def check(self, table: NDArray[np.void]) -> None:
-        """Checks all rows of a table that is not in the order of its pointers."""
+        """Check all rows of a table that is not in the order of its pointers."""
         if self._is_ascending:
             return
         starts = table["pointer"][table["size"] > 0].astype(np.int64)
@@ -173,7 +173,7 @@ class _Payloads:
             self._check_rows(start)
 
     def claim(self, allocations: _Allocations, is_free: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Returns which of some rows of the table, bool [m], are this field's: at most one for a sample."""
+        """Return which of some rows of the table, bool [m], are this field's: at most one for a sample."""
         samples, sizes = allocations.samples, allocations.sizes
         stored = self._stored_sizes(samples)
         is_own: NDArray[np.bool_] = (
@@ -186,7 +186,7 @@ class _Payloads:
         return is_own
 
     def sizes(self) -> NDArray[Any] | int:
-        """Returns the sizes of the payloads, [n], or one for all, when all of the table has been gone through."""
+        """Return the sizes of the payloads, [n], or one for all; called when the whole table was read."""
         for start in range(0, 0 if isinstance(self._field, BetonCustom) else len(self._column), _SLICE):
             others = start + np.flatnonzero(~self._is_claimed[start : start + _SLICE])
             others = others[self._stored_sizes(others) != 0]
@@ -205,7 +205,7 @@ class _Payloads:
         return int(self._found_sizes[0]) if is_one else self._found_sizes
 
     def _check_rows(self, start: int) -> None:
-        """Checks a slice of the samples' rows."""
+        """Check a slice of the samples' rows."""
         some, path = self._column[start : start + _SLICE], self._head.path
         if isinstance(self._field, BetonBytes | BetonJson) and (some["size"] > self._head.layout.page_size).any():
             raise damaged(path, f"a value of {quoted(self.name)} has a size of {some['size'].max()} bytes")
@@ -218,7 +218,7 @@ class _Payloads:
                 raise damaged(path, f"image {quoted(self.name)} of sample {start + place} is described as {described}")
 
     def _stored_sizes(self, samples: Int64Array) -> Int64Array:
-        """Returns the sizes of payloads of samples, int64 [m]; -1 where their rows do not hold them."""
+        """Return the sizes of payloads of samples, int64 [m]; -1 where their rows do not hold them."""
         field = self._field
         if isinstance(field, BetonArray):
             return np.full(len(samples), field.num_bytes, np.int64)
@@ -233,13 +233,13 @@ class _Payloads:
 
 
 def pointers_of(column: NDArray[Any], field: BetonField) -> NDArray[np.uint64]:
-    """Returns the pointers, uint64 [n], in the rows of a field that has payloads."""
+    """Return the pointers, uint64 [n], in the rows of a field that has payloads."""
     names = np.dtype(field.row_type).names
     return column if names is None or field.pointer_at is None else column[names[field.pointer_at]]
 
 
 def _check_end(head: Head, mapped: Mapped, payloads_end: int) -> None:
-    """Raises CorruptRecordError where a manifest begins behind the pages, and was not found from the table."""
+    """Raise CorruptRecordError where a manifest begins behind the pages, but could not be found from the table."""
     layout = head.layout
     num_pages = -(-max(0, payloads_end - layout.pages_at) // layout.page_size)
     at = layout.pages_end(num_pages)

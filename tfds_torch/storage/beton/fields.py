@@ -49,7 +49,7 @@ class Encoded(NamedTuple):
     Attributes:
         facts: the members of the sample's row, without the pointer.
         payload: bytes that the pointer points to; None: there are none.
-        is_reencoded: whether a value that should have kept its bytes could not.
+        is_reencoded: whether the value was encoded again, though it should have kept its bytes.
     """
 
     facts: tuple[Any, ...]
@@ -62,7 +62,7 @@ class BetonField(ABC):
 
     Attributes:
         type_id: FFCV's number of the type.
-        pointer_at: position of the pointer among the members of `row_type`; None: there is no payload.
+        pointer_at: position of the pointer among the members of `row_type`; None where the field has no payload.
     """
 
     type_id: int
@@ -74,16 +74,24 @@ class BetonField(ABC):
         """Numpy's type of the field in a sample's row; where `pointer_at` is set, the member there is `<u8`."""
 
     def binary(self) -> bytes:
-        """Returns the arguments in the field's descriptor, 1,024 bytes at most."""
+        """Return the arguments in the field's descriptor, 1,024 bytes at most."""
         return b""
 
     @abstractmethod
     def encode(self, value: Any, number: int) -> Encoded:
-        """Returns a value of the sample with this number as it is stored; raises ConfigError for another type."""
+        """Return a value as it is stored.
+
+        Args:
+            value: of the sample.
+            number: of the sample, on which random choices depend.
+
+        Raises:
+            ConfigError: a value of another type, or one that the format cannot hold.
+        """
 
 
 def payload_fields(fields: Mapping[str, BetonField]) -> tuple[str, ...]:
-    """Returns the names of the fields whose values lie in the pages, in order."""
+    """Return the names of the fields whose values lie in the pages, in order."""
     return tuple(name for name, field in fields.items() if field.pointer_at is not None)
 
 
@@ -122,7 +130,7 @@ class BetonFloat(BetonField):
 
 @dataclass(frozen=True)
 class BetonBytes(BetonField):
-    """Bytes of any length; also given as uint8 [n]."""
+    """Bytes of any length; also accepted as uint8 [n]."""
 
     type_id = BYTES_ID
     row_type = BYTES_ROW
@@ -147,7 +155,7 @@ class BetonJson(BetonField):
 
     def encode(self, value: Any, number: int) -> Encoded:  # noqa: D102
         try:
-            payload = json.dumps(value).encode() + b"\0"  # FFCV ends texts so.
+            payload = json.dumps(value).encode() + b"\0"  # FFCV ends texts like this.
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"{_describe(value)} cannot be written as JSON: {error}.") from None
         return Encoded((len(payload),), payload)
@@ -181,7 +189,7 @@ class BetonArray(BetonField):
         return math.prod(self.shape) * int(self.dtype.itemsize)
 
     def binary(self) -> bytes:
-        """Returns the shape, and numpy's description of the type as JSON."""
+        """Return the shape, and numpy's description of the type as JSON."""
         kind = json.dumps(self.dtype.descr).encode()
         arguments = np.zeros((), _ARGUMENTS)
         arguments["shape"][: len(self.shape)] = self.shape
@@ -189,10 +197,10 @@ class BetonArray(BetonField):
         return arguments.tobytes() + kind
 
     def encode(self, value: Any, number: int) -> Encoded:
-        """Returns the values in C order; see `BetonField`."""
+        """Return the values in C order; see `BetonField`."""
         try:
             array = np.asarray(value)
-        except Exception as error:  # Of a tensor on a device, or one that needs a gradient.
+        except Exception as error:  # Raised for a tensor on a device, or one that needs a gradient.
             raise ConfigError(f"{type(value).__name__} cannot be made an array: {error}") from None
         if array.dtype != self.dtype or array.shape != self.shape:
             raise ConfigError(
@@ -207,7 +215,7 @@ class BetonTensor(BetonArray):
     """A tensor of one type and shape, on the CPU: for FFCV a torch tensor.
 
     Attributes:
-        dtype: torch's or numpy's type, or its name; one that both have.
+        dtype: torch's or numpy's type, or its name; a type that both libraries have.
         shape: at least one side, each >= 1.
 
     Raises:
@@ -227,14 +235,14 @@ class BetonTensor(BetonArray):
 class BetonCustom(BetonField):
     """A type of field of your own (FFCV's type 255): derive from it. Readers of the file need it too.
 
-    FFCV reads such a field by a class of its own kind: `Loader(..., custom_fields={name: class})`.
+    FFCV reads such a field by a class that its user passes: `Loader(..., custom_fields={name: class})`.
     """
 
     type_id = CUSTOM_ID
 
     @abstractmethod
     def decode(self, rows: NDArray[Any], payloads: Sequence[bytes] | None) -> Sequence[Any]:
-        """Returns n values.
+        """Return n values.
 
         Args:
             rows: [n] of `row_type`.
@@ -243,7 +251,7 @@ class BetonCustom(BetonField):
 
 
 def field_of(type_id: int, arguments: bytes) -> BetonField | None:
-    """Returns the field of a descriptor, but for images and custom ones; None: there is no such type."""
+    """Return the field of a descriptor, except for images and custom fields; None: there is no such type."""
     plain: dict[int, type[BetonInt | BetonFloat | BetonBytes | BetonJson]] = {
         INT_ID: BetonInt,
         FLOAT_ID: BetonFloat,
@@ -295,7 +303,7 @@ def _check_type(kind: Any) -> "np.dtype[Any]":
 
 
 def _describe(value: Any) -> str:
-    """Returns a value in short."""
+    """Return a short text about a value."""
     if isinstance(value, np.ndarray):
         return f"An array {value.dtype} {list(value.shape)}"
     shown = repr(value)

@@ -54,15 +54,15 @@ class Layout:
         return -(-self.metadata_end // self.page_size) * self.page_size
 
     def pages_end(self, num_pages: int) -> int:
-        """Returns where so many pages end; without any, the metadata does."""
+        """Return the offset at which so many pages end; with no page, the offset at which the metadata ends."""
         return self.pages_at + num_pages * self.page_size if num_pages else self.metadata_end
 
 
 def make_row_type(dtypes: Sequence[np.dtype[np.void]]) -> "np.dtype[np.void]":
-    """Returns the type of a sample's row: the fields `f0`, `f1`, ..., aligned as a C compiler does it."""
+    """Return the type of a sample's row: the fields `f0`, `f1`, ..., aligned as a C compiler does it."""
     return np.dtype([("", dtype) for dtype in dtypes], align=True)
 
 
 def is_page_size(page_size: int) -> bool:
-    """Whether FFCV takes pages of so many bytes: a power of two, from 2 MiB on, that fits its header."""
+    """Return whether FFCV accepts pages of so many bytes: a power of two, from 2 MiB on, that fits its header."""
     return SMALLEST_PAGE <= page_size <= LARGEST_PAGE and page_size & (page_size - 1) == 0

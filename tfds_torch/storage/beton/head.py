@@ -1,4 +1,4 @@
-"""The head of a file: its header, the descriptors of its fields, and its manifest. Little is read for it."""
+"""The head of a file: its header, the descriptors of its fields, and its manifest. It is a small part of the file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ _GRID_BYTES = 8 << 20
 class Head:
     """The head of a file: fields by name, where its parts lie, and its manifest.
 
-    A file has no manifest where FFCV itself wrote it, or an earlier version of this package (`has_old_manifest`).
+    A file has no manifest where FFCV itself or an earlier version of this package (`has_old_manifest`) wrote it.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Head:
     files: ShardFiles = LOCAL
 
     def map(self, cuts: Cuts | None = None) -> Mapped:
-        """Returns the file, to be read in place; where it is far away, in blocks of `cuts` (None: of `grid`)."""
+        """Return the file, to be read in place; a remote file is fetched in blocks of `cuts` (None: of `grid`)."""
         return self.files.map(self.path, self.stamp, cuts or (lambda _: self.grid))
 
     @property
@@ -63,7 +63,8 @@ class Head:
     def grid(self) -> Int64Array:
         """Where blocks of 8 MiB begin, int64 [k + 1], 0 first, the size last.
 
-        The rows end with one, and the pages begin and end with one: what lies between is never fetched.
+        A block ends where the rows end, and blocks begin and end where the pages do: the bytes between rows and pages
+        are never fetched.
         """
         stop = self.pages_stop
         bounds = [0, *(min(at, stop) for at in (self.layout.metadata_end, self.layout.pages_at)), stop, self.stamp[0]]
@@ -72,7 +73,7 @@ class Head:
 
     @property
     def index_ranges(self) -> tuple[Int64Array, Int64Array]:
-        """Where the parts begin that tell where values are, and whether they are whole; and their sizes in bytes."""
+        """Offsets and sizes in bytes of the parts that say where values lie, and whether values are whole."""
         layout, manifest = self.layout, self.manifest
         parts = [(layout.metadata_at, layout.metadata_end), (self.table_at, self.stamp[0])]
         if manifest is not None:
@@ -87,7 +88,7 @@ class Head:
 
 
 def check_fields(fields: Mapping[str, BetonField]) -> None:
-    """Raises ConfigError for fields that a file cannot have."""
+    """Raise ConfigError for fields that a `.beton` file cannot have."""
     if not 1 <= len(fields) <= MOST_FIELDS:
         raise ConfigError(f"There are {len(fields)} fields: a file has 1 to {MOST_FIELDS:,}.")
     for name, field in fields.items():
@@ -108,7 +109,7 @@ def check_fields(fields: Mapping[str, BetonField]) -> None:
 
 
 def encode_head(fields: Mapping[str, BetonField], layout: Layout, table_at: int) -> bytes:
-    """Returns header and descriptors as they are written."""
+    """Return header and descriptors as they are written."""
     header = np.zeros((), HEADER)
     numbers = (VERSION, len(fields), layout.page_size, layout.num_samples, table_at)
     for name, value in zip(HEADER.names or (), numbers, strict=True):
@@ -121,17 +122,17 @@ def encode_head(fields: Mapping[str, BetonField], layout: Layout, table_at: int)
 
 
 def read_head(path: str, handlers: Mapping[str, BetonField] | None = None, files: ShardFiles = LOCAL) -> Head:
-    """Reads the head of a file; of a hostile one no more than its own size is read.
+    """Read the head of a file; even of a hostile file no more is read than its size.
 
     Args:
         path: the file.
-        handlers: as BetonSource takes them.
+        handlers: field -> its type, for fields of type 255; see BetonSource.
         files: where it lies.
 
     Raises:
-        ShardError: it is missing, or cannot be read.
-        CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
-        ConfigError: a custom field has no handler, or there is no field for a handler.
+        ShardError: the file is missing, or cannot be read.
+        CorruptRecordError: the file is not a `.beton` file of version 2, or is damaged.
+        ConfigError: a custom field has no handler, or a handler has no field.
     """
     (stamp,) = files.stamps([path])
     reader = files.open_head(path, stamp)
@@ -142,7 +143,7 @@ def read_head(path: str, handlers: Mapping[str, BetonField] | None = None, files
 
 
 def damaged(path: str, what: str) -> CorruptRecordError:
-    """Returns the error for a damaged file; `what` is a clause."""
+    """Return the error for a damaged file; `what` is a clause."""
     return CorruptRecordError(f"{path} is not a whole .beton file: {what}. Write it again from its dataset.")
 
 

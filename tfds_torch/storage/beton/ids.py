@@ -12,7 +12,7 @@ _LONGEST_NUMBER = 18  # Digits.
 
 
 class BetonIds:
-    """Ids by number, and numbers by id. They stay in the file: a text for each would take many times their memory."""
+    """Ids by number, and numbers by id. Ids stay in the file: Python strings would take many times the memory."""
 
     def __init__(self, head: Head) -> None:
         self._num_samples = head.layout.num_samples
@@ -31,14 +31,14 @@ class BetonIds:
             raise damaged(head.path, "the places where its ids end are not in order")
 
     def _check(self) -> None:
-        """Raises ShardError where the file was cut, CorruptRecordError where its ids were written to."""
+        """Raise ShardError where the file was cut, CorruptRecordError where its ids were overwritten."""
         state = self._map.check()
         if state != self._state:
             self._compare()
             self._state = state
 
     def _compare(self) -> None:
-        """Raises CorruptRecordError where the ids, or the places where they end, do not have their checksum."""
+        """Raise CorruptRecordError where the ids, or the places where they end, do not have their checksum."""
         manifest = self._head.manifest
         if manifest is None:
             return
@@ -47,7 +47,7 @@ class BetonIds:
                 raise damaged(self._head.path, "its ids do not have their checksum")
 
     def names(self, index: Int64Array) -> list[str]:
-        """Returns the ids of samples, int64 [n]."""
+        """Return the ids of samples, int64 [n]."""
         if self._stops is None:
             return [f"{self._prefix}{number}" for number in index.tolist()]
         self._check()
@@ -59,7 +59,7 @@ class BetonIds:
         ]
 
     def find(self, id: str) -> int | None:
-        """Returns the number of the first sample that has an id; None: none has it. See `names`."""
+        """Return the number of the first sample that has an id; None where no sample has it. See `names`."""
         if self._stops is None:
             digits = id.removeprefix(self._prefix)
             is_number = digits != id and digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER

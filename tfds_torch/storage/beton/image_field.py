@@ -21,19 +21,19 @@ from tfds_torch.storage.pillow_files import convert, open_image
 
 Pixels = NDArray[np.uint8]
 MODES = ("passthrough", "raw", "jpg", "smart", "proportion")
-_LARGEST_JPEG_SIDE = 65_500  # Of libjpeg.
+_LARGEST_JPEG_SIDE = 65_500  # The limit of libjpeg.
 
 
 def decode_with_pillow(image: bytes) -> Pixels:
-    """Returns the pixels of an encoded image, uint8 [h, w, 3]; of 16 bits the upper 8."""
+    """Return the pixels of an encoded image, uint8 [h, w, 3]; of pixels of 16 bits, the upper 8."""
     try:
         with open_image(image) as opened:
             opened.load()
-            opened.info.pop("transparency", None)  # Pillow warns where a conversion drops it.
+            opened.info.pop("transparency", None)  # Pillow warns where a conversion drops transparency.
             return np.array(convert(opened, "RGB"))
     except MemoryError:
         raise
-    except Exception as error:  # Of broken files Pillow raises a dozen types.
+    except Exception as error:  # For broken files Pillow raises a dozen types of exceptions.
         raise ConfigError(f"The image cannot be decoded: {(str(error) or type(error).__name__).rstrip('.')}.") from None
 
 
@@ -47,15 +47,16 @@ class BetonImage(BetonField):
         mode: `passthrough`: a JPEG that FFCV can read (grey or colour, 8 bits) keeps its bytes; anything else is
             encoded as JPEG. `raw`: pixels. `jpg`: as JPEG, in any case. `smart`: as JPEG where the pixels take more
             than smart_threshold bytes, else as pixels. `proportion`: as JPEG with this probability, else as pixels.
-        max_resolution: longer sides are resized to it, with antialiasing; None: no limit.
-        smart_threshold: bytes; None: never as JPEG.
-        quality: JPEG quality, 1 to 100.
-        proportion: probability, 0 to 1.
-        seed: seed of the random choice, which depends on it and on the sample's number.
-        decode: makes pixels uint8 [h, w, 3] of an encoded image; None: Pillow.
+        max_resolution: the longest side that is kept, in pixels: larger images are resized to it, with antialiasing;
+            None: no limit.
+        smart_threshold: bytes of pixels above which `smart` stores a JPEG; None: it never stores a JPEG.
+        quality: quality of the JPEG, 1 to 100.
+        proportion: probability of a JPEG with `proportion`, 0 to 1.
+        seed: seed of the random choice, which depends on the seed and on the sample's number.
+        decode: function that decodes an encoded image to pixels, uint8 [h, w, 3]; None: Pillow decodes.
 
     Raises:
-        ConfigError: a value that cannot be.
+        ConfigError: an attribute has a value that is not allowed.
     """
 
     mode: str = "passthrough"
@@ -64,7 +65,7 @@ class BetonImage(BetonField):
     quality: int = 90
     proportion: float = 0.5
     seed: int = 0
-    decode: Callable[[bytes], Pixels] | None = field(default=None, repr=False)  # Says nothing of what is stored.
+    decode: Callable[[bytes], Pixels] | None = field(default=None, repr=False)  # Does not change the format.
     type_id = IMAGE_ID
     row_type = IMAGE_ROW
     pointer_at = 3
@@ -86,7 +87,7 @@ class BetonImage(BetonField):
             raise ConfigError(f"BetonImage: proportion={quoted(self.proportion)} must be a probability, 0 to 1.")
 
     def encode(self, value: Any, number: int) -> Encoded:
-        """Returns an image as it is stored; see `BetonField`."""
+        """Return an image as it is stored; see `BetonField`."""
         should_stay = self.mode == "passthrough" and isinstance(value, bytes | bytearray | memoryview)
         if should_stay:
             size = readable_jpeg_size(bytes(value))
@@ -142,7 +143,7 @@ class BetonImage(BetonField):
 
 
 def readable_jpeg_size(image: bytes) -> tuple[int, int] | None:
-    """Returns height and width of a JPEG that FFCV reads as it is: grey or of three colours; None: it does not.
+    """Return height and width of a JPEG that FFCV reads as it is: grey or of three colours; None for other files.
 
     Nothing is decoded.
     """
@@ -152,7 +153,7 @@ def readable_jpeg_size(image: bytes) -> tuple[int, int] | None:
         opened = JpegImageFile(io.BytesIO(image))
     except MemoryError:
         raise
-    except Exception:  # Of broken files Pillow raises a dozen types; decoding reports it.
+    except Exception:  # For broken files Pillow raises a dozen types of exceptions; decoding reports the file.
         return None
     width, height = opened.size
     is_readable = opened.mode in ("L", "RGB") and 0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE

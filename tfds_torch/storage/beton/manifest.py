@@ -1,11 +1,11 @@
-"""The manifest: what this package writes beyond FFCV's format, between the last page and the allocation table.
+"""The manifest: the part that this package adds to FFCV's format, between the last page and the allocation table.
 
 FFCV finds the table by its pointer and looks at nothing before it. The manifest is, in this order: a magic word; where
 each id ends, uint64 [n]; the ids; checksums, CRC32C as uint32; facts as JSON; a tail of fixed size, by which it is
 found from the table backwards.
 
-There is a checksum of each payload, [number of fields with payloads, number of samples], so that what is read can be
-compared. Manifests of version 1 (tfds_torch 0.2.0) are not read.
+There is a checksum of each payload, [number of fields with payloads, number of samples]; readers compare payloads with
+them. Manifests of version 1 (tfds_torch 0.2.0) are not read.
 """
 
 import itertools
@@ -27,7 +27,7 @@ VERSION = 2
 _TAIL = struct.Struct("<16sIIQIII")
 TAIL_BYTES = _TAIL.size
 LARGEST_FACTS = 2**28
-"""Of the JSON, bytes: a larger one is not read."""
+"""Bytes of the JSON: a larger one is not read."""
 
 Part = tuple[int, int]
 """Size in bytes, and CRC32C."""
@@ -38,13 +38,13 @@ class Facts:
     """The content of a manifest.
 
     Attributes:
-        name: name of the dataset; "": the file's.
+        name: name of the dataset; "": the dataset has the name of the file.
         fingerprint: fingerprint of the data that the samples were made from; "": unknown.
         class_names: field -> names of its labels, by number.
         fields: field -> how its values were encoded, in words.
         num_reencoded: number of images that could not keep their bytes.
-        metadata: size and CRC32C of the samples' rows; as follow those of the allocation table, of the places where
-            ids end, of the ids (None: the samples have no ids of their own), and of the checksums.
+        metadata: size and CRC32C of the samples' rows; the next attributes are those of the allocation table, of the
+            places where ids end, of the ids (None: the file stores no ids), and of the checksums.
     """
 
     name: str
@@ -70,27 +70,27 @@ class Manifest:
 
     @property
     def id_stops_at(self) -> int:
-        """Where the places lie at which ids end."""
+        """Offset of the array that says where each id ends."""
         return self.at + len(HEAD_MAGIC)
 
     @property
     def ids_at(self) -> int:
-        """Where the ids lie."""
+        """Offset of the ids."""
         return self.id_stops_at + _size(self.facts.id_stops)
 
     @property
     def checksums_at(self) -> int:
-        """Where the CRC32C of payloads lie."""
+        """Offset of the CRC32C of payloads."""
         return self.ids_at + _size(self.facts.ids)
 
 
 def checksum(content: bytes) -> Part:
-    """Returns the size of bytes, and their CRC32C."""
+    """Return the number of bytes, and their CRC32C."""
     return len(content), google_crc32c.value(content)
 
 
 def encode_ids(ids: Sequence[str] | None) -> tuple[bytes, bytes] | None:
-    """Returns where each id ends, uint64 [n], and the ids end to end, as UTF-8; None: samples have no ids."""
+    """Return where each id ends, uint64 [n], and the ids end to end, as UTF-8; None: samples have no ids."""
     if ids is None:
         return None
     encoded = [id.encode("utf-8", "surrogateescape") for id in ids]
@@ -108,19 +108,19 @@ class Tail(NamedTuple):
 
 
 def encode_body(facts: Facts, id_stops: bytes, ids: bytes, checksums: bytes) -> tuple[bytes, Tail]:
-    """Returns a manifest as it is written but for its tail, and what stands there, the head's CRC32C being 0."""
+    """Return the bytes of a manifest without its tail, and the tail, in which the CRC32C of the head is still 0."""
     text = json.dumps(asdict(facts)).encode()
     body = b"".join([HEAD_MAGIC, id_stops, ids, checksums, text])
     return body, Tail(VERSION, len(text), len(body) + TAIL_BYTES, google_crc32c.value(text), 0)
 
 
 def encode_tail(tail: Tail) -> bytes:
-    """Returns a tail as it is written."""
+    """Return a tail as it is written."""
     return _TAIL.pack(TAIL_MAGIC, *tail, google_crc32c.value(_TAIL.pack(TAIL_MAGIC, *tail, 0)))
 
 
 def read_tail(tail: bytes) -> Tail | None:
-    """Returns the tail in the bytes before the table; None: they are not one."""
+    """Return the tail in the bytes before the table; None: they are not one."""
     if len(tail) < TAIL_BYTES or not tail.startswith(TAIL_MAGIC):
         return None
     magic, *numbers, crc = _TAIL.unpack(tail)
@@ -138,7 +138,7 @@ def read_tail(tail: bytes) -> Tail | None:
 
 
 def read_facts(text: bytes, tail: Tail) -> Facts:
-    """Returns the facts of a manifest."""
+    """Return the facts of a manifest."""
     if google_crc32c.value(text) != tail.text_crc:
         raise ValueError("the manifest's facts do not have their checksum")
     try:
@@ -148,12 +148,12 @@ def read_facts(text: bytes, tail: Tail) -> Facts:
 
 
 def is_whole(part: Part, content: NDArray[np.uint8]) -> bool:
-    """Whether content, uint8 [n], is the part of which size and CRC32C were noted."""
+    """Return whether content, uint8 [n], has the size and the CRC32C that were noted for the part."""
     return len(content) == part[0] and checksum_of_array(content) == part[1]
 
 
 def checksum_of_array(content: NDArray[np.uint8]) -> int:
-    """Returns the CRC32C of uint8 [n], without a copy of all of it."""
+    """Return the CRC32C of uint8 [n], without a copy of all of it."""
     crc, step = 0, 2**20
     for at in range(0, len(content), step):
         crc = google_crc32c.extend(crc, content[at : at + step].tobytes())
@@ -165,7 +165,7 @@ def _size(part: Part | None) -> int:
 
 
 def _check_facts(values: Any) -> Facts:
-    """Returns the facts in a JSON object; raises TypeError, KeyError or ValueError for other types than are written."""
+    """Return the facts in a JSON object; raise TypeError, KeyError or ValueError for types that are never written."""
     found = {name: values[name] for name in Facts.__dataclass_fields__}
     for name in ("metadata", "table", "id_stops", "ids", "checksums"):
         if found[name] is not None or name not in ("id_stops", "ids"):

@@ -1,4 +1,4 @@
-"""PageWriter: samples into pages of their own. Several processes, each with its own, may write one file so."""
+"""PageWriter: writes samples into pages. Several processes, each with its own PageWriter, may write one file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _PACKED_AT_ONCE = 4096
 
 
 WriteAt = Callable[[bytes | memoryview, int], None]
-"""Writes all of content at an offset of the file; raises OSError where it cannot."""
+"""Function that writes all of content at an offset of the file; it raises OSError where it cannot."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class WrittenPart:
 
     Attributes:
         numbers: int64 [n], numbers of the samples, in the order in which they came.
-        rows: [n] of the layout's row_type, their rows of the metadata.
-        ids: n ids; None where a sample has none.
+        rows: [n] of the layout's row_type, the samples' rows of the metadata.
+        ids: n ids; None for a sample without an id.
         allocations: [m] of ALLOCATION, one for every payload.
         checksums: uint32 [n, number of fields with payloads], CRC32C of every payload.
         num_pages: number of written pages.
@@ -60,14 +60,14 @@ class PageWriter:
         self._fields = fields
         self._layout = layout
         self._write, self._take_page = write, take_page
-        # One page's memory for all of them: new memory of this size costs more than what is put into it.
+        # All pages use the same memory: allocating so much costs more time than filling it.
         self._page: NDArray[np.uint8] | None = None
         self._page_number, self._page_fill = 0, -1  # Bytes in it; -1: no page was begun.
 
     def add(self, values: Sequence[Any], number: int, id: str | None = None) -> None:
-        """Encodes a sample and puts it into a page; a page that is full is written."""
+        """Encode a sample and put it into a page; a page that is full is written."""
         encoded = [self._encode(name, value, number) for name, value in zip(self._fields, values, strict=True)]
-        # A payload of no bytes takes one, so that its pointer is like no other.
+        # A payload of no bytes takes one byte, so that no other payload has its pointer.
         num_bytes = sum(max(1, len(one.payload)) for one in encoded if one.payload is not None)
         if num_bytes > self._layout.page_size:
             largest = max(zip(encoded, self._fields, strict=True), key=lambda pair: len(pair[0].payload or b""))[1]
@@ -90,11 +90,11 @@ class PageWriter:
 
     @property
     def num_pages(self) -> int:
-        """Pages that were written, or are being filled."""
+        """Number of pages that were written, or are being filled."""
         return self._num_written + (self._page_fill >= 0)
 
     def close(self) -> WrittenPart:
-        """Writes the last page, and returns what was written."""
+        """Write the last page, and return a description of all written samples."""
         self._flush()
         self._pack()
         rows, allocations, checksums = (np.concatenate(parts) for parts in zip(*self._packed, strict=True))
@@ -102,7 +102,7 @@ class PageWriter:
         return WrittenPart(numbers, rows, self._ids, allocations, checksums, self._num_written, self.num_reencoded)
 
     def _pack(self) -> None:
-        """Turns the noted rows into arrays, which take a tenth of the memory."""
+        """Turn the noted rows into arrays, which take a tenth of the memory."""
         row_type = self._layout.row_type
         rows = np.zeros(len(self._rows), row_type)  # The padding between members is zero, too.
         for place, name in enumerate(row_type.names or ()):
@@ -125,7 +125,7 @@ class PageWriter:
         return encoded
 
     def _place(self, encoded: Encoded, member: BetonField, number: int) -> Any:
-        """Returns a field of a row, whose payload is put into the page."""
+        """Put the payload of a field into the page, and return the field of the row."""
         values = encoded.facts
         if encoded.payload is not None and member.pointer_at is not None and self._page is not None:
             pointer = self._layout.pages_at + self._page_number * self._layout.page_size + self._page_fill

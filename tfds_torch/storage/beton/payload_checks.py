@@ -1,4 +1,4 @@
-"""Payloads are compared with their checksums before their values are used."""
+"""Comparison of payloads with their checksums, before values are used."""
 
 import mmap
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ from tfds_torch.storage.shard_files import Mapped
 
 
 class Compared:
-    """Which payloads of a file were found to have their checksums: a byte for each.
+    """Records which payloads of a file were found to have their checksums: a byte for each.
 
     The memory is shared with processes that are forked later, so that the workers of all epochs compare a payload once.
-    Memory of what was never compared is not taken. Where it is unpickled, nothing was compared.
+    Payloads that were never compared take no memory. An unpickled copy knows of no compared payload.
 
     Attributes:
         flags: bool [n], of payloads.
@@ -38,18 +38,18 @@ class Compared:
 
     @classmethod
     def nothing(cls, head: Head, state: FileState) -> "Compared":
-        """Returns flags none of which is set, for a file in this state."""
+        """Return flags of which none is set, for a file in this state."""
         return cls(0 if head.manifest is None else head.manifest.facts.checksums[0] // 4, state)
 
 
 class PayloadChecks:
     """Compares payloads of one file with their checksums. Threads and forked processes may share it.
 
-    This class compares nothing: for files without checksums, and where they are not to be compared.
+    This base class compares nothing: it serves files without checksums, and readers that do not verify them.
     """
 
     def compare_read(self, name: str, index: Int64Array, payloads: Iterable[bytes]) -> None:
-        """Compares payloads that were read, every time.
+        """Compare payloads that were read, every time.
 
         Args:
             name: name of the field.
@@ -57,24 +57,24 @@ class PayloadChecks:
             payloads: n payloads.
 
         Raises:
-            CorruptRecordError: one does not have its checksum.
+            CorruptRecordError: a payload does not have its checksum.
         """
 
     def compare_mapped(self, name: str, index: Int64Array) -> None:
-        """Compares payloads in mapped memory that were not compared before; index as `compare_read`.
+        """Compare payloads in mapped memory that were not compared before; the arguments are those of `compare_read`.
 
         Raises:
-            CorruptRecordError: one does not have its checksum.
+            CorruptRecordError: a payload does not have its checksum.
         """
 
 
 def payload_checks(head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> PayloadChecks:
-    """Returns the checks that the file's manifest allows; see `Compared` for what is not compared again."""
+    """Return the checks that the file's manifest allows; payloads that `compared` has noted are not compared again."""
     return PayloadChecks() if head.manifest is None else OwnChecksums(head, mapped, sizes, compared)
 
 
 class OwnChecksums(PayloadChecks):
-    """Each payload has a checksum of its own."""
+    """Compares each payload with its own checksum."""
 
     def __init__(self, head: Head, mapped: Mapped, sizes: PayloadSizes, compared: Compared) -> None:
         self._head, self._mapped, self._sizes = head, mapped, sizes
@@ -103,13 +103,13 @@ class OwnChecksums(PayloadChecks):
     def _refuse(self, name: str, index: Int64Array, found: NDArray[np.uint32]) -> None:
         is_bad = found != self._expected[name][index]
         if is_bad.any():
-            self._mapped.check()  # Raises where the file was cut.
+            self._mapped.check()  # Raises an error where the file was cut.
             sample = index[is_bad][:1]
             raise _damaged_payload(self._head, self._sizes, name, sample)
 
 
 def checksums_of(head: Head, mapped: Mapped) -> NDArray[np.uint32]:
-    """Returns the checksums of a file that has them, uint32 [n], of its payloads."""
+    """Return the checksums of the payloads of a file that has checksums, uint32 [n]."""
     manifest = head.manifest
     if manifest is None:
         return np.empty(0, np.uint32)
@@ -118,11 +118,11 @@ def checksums_of(head: Head, mapped: Mapped) -> NDArray[np.uint32]:
 
 
 def _damaged_payload(head: Head, sizes: PayloadSizes, name: str, sample: Int64Array) -> CorruptRecordError:
-    """Returns the error for a payload without its checksum; sample int64 [1]."""
+    """Return the error for a payload without its checksum; sample int64 [1]."""
     (pointer,), (size,) = sizes.pointers(name, sample).tolist(), sizes.sizes(name, sample).tolist()
     try:
         id = f" (id {BetonIds(head).names(sample)[0]})"
-    except ShardError:  # They are damaged as well.
+    except ShardError:  # The ids are damaged as well.
         id = ""
     return CorruptRecordError(
         f"{head.path}: sample {sample[0]}{id}: the {size} bytes of its field {quoted(name)} at offset {pointer} "

@@ -1,4 +1,4 @@
-"""BetonReader: the values of samples by number, out of a mapped file whose pointers were checked before."""
+"""BetonReader: reads the values of samples by number, from a mapped file whose pointers were checked before."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -23,18 +23,18 @@ from tfds_torch.storage.stored_pixels import StoredPixels
 
 
 class BetonReader:
-    """Reads samples of one file. Threads may share it; a forked process goes on with it.
+    """Reads samples of one file. Threads may share a reader; a forked process continues to use it.
 
-    Opening one checks all pointers of the file, vectorised, and, where there is a manifest, the checksums of metadata,
-    table, and of the checksums themselves. Payloads are compared with their checksums when they are read: those that
-    are read into memory of their own every time, those that stay in mapped memory the first time. A file that was
-    written to since then is checked and compared anew at the next read, whatever its modification time is.
+    Opening a file checks all its pointers, vectorised, and, where there is a manifest, the checksums of metadata, of
+    the table, and of the checksums themselves. Payloads are compared with their checksums when they are read: payloads
+    that are copied are compared every time, payloads that stay in mapped memory only the first time. A file that was
+    written to since then is checked and compared again at the next read, whatever its modification time is.
 
     Args:
         head: the head of the file.
         verify_checksums: whether payloads are compared with their checksums.
-        compared: payloads that readers of the same file compared before; None: none.
-        blocks: in which it is fetched, where it is far away; None: in those of the head's grid.
+        compared: payloads that readers of the same file compared before; None: no payload was compared.
+        blocks: blocks in which a remote file is fetched; None: the blocks of the head's grid.
 
     Raises:
         ShardError: the file is missing, changed, or cannot be read.
@@ -56,7 +56,7 @@ class BetonReader:
         self._check(self._mapped.check(), compared)
 
     def _check(self, state: FileState, compared: Compared | None) -> None:
-        """Checks the parts of the file, in a state of it; what was compared in another one is forgotten."""
+        """Check the parts of the file in a given state; comparisons made in another state are forgotten."""
         head, layout = self.head, self.head.layout
         rows = self._mapped.part(layout.metadata_at, layout.metadata_end)
         table = self._mapped.part(head.table_at, head.stamp[0])
@@ -78,13 +78,13 @@ class BetonReader:
         self._mapped.give_back()
 
     def _check_file(self) -> None:
-        """Raises ShardError where the file was cut; where it was written to, it is checked anew."""
+        """Raise ShardError where the file was cut; check it again where it was written to."""
         state = self._mapped.check()
         if state != self._state:
             self._check(state, None)
 
     def read(self, name: str, index: Int64Array) -> Any:
-        """Returns n values of a field: an array [n, ...], StoredPixels, or a list.
+        """Return n values of a field: an array [n, ...], StoredPixels, or a list.
 
         Images are bytes (JPEG) or uint8 [h, w, 3]; JSON is text as bytes.
 
@@ -116,28 +116,28 @@ class BetonReader:
         return [payload.removesuffix(b"\0") for payload in payloads] if isinstance(field, BetonJson) else payloads
 
     def _discard(self, name: str, index: Int64Array) -> bool:
-        """Takes damaged payloads out of a cache, once; returns whether others may be read now."""
+        """Remove damaged payloads from the cache, once; return whether reading again may find whole ones."""
         pointers, sizes = self._sizes.pointers(name, index), self._sizes.sizes(name, index)
         starts, stops = pointers.tolist(), (pointers + sizes).tolist()
         found = [self._mapped.discard(start, stop) for start, stop in zip(starts, stops, strict=True)]
         return any(found)
 
     def check_index(self, index: Int64Array) -> None:
-        """Raises ExampleNotFoundError where int64 [n] has a number that is not a sample's."""
-        outside = index.view(np.uint64) >= len(self.rows)  # What is negative is huge then.
+        """Raise ExampleNotFoundError where index, int64 [n], has a number that no sample has."""
+        outside = index.view(np.uint64) >= len(self.rows)  # As unsigned numbers, negative ones are huge.
         if outside.any():
             raise ExampleNotFoundError(
                 f"{self.head.path} has no sample {index[outside][0]}: it has {len(self.rows)}, counted from 0."
             )
 
     def compare(self, name: str, index: Int64Array) -> None:
-        """Compares payloads of a field with their checksums; see PayloadChecks.compare_mapped."""
+        """Compare payloads of a field with their checksums; see PayloadChecks.compare_mapped."""
         if self.head.fields[name].pointer_at is not None:
             self._check_file()
             self._checks.compare_mapped(name, index)
 
     def announce(self, names: Sequence[str], index: Int64Array) -> None:
-        """Asks for the payloads of fields ahead; not for those that are copied out of mapped memory."""
+        """Ask for the payloads of fields ahead, except payloads that are copied out of mapped memory."""
         is_local = self.head.files.are_local
         own = [name for name in self.with_payloads(names) if not (is_local and self._raw_shapes[name] is not None)]
         if own:
@@ -147,23 +147,23 @@ class BetonReader:
             )
 
     def follow(self, names: Sequence[str], windows: Iterable[ExampleRanges]) -> None:
-        """Has the blocks of an order's next windows fetched ahead, as far as they hold values of fields."""
+        """Fetch the blocks of an order's next windows ahead, as far as they hold values of fields."""
         blocks = self._blocks
         if blocks is not None:
             own, sizes = self.with_payloads(names), self._sizes
             self._mapped.follow(schedule_of(windows, lambda start, stop: blocks.holding(own, sizes, start, stop)))
 
     def with_payloads(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Returns those of fields whose values lie in the pages."""
+        """Return those of the given fields whose values lie in the pages."""
         return tuple(name for name in names if self.head.fields[name].pointer_at is not None)
 
     def rows_of(self, name: str) -> NDArray[Any]:
-        """Returns the samples' rows of a field, [n] of its row_type."""
+        """Return the samples' rows of a field, [n] of its row_type."""
         rows: NDArray[Any] = self.rows[self._members[name]]
         return rows
 
     def copy_rows(self) -> NDArray[np.void]:
-        """Returns a copy of the rows of all samples, [n] of the layout's row_type, held against their checksum."""
+        """Return a copy of the rows of all samples, [n] of the layout's row_type, compared with their checksum."""
         self._check_file()
         layout, manifest = self.head.layout, self.head.manifest
         rows_and_gaps = self._mapped.part(layout.metadata_at, layout.metadata_end)
@@ -174,11 +174,11 @@ class BetonReader:
         return rows
 
     def has_jpeg(self, name: str) -> bool:
-        """Whether an image of a field is stored as JPEG."""
+        """Return whether an image of a field is stored as JPEG."""
         return bool((self.rows_of(name)["mode"] == JPEG).any())
 
     def count_raw(self, name: str) -> int:
-        """Returns how many images of a field are stored as pixels."""
+        """Return how many images of a field are stored as pixels."""
         return int((self.rows_of(name)["mode"] == RAW).sum())
 
     def _payloads(self, name: str, field: BetonField, index: Int64Array) -> list[bytes] | None:
@@ -193,7 +193,7 @@ class BetonReader:
         return payloads
 
     def _gathered(self, name: str, index: Int64Array, num_bytes: int) -> tuple[NDArray[np.uint8], Int64Array]:
-        """Returns memory with the payloads of a field, which are of one size, and where each begins in it."""
+        """Return memory that holds the payloads of a field, all of one size, and where each payload begins in it."""
         pointers = self._sizes.pointers(name, index)
         if self.head.files.are_local:
             self._checks.compare_mapped(name, index)
@@ -222,7 +222,7 @@ class BetonReader:
         return found
 
     def _raw_shape(self, name: str) -> tuple[int, int, int] | None:
-        """Returns [H, W, 3] of images that are all stored as pixels of one size."""
+        """Return [H, W, 3] of images that are all stored as pixels of one size."""
         rows = self.rows[self._members[name]]
         if not isinstance(self.head.fields[name], BetonImage) or not len(rows):
             return None

@@ -1,4 +1,4 @@
-"""SampleBlocks: where the blocks of a file begin that are fetched as wholes, each with neighbouring samples."""
+"""SampleBlocks: where the blocks of a remote file begin. Each holds neighbouring samples and is fetched as a whole."""
 
 from collections.abc import Iterator
 
@@ -11,19 +11,19 @@ from tfds_torch.storage.beton.fields import payload_fields
 from tfds_torch.storage.beton.head import Head
 from tfds_torch.storage.open_files import ProcessLock
 
-_LEAST_MEAN_BYTES = 256 << 10  # Smaller blocks cost a request each, more than the bytes that others fetch twice.
+_LEAST_MEAN_BYTES = 256 << 10  # Smaller blocks cost more, for their requests, than shared bytes.
 
 
 class SampleBlocks:
-    """The blocks of one file that is far away.
+    """The blocks of one file in an object store.
 
     A block of an order, `block_records` neighbouring samples, is one range of bytes where the file has its samples in
-    order, and several where processes wrote it side by side, each its own pages. Where that would be many small ranges,
-    blocks are a grid of 8 MiB: then blocks of the order share them.
+    order, and several ranges where several processes wrote it, each its own pages. Where those would be many small
+    ranges, the file is cut into a grid of 8 MiB blocks, which blocks of the order share.
 
     Args:
         head: the head of the file.
-        block_records: samples of a block of the order.
+        block_records: number of samples in a block of the order.
     """
 
     def __init__(self, head: Head, block_records: int) -> None:
@@ -32,21 +32,21 @@ class SampleBlocks:
         self._lock = ProcessLock()
 
     def cuts(self, file: int = 0) -> Int64Array:
-        """Returns where blocks begin, int64 [k + 1], 0 first, the size last; see `Cuts`. The samples' rows are read."""
+        """Return where blocks begin, int64 [k + 1], 0 first, the size last; see `Cuts`. The samples' rows are read."""
         with self._lock:
             if self._cuts is None:
                 self._cuts = self._find_cuts()
             return self._cuts
 
     def holding(self, names: tuple[str, ...], sizes: PayloadSizes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yields the blocks of the payloads of some fields of samples start..stop-1: the file, 0, and their number."""
+        """Yield the blocks of the payloads of some fields of samples start..stop-1: the file, 0, and their number."""
         index = np.arange(start, stop, dtype=np.int64)
         places = [(sizes.pointers(name, index), sizes.sizes(name, index)) for name in names]
         found = [self._blocks_of(pointers, num_bytes) for pointers, num_bytes in places]
         yield from ((0, number) for number in unique(np.concatenate([np.empty(0, np.int64), *found])).values.tolist())
 
     def _blocks_of(self, pointers: Int64Array, num_bytes: Int64Array) -> Int64Array:
-        """Returns the blocks of payloads, int64 [m]."""
+        """Return the blocks of payloads, int64 [m]."""
         first = pointers[num_bytes > 0]
         last = first + num_bytes[num_bytes > 0] - 1
         low, high = (np.searchsorted(self.cuts(), offsets, side="right") - 1 for offsets in (first, last))
@@ -69,7 +69,7 @@ class SampleBlocks:
         return unique(np.concatenate([others, starts])).values
 
     def _block_starts(self, rows: NDArray[np.void]) -> Int64Array:
-        """Returns where runs of samples of one block begin in the pages; of damaged rows, whatever they point to."""
+        """Return where runs of samples of one block begin in the pages; the result for damaged rows is arbitrary."""
         head, limit = self._head, self._head.pages_stop
         first = np.full(len(rows), limit, np.int64)
         members = dict(zip(head.fields, head.layout.row_type.names or (), strict=True))

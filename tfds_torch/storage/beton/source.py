@@ -39,18 +39,18 @@ from tfds_torch.storage.source import (
 class BetonSource(ReadByNumber):
     """A `Source` of one `.beton` file. Building it reads the file's head; opening it checks all pointers.
 
-    Values are as they are stored: images are JPEG (bytes) or pixels (uint8 [h, w, 3]; `StoredPixels` where all are of
-    one size), JSON is its text.
+    Values are returned as they are stored: images are JPEG (bytes) or pixels (uint8 [h, w, 3]; `StoredPixels` where all
+    have one size), JSON is text.
 
     Args:
         path: the file.
-        handlers: field -> its type, for those of a type of their own (255).
-        verify_checksums: whether values are compared with their checksums; files of FFCV itself have none.
-        files: where it lies.
+        handlers: field -> its type, for fields of a custom type (255).
+        verify_checksums: whether values are compared with their checksums; files that FFCV itself wrote have none.
+        files: where the file lies: on this machine, or in an object store.
 
     Raises:
         ShardError: the file is missing, or cannot be read.
-        CorruptRecordError: it is not a `.beton` file of version 2, or is damaged.
+        CorruptRecordError: the file is not a `.beton` file of version 2, or is damaged.
         ConfigError: a custom field has no handler.
     """
 
@@ -65,7 +65,7 @@ class BetonSource(ReadByNumber):
         self._path = os.path.abspath(path) if files.are_local else os.fspath(path)
         self._handlers, self.files = dict(handlers or {}), files
         self.verify_checksums = verify_checksums
-        # First: what is written to later is another state.
+        # Read first: a file that is written to later has another state.
         state = state_of(shard_status(self._path)) if files.are_local else None
         self.head = read_head(self._path, self._handlers, files)
         self._compared = Compared.nothing(self.head, state or self.head.stamp)  # Here, so that forked workers share it.
@@ -73,13 +73,13 @@ class BetonSource(ReadByNumber):
         self._read_last: tuple[str, ...] = ()  # Labels alone must not bring the images into memory.
         self._blocks_of_order: int | None = None
         self._blocks: SampleBlocks | None = None
-        self._windows: Iterable[ExampleRanges] | None = None  # Of an order that nothing was read of yet.
+        self._windows: Iterable[ExampleRanges] | None = None  # The windows of an order of which nothing was read yet.
         self._failure: TfdsTorchError | None = None  # Why they cannot be followed.
         self._is_following = False
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name != "_ids"}  # They lie in mapped memory.
+        kept = {name: value for name, value in self.__dict__.items() if name != "_ids"}  # Ids lie in mapped memory.
         return {**kept, "_reader": None, "_windows": None, "_failure": None, "_is_following": False}
 
     @property
@@ -127,24 +127,24 @@ class BetonSource(ReadByNumber):
 
     @property
     def networks(self) -> Collection[Network]:  # type: ignore[override]
-        """What far files come through; see `Source`."""
+        """The networks over which remote files come; see `Source`."""
         return self.files.networks
 
     @property
     def block_records(self) -> int | None:  # type: ignore[override]
-        """Neighbouring samples that are best read together; see `Source`."""
+        """Number of neighbouring samples that are best read together; see `Source`."""
         return self.files.block_records(self.mean_example_bytes)
 
     def in_blocks(self, block_records: int | None) -> "BetonSource":
-        """Returns this source, read in an order of such blocks; see `Source`."""
+        """Return this source, read in an order of such blocks; see `Source`."""
         if self.files.are_local or block_records == self._blocks_of_order:
             return self
-        other = copy.copy(self)  # As a pickled one, it has no open file.
+        other = copy.copy(self)  # Like a pickled source, the copy has no open file.
         other._blocks_of_order, other._blocks, other._lock = block_records, None, ProcessLock()
         return other
 
     def describe_cut(self) -> str | None:
-        """Return that the file is shorter than when it was opened, for a worker that died of it; None: it is not."""
+        """Return a text where the file became shorter after it was opened, which may kill a worker; else None."""
         try:
             size = os.stat(self.head.path).st_size
         except OSError:
@@ -156,21 +156,21 @@ class BetonSource(ReadByNumber):
         return self.head.layout.num_samples
 
     def with_checksums(self, verify_checksums: bool) -> "BetonSource":
-        """Returns a source of the same file that compares what it reads with its checksums, or does not."""
+        """Return a source of the same file that compares values with their checksums, or does not."""
         if verify_checksums == self.verify_checksums:
             return self
         return BetonSource(self._path, self._handlers, verify_checksums=verify_checksums, files=self.files)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Checks all pointers of the file, once; afterwards that it has not changed. See `Source`."""
-        # Objects are compared with their stamps whenever some of them is fetched.
+        """Check all pointers of the file, once; later calls check that it has not changed. See `Source`."""
+        # Objects are compared with their stamps whenever a part of them is fetched.
         is_open = self._reader is not None and self.files.are_local
         if is_open and stamp_of(shard_status(self._path)) != self.head.stamp:
             self._reopen()
         _ = self.reader
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns encoded values of samples in the order asked; see `Source`."""
+        """Return encoded values of samples in the order asked; see `Source`."""
         reader, index = self.reader, np.asarray(index, np.int64)
         for name in fields:
             if name not in self.head.fields:
@@ -183,9 +183,9 @@ class BetonSource(ReadByNumber):
         return {name: reader.read(name, index) for name in fields}
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Has the blocks of an order's next windows fetched ahead, from the first read on that needs any of the pages.
+        """Fetch the blocks of an order's next windows ahead, from the first read on that needs values in the pages.
 
-        See `Source`. Labels lie in the samples' rows: who reads them alone fetches no images.
+        See `Source`. Labels lie in the samples' rows: reading labels alone fetches no images.
         """
         if self.files.are_local:
             return
@@ -194,28 +194,28 @@ class BetonSource(ReadByNumber):
             if self._reader is not None and self._is_following:
                 self._reader.follow((), ())
             self._is_following = False
-        if self._read_last:  # Else the fields are not known yet.
+        if self._read_last:  # Otherwise the fields are not known yet.
             self._begin_following()
 
     def announce(self, index: Int64Array) -> None:
-        """Asks the system to read payloads ahead, of the fields that were read last; errors are left to reading."""
+        """Ask the system to read payloads ahead, of the fields that were read last; only reading reports errors."""
         with suppress(ShardError):
             self._begin_following()
             self.reader.announce(self._read_last, np.asarray(index, np.int64))
 
     def ids(self, index: Int64Array) -> LazyIds:
-        """Returns the samples' ids: those of the manifest, else `<file>__<n>`."""
+        """Return the samples' ids: those of the manifest, else `<file>__<n>`."""
         return LazyIds(self._name_samples, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
-        """Returns the number of the sample that has an id; the first one, where several have it."""
+        """Return the number of the sample that has an id; the first one, where several have it."""
         found = self._ids.find(id)
         if found is None:
             raise not_found(self, id, f"the file has {len(self)}{such_as(self)}.")
         return found
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for a sample whose content cannot be decoded; see `Source`."""
+        """Return the error for a sample whose content cannot be decoded; see `Source`."""
         (name,) = self.ids(np.array([index], np.int64))
         if self.head.manifest is None:
             cause = ". It has no checksums that are read: it was written that way, or is damaged."
@@ -228,7 +228,7 @@ class BetonSource(ReadByNumber):
         )
 
     def close(self) -> None:
-        """Forgets the file, which is closed with the last values that refer to it; the next read opens it again."""
+        """Forget the file; it is closed with the last values that refer to it, and the next read opens it again."""
         self._forget(self._compared.state)
 
     @property
@@ -248,7 +248,7 @@ class BetonSource(ReadByNumber):
         )
 
     def _begin_following(self) -> None:
-        """Follows the order, if there is one, once the fields are known; raises why it cannot be followed."""
+        """Follow the order, if there is one, once the fields are known; raise the error why it cannot be followed."""
         reader = self.reader
         with self._lock:
             if self._failure is not None:
@@ -264,7 +264,7 @@ class BetonSource(ReadByNumber):
                 raise
 
     def _reopen(self) -> None:
-        """Goes on with a file that was put in the place of the first one, where it holds the same samples."""
+        """Open a file that was put in the place of the first one, where it holds the same samples."""
         other = BetonSource(self._path, self._handlers)
         was, now = ([list(one.head.fields.items()), digest_of(one.identity)] for one in (self, other))
         if was != now:
@@ -276,7 +276,7 @@ class BetonSource(ReadByNumber):
         self._forget(other._compared.state)
 
     def _forget(self, state: FileState) -> None:
-        """Forgets what was read and compared; `state` is the file's state now."""
+        """Forget all values that were read and compared; `state` is the file's state now."""
         with self._lock:
             self._reader, self._compared = None, Compared.nothing(self.head, state)
             self.__dict__.pop("_ids", None)

@@ -1,4 +1,4 @@
-"""Reads a whole `.beton` file again, and reports what of it could not be checked."""
+"""Reads a whole `.beton` file again, and reports the parts that could not be checked."""
 
 import io
 import json
@@ -26,9 +26,9 @@ class BetonReport:
     """The parts of a file that were checked and found whole.
 
     Attributes:
-        num_pages: number of pages whose bytes were all compared: with checksums, or with the zeros between payloads.
-        num_jpeg: number of JPEG files whose header has the size that the sample's row has.
-        unchecked: parts that could not be checked, in sentences.
+        num_pages: number of pages of which all bytes were compared: with checksums, or with the zeros between payloads.
+        num_jpeg: number of JPEG files whose header has the same size as the sample's row.
+        unchecked: parts that could not be checked, one sentence each.
     """
 
     path: str
@@ -39,15 +39,15 @@ class BetonReport:
 
 
 def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None = None) -> BetonReport:
-    """Reads all of a file, and compares everything with its checksums, pointers and counts.
+    """Read all of a file, and compare everything with its checksums, pointers and counts.
 
     Args:
         path: the file to check.
-        handlers: field -> its type, for those of a type of their own (255).
+        handlers: field -> its type, for fields of a custom type (255).
 
     Raises:
         ShardError: the file is missing, or cannot be read.
-        CorruptRecordError: it is damaged.
+        CorruptRecordError: the file is damaged.
         ConfigError: a custom field has no handler.
     """
     source = BetonSource(path, handlers)
@@ -72,7 +72,7 @@ def verify(path: str | os.PathLike[str], handlers: dict[str, BetonField] | None 
 
 
 def _check_payloads(head: Head, reader: BetonReader) -> None:
-    """Compares every payload, and what lies between them."""
+    """Compare every payload with its checksum, and the bytes between payloads with zeros."""
     assert head.manifest is not None  # noqa: S101 (the caller asked)
     for name in payload_fields(head.fields):
         for start in range(0, head.layout.num_samples, _SAMPLES_AT_A_TIME):
@@ -86,13 +86,13 @@ def _check_payloads(head: Head, reader: BetonReader) -> None:
 
 
 def _check_zeros(head: Head, reader: BetonReader, start: int, stop: int) -> None:
-    """Raises CorruptRecordError where the bytes start..stop-1, which belong to nothing, are not zero."""
+    """Raise CorruptRecordError where the bytes start..stop-1, which belong to nothing, are not zero."""
     if reader.mapped.part(start, stop).any():
         raise damaged(head.path, f"there is something between {start} and {stop}, where nothing belongs")
 
 
 def _check_field(head: Head, reader: BetonReader, name: str, field: BetonField) -> int:
-    """Reads all values of a field, and returns how many are JPEG files."""
+    """Read all values of a field, and return how many are JPEG files."""
     num_jpeg, num_samples = 0, head.layout.num_samples
     for start in range(0, num_samples, _SAMPLES_AT_A_TIME):
         index = np.arange(start, min(start + _SAMPLES_AT_A_TIME, num_samples))
@@ -116,7 +116,7 @@ def _check_jpeg(head: Head, name: str, number: int, image: bytes, size: tuple[in
         found = JpegImageFile(io.BytesIO(image)).size
     except MemoryError:
         raise
-    except Exception as error:  # Of broken files Pillow raises a dozen types.
+    except Exception as error:  # For broken files Pillow raises a dozen types of exceptions.
         raise _bad_value(head, name, number, f"is not a JPEG file ({error})") from None
     if found != size:
         what = f"is said to have {size[1]} x {size[0]} pixels, and has {found[1]} x {found[0]}"

@@ -1,4 +1,4 @@
-"""BetonWriter: writes a `.beton` file, which is there whole or not at all."""
+"""BetonWriter: writes a `.beton` file, which appears when it is complete, or not at all."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ from tfds_torch.storage.beton.pages import PageWriter, WrittenPart
 
 
 def check_target(path: str | os.PathLike[str], page_size: int, overwrite: bool) -> None:
-    """Raises ConfigError where no file can be put, or with pages of such a size; before any work is done for it."""
+    """Raise ConfigError where no file can be written, or no pages of such a size; before any work is done for it."""
     path = Path(path)
     if not is_page_size(check_integer("page_size", page_size, 1)):
         raise ConfigError(
@@ -39,7 +39,7 @@ def check_target(path: str | os.PathLike[str], page_size: int, overwrite: bool) 
         )
     try:
         path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # A loop of links, a null character.
+    except (OSError, RuntimeError, ValueError) as error:  # The path has a loop of links, or a null character.
         raise ConfigError(f"{quoted(str(path))} is not a path of a file: {error}.") from None
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name the file in it.")
@@ -58,22 +58,23 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
     """Writes samples into a `.beton` file that FFCV 1.0.2 and this package read.
 
     As a context manager it puts the file in its place at the end of the block, and leaves the place as it was where the
-    block raises. One process and one thread; `page_writer` is for several processes.
+    block raises an exception. It is for one process and one thread; `page_writer` is for several processes.
 
     Args:
         path: the file to write.
         fields: name -> how its values are stored, in FFCV's order of fields. FFCV expects image and label first.
-        num_samples: how many samples there will be.
-        page_size: bytes of a page: a power of two, 2 MiB to 2 GiB. A sample must fit into one.
+        num_samples: number of samples that will be added.
+        page_size: size of a page in bytes: a power of two, 2 MiB to 2 GiB. A sample must fit into one page.
         name: name of the dataset, for readers of the file.
         fingerprint: fingerprint of the data that the samples are made from.
         class_names: field -> names of its labels, by number.
-        overwrite: whether a file that is there may be replaced.
-        take_page: returns 0, 1, 2, ...: each number once, whichever process asks; None: only this process will.
-        follows_link: see `AtomicFile`.
+        overwrite: whether an existing file may be replaced.
+        take_page: function that returns 0, 1, 2, ...: each number once, whichever process asks; None: only this process
+            writes pages.
+        follows_link: whether a link at `path` is followed; see `AtomicFile`.
 
     Raises:
-        ConfigError: an argument that cannot work, or a file that is there already.
+        ConfigError: an argument cannot work, or the file exists already.
         ExportError: nothing can be written there.
     """
 
@@ -114,16 +115,16 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         self._is_open = True
 
     def add(self, sample: Mapping[str, Any] | Sequence[Any], number: int | None = None, id: str | None = None) -> None:
-        """Writes one sample.
+        """Write one sample.
 
         Args:
             sample: field name -> value, or the values in the order of the fields.
-            number: 0 <= number < num_samples; None: the one after the latest.
-            id: by which the sample is found, of any form; all samples have one, or none has.
+            number: number of the sample, 0 <= number < num_samples; None: the number after the latest one.
+            id: id by which the sample is found, of any form; either all samples have one, or none has.
 
         Raises:
-            ConfigError: another number of values than of fields, a value that cannot be stored, a sample that is larger
-                than a page, or a number that is taken or does not exist. Nothing of the sample is written.
+            ConfigError: there are more or fewer values than fields, a value cannot be stored, the sample is larger than
+                a page, or its number is taken or out of range. Nothing of the sample is written.
             ExportError: the disk is full, or cannot be written to.
         """
         self._check_open()
@@ -143,14 +144,21 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         self._num_added = number + 1
 
     def page_writer(self) -> PageWriter:
-        """Returns a writer of further pages of this file, for a forked process; what it wrote comes back by `include`.
+        """Return a writer of further pages of this file, for a forked process; `include` takes over its samples.
 
-        Several processes need a `take_page` that they share.
+        Several processes must share one `take_page`.
         """
         return PageWriter(self.fields, self.layout, self._file.write, self._take_page)
 
     def include(self, part: WrittenPart) -> None:
-        """Takes over the samples that a page writer of another process has written."""
+        """Take over the samples that a page writer of another process has written.
+
+        Args:
+            part: as that writer returned it.
+
+        Raises:
+            ConfigError: a sample's number is outside 0 <= number < num_samples, or was written before.
+        """
         outside = (part.numbers < 0) | (part.numbers >= self.layout.num_samples)
         if outside.any():
             raise ConfigError(f"There is no sample {part.numbers[outside][0]}: num_samples={self.layout.num_samples}.")
@@ -161,14 +169,14 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
         self._parts.append(part)
 
     def close(self) -> Facts:
-        """Completes the file and puts it in its place; the header is written last.
+        """Complete the file and put it in its place; the header is written last.
 
         Returns:
             The content of its manifest.
 
         Raises:
             ExportError: a sample is missing, or the disk is full; the place is as it was.
-            ConfigError: it was closed or given up before.
+            ConfigError: the writer was closed or discarded before.
         """
         self._check_open()
         self._is_open = False
@@ -185,7 +193,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             self._file.discard()
 
     def discard(self) -> None:
-        """Leaves the place as it was; may be called twice, and after `close`."""
+        """Stop writing, and leave the place as it was; may be called twice, and after `close`."""
         self._is_open = False
         self._file.discard()
 
@@ -194,7 +202,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
     ) -> None:
         if kind is not None:
             self.discard()
-        elif self._is_open:  # It may have been closed in the block, for what `close` returns.
+        elif self._is_open:  # The block may have called `close` itself, for its result.
             self.close()
 
     def _values_of(self, sample: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
@@ -258,7 +266,7 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             raise ConfigError(f"The writer of {self.path} was closed, or gave up: make another one.")
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
-        """Runs a function that writes; a refusal of the system is an ExportError, and ends the writing."""
+        """Run a function that writes; where the system refuses to write, raise ExportError and end the writing."""
         try:
             return act()
         except OSError as error:
@@ -266,9 +274,15 @@ class BetonWriter(AbstractContextManager["BetonWriter"]):
             raise self.cannot_write(error, int(self._is_written.sum()), num_pages) from error
 
     def cannot_write(self, error: OSError, num_done: int, num_pages: int) -> ExportError:
-        """Gives up, and returns the error for a refused write, after num_done samples and num_pages pages."""
+        """Stop writing, and return the error for a refused write.
+
+        Args:
+            error: of the file system.
+            num_done: samples that were written.
+            num_pages: pages that were written.
+        """
         if hasattr(self, "_file"):
-            self.discard()  # What it took is free again.
+            self.discard()  # The space that the file took is free again.
         return ExportError(f"{self._describe(error, num_done, num_pages)} What was there before is untouched.")
 
     def _describe(self, error: OSError, num_done: int, num_pages: int) -> str:

@@ -1,4 +1,4 @@
-"""EpisodeLayout: which features of a record are one value a step, and where a record has them."""
+"""EpisodeLayout: which features of a record have one value for each step, and where they lie in the record."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from tfds_torch.storage.episodes.wire import (
     varint_stops,
 )
 
-_BLOCK_BYTES = 2048  # Of floats that are read together: a window of a few steps takes one block, or two.
+_BLOCK_BYTES = 2048  # Bytes of floats that are read together: a window of a few steps lies in one block, or two.
 _MOST_STEPS_OF_BLOCK = 64
 _MOST_RECORD_BYTES = 2**32 - 1
 
@@ -29,18 +29,18 @@ _Features = Mapping[bytes, tuple[int, int]]  # Key -> where its `Feature` begins
 
 
 class StepCountError(ValueError):
-    """A record whose features do not fit together as those of an episode; a sentence."""
+    """The features of a record do not fit together as those of an episode; the message is a sentence."""
 
 
 class Numbers(NamedTuple):
-    """A feature of numbers: so many for each step, floats or integers."""
+    """A feature of numbers: how many each step has, and whether they are floats or integers."""
 
     row_size: int
     is_float: bool
 
     @property
     def steps_of_block(self) -> int:
-        """The steps whose numbers are one unit."""
+        """Number of steps whose numbers are one unit."""
         return max(1, min(_MOST_STEPS_OF_BLOCK, _BLOCK_BYTES // (4 * self.row_size)))
 
 
@@ -48,17 +48,17 @@ class Numbers(NamedTuple):
 class EpisodeLayout:
     """The features of a record of one dataset.
 
-    A **unit** is what is read and compared with a checksum at once: values that lie together in a record. Its number
-    within the record is arithmetic in the number of steps: first the units of all `values`, then those of all
+    A **unit** is read and compared with a checksum at once: values that lie together in a record. The number of a unit
+    within the record follows from the number of steps: first come the units of all `values`, then those of all
     `numbers`, then those of `others`.
 
     Attributes:
         sequence: the feature that holds the steps, for messages.
-        values: features that are one value of bytes a step: each value is a unit.
-        numbers: features of numbers, of a fixed shape a step: floats lie packed, 4 bytes each, and integers as varints
-            of 1 to 10 bytes; the numbers of a few steps are a unit (`Numbers.steps_of_block`).
-        others: all other features, as those of the whole episode, and sequences within steps (what tf makes
-            RaggedTensors of): each is one unit, which is read and decoded whole.
+        values: features that have one value of bytes for each step: each value is a unit.
+        numbers: features of numbers, with a fixed shape for each step: floats are packed, 4 bytes each; integers are
+            varints of 1 to 10 bytes; the numbers of a few steps are a unit (`Numbers.steps_of_block`).
+        others: all other features: those of the whole episode, and sequences within steps (which tf makes
+            RaggedTensors of). Each feature is one unit, which is read and decoded whole.
     """
 
     sequence: str
@@ -67,14 +67,14 @@ class EpisodeLayout:
     others: tuple[str, ...]
 
     def num_units(self, num_steps: Int64Array) -> Int64Array:
-        """Returns how many units records of so many steps have, int64 [n]."""
+        """Return how many units records of so many steps have, int64 [n]."""
         total = num_steps * len(self.values) + len(self.others)
         for one in self.numbers.values():
             total = total + -(-num_steps // one.steps_of_block)
         return total
 
     def first_unit(self, key: str, num_steps: Int64Array) -> Int64Array:
-        """Returns the first unit of a feature within records of so many steps, int64 [n]."""
+        """Return the first unit of a feature within records of so many steps, int64 [n]."""
         if key in self.values:
             return num_steps * self.values.index(key)
         first = num_steps * len(self.values)
@@ -85,18 +85,18 @@ class EpisodeLayout:
         return first + self.others.index(key)
 
     def find_units(self, record: NDArray[np.uint8], units: "array[int]") -> tuple[int, list[int]]:
-        """Appends offset, length and CRC32C of every unit of a record, uint8 [n].
+        """Append offset, length and CRC32C of every unit of a record, uint8 [n].
 
         Returns:
             The number of steps, and the bytes of each of `values`.
 
         Raises:
-            WireError: the record is not an Example, or its lists are not those of a writer of TFDS's kind.
+            WireError: the record is not an Example, or has lists that TFDS does not write.
             StepCountError: its features have different numbers of steps.
         """
         if len(record) > _MOST_RECORD_BYTES:
             raise WireError("It is larger than an Example can be.")
-        content = record.data  # One of its bytes is an int at a third of the cost.
+        content = record.data  # Reading one byte of it as an int takes a third of the time.
         features = find_features(content)
         counts: dict[str, int] = {}
         sizes: list[int] = []
@@ -128,7 +128,7 @@ def _append(units: "array[int]", record: NDArray[np.uint8], bounds: Sequence[tup
 
 
 def _list_of(record: Encoded, features: _Features, key: str, kind: str) -> tuple[int, int]:
-    """Returns where the list of a feature begins and ends; it is empty where the record lacks it."""
+    """Return where the list of a feature begins and ends; the list is empty where the record lacks the feature."""
     found, start, stop = find_list(record, features.get(key.encode(), (0, 0)))
     if found != kind and start < stop:
         raise WireError(f"It holds {found} values instead of {kind} values.")
@@ -136,7 +136,7 @@ def _list_of(record: Encoded, features: _Features, key: str, kind: str) -> tuple
 
 
 def _values_of(record: Encoded, features: _Features, key: str) -> list[tuple[int, int]]:
-    """Returns where the values of a feature of bytes begin and end."""
+    """Return where the values of a feature of bytes begin and end."""
     try:
         return find_values(record, *_list_of(record, features, key, "bytes"))
     except WireError as error:
@@ -144,7 +144,7 @@ def _values_of(record: Encoded, features: _Features, key: str) -> list[tuple[int
 
 
 def _blocks_of(record: Encoded, features: _Features, key: str, numbers: Numbers) -> tuple[int, list[tuple[int, int]]]:
-    """Returns the number of steps of a feature of numbers, and where the blocks of these begin and end."""
+    """Return the number of steps of a feature of numbers, and where the blocks of its numbers begin and end."""
     try:
         start, stop = find_packed(record, *_list_of(record, features, key, "float" if numbers.is_float else "int64"))
         if numbers.is_float:

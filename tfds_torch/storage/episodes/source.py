@@ -32,16 +32,16 @@ from tfds_torch.storage.source import (
 
 
 class WindowSource(ReadByNumber):
-    """Windows of episodes: each reads the values of its own steps, every one compared with its checksum.
+    """Windows of episodes. Reading a window reads only the values of its steps, and compares each with its checksum.
 
     Opening it builds the index of steps, once for all processes of the machine. An episode without steps has no window.
-    Columns are those of an example whose sequences are as long as the window: [n, T, ...] of a feature with offsets,
-    [n, ...] of one without. Steps outside of an episode are its first or last one; `padding_key` says where.
+    Columns are those of an example whose sequences are as long as the window: [n, T, ...] for a feature with offsets,
+    [n, ...] for one without. Steps before and after an episode repeat its first or last step; `padding_key` marks them.
 
     Args:
         episodes: the records.
         windows: which windows there are.
-        features: what they have of the features of their episodes.
+        features: the features of the episodes that windows have, and at which steps.
     """
 
     def __init__(self, episodes: RecordSource, windows: Windows, features: WindowFeatures) -> None:
@@ -50,7 +50,7 @@ class WindowSource(ReadByNumber):
             episodes.table.check_local()
         self._stamps = list(episodes.files.stamps(episodes.table.files))
         self._reader: WindowReader | None = None
-        self._fields: tuple[str, ...] = ()  # Those that were read last.
+        self._fields: tuple[str, ...] = ()  # The fields that were read last.
         self._lock = ProcessLock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,11 +60,11 @@ class WindowSource(ReadByNumber):
         return len(self.reader.table)
 
     def with_checksums(self, verify_checksums: bool) -> "WindowSource":
-        """Returns these windows, with checksums verified or not. It opens files of its own."""
+        """Return the same windows, with checksums verified or not. The new source opens its own files."""
         return WindowSource(self.episodes.with_checksums(verify_checksums), self.windows, self.features)
 
     def steps(self) -> "WindowSource":
-        """Returns all steps of the same episodes, one after the other, each with one value of a feature of steps."""
+        """Return all steps of the same episodes, in order, as windows that have one value for each feature of steps."""
         features = replace(self.features, offsets={}, copies={})
         steps = WindowSource(self.episodes, Windows(self.windows.sequence), features)
         steps._stamps = self._stamps
@@ -73,7 +73,7 @@ class WindowSource(ReadByNumber):
 
     @property
     def reader(self) -> WindowReader:
-        """Reads windows; it is opened when it is first needed."""
+        """The reader of windows, which is opened when it is first needed."""
         if self._reader is None:
             with self._lock:
                 self._reader = self._reader or self._open()
@@ -141,30 +141,30 @@ class WindowSource(ReadByNumber):
 
     @property
     def files(self) -> ShardFiles:
-        """Where the episodes lie."""
+        """The place of the episodes: this machine, or an object store."""
         return self.episodes.files
 
     @property
     def networks(self) -> Collection[Network]:  # type: ignore[override]
-        """What far files come through; see `Source`."""
+        """The networks over which remote files come; see `Source`."""
         return self.episodes.networks
 
     @property
     def block_records(self) -> int | None:  # type: ignore[override]
-        """Neighbouring windows that are best read together; see `Source`. They share the bytes of their episodes."""
+        """Number of neighbouring windows that are best read together, as they share bytes; see `Source`."""
         if self.files.are_local:
             return None  # Nothing is opened to find that.
         num_bytes = len(self.episodes) * self.episodes.mean_example_bytes
         return self.episodes.files.block_records(num_bytes // max(1, len(self)))
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Compares the files with what the dataset promises, and with what was indexed; see `Source`."""
+        """Compare the files with the promises of the dataset and with the index; see `Source`."""
         self.episodes.check()
         self._check_stamps()
         len(self)
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns the values of windows in the order asked; see `Source`."""
+        """Return the values of windows in the order asked; see `Source`."""
         index = self._checked(index)
         unknown = next((key for key in fields if key not in self.specs), None)
         if unknown is not None:
@@ -173,22 +173,22 @@ class WindowSource(ReadByNumber):
         return self.reader.read(index, fields) if len(index) else {key: self._empty_column(key) for key in fields}
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Has the episodes of an order's next windows fetched ahead; see `Source`."""
+        """Fetch the episodes of an order's next windows ahead; see `Source`."""
         if not self.episodes.files.are_local:
             locate = self.reader.table.locate
             self.episodes.follow((locate(start)[0], locate(stop - 1)[0] + 1) for start, stop in windows)
 
     def announce(self, index: Int64Array) -> None:
-        """Asks the system to read ahead what windows have of the fields that were read last."""
+        """Ask the system to read ahead, for windows, the fields that were read last."""
         if self._fields and len(index):
             self.reader.announce(self._checked(index), self._fields)
 
     def ids(self, index: Int64Array) -> LazyIds:
-        """Returns the ids of windows, `<shard file>__<record>/<step>`."""
+        """Return the ids of windows, `<shard file>__<record>/<step>`."""
         return LazyIds(self.reader.names_of, self._checked(index))
 
     def find(self, id: str) -> int:
-        """Returns the number of the window that has an id."""
+        """Return the number of the window that has an id."""
         record, slash, step = id.rpartition("/")
         if not slash or not step.isdecimal() or not step.isascii() or str(int(step)) != step:
             raise not_found(self, id, f"ids have the form '<shard file>__<record>/<step>'{such_as(self)}.")
@@ -200,16 +200,16 @@ class WindowSource(ReadByNumber):
         return number
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for a window whose content cannot be decoded; see `Source`."""
+        """Return the error for a window whose content cannot be decoded; see `Source`."""
         return self.reader.undecodable(index, reason)
 
     def close(self) -> None:
-        """Closes the files; the next read opens them again."""
+        """Close the files; the next read opens them again."""
         self.episodes.close()
 
     @property
     def _reach(self) -> tuple[int, int]:
-        """Steps that a window must have before and after its own."""
+        """Numbers of steps that an episode must have before and after the step at which a window begins."""
         if not self.windows.whole:
             return 0, 0
         offsets = [one for own in self.features.offsets.values() for one in own]
@@ -241,9 +241,9 @@ class WindowSource(ReadByNumber):
         return WindowReader(self.episodes, self.features, index, records, num_steps, windows, examples)
 
     def _check_stamps(self) -> None:
-        """Raises ShardError where a file is another one than when the windows were counted."""
+        """Raise ShardError where a file changed since the windows were counted."""
         if not self.episodes.files.are_local:
-            return  # Objects are compared with their stamps whenever some of them is fetched.
+            return  # Objects are compared with their stamps whenever a part of them is fetched.
         for path, stamp in zip(self.episodes.table.files, self._stamps, strict=True):
             changed = difference(stamp, stamp_of(shard_status(path)))
             if changed is not None:

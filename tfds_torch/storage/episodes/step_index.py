@@ -29,11 +29,11 @@ from tfds_torch.storage.shard_files import LOCAL, ShardFiles, file_name, read_be
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 
 Scan = Callable[[str, Advance, Stamp], Iterator[NDArray[np.uint8]]]
-"""A shard's path, a function for the offset that was reached, and the shard's stamp -> its records, verified.
+"""Function: a shard's path, a function to call with the offset reached, and the shard's stamp -> its verified records.
 Each record is uint8 [n], and valid until the next is asked for."""
 
 _FORMAT = "steps 1"
-_UNITS_AT_ONCE = 1 << 17  # Of those that are written: memory stays small.
+_UNITS_AT_ONCE = 1 << 17  # Bytes that are written at a time: memory stays small.
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class StepIndex:
 
     Attributes:
         layout: the features of a record.
-        value_bytes: int64 [number of `layout.values`], bytes of each in all records.
-        num_steps: uint32 [N], of each record.
-        units: uint32 [U, 3]: offset in the record, length and CRC32C of each.
+        value_bytes: int64 [number of `layout.values`], bytes of each feature in all records.
+        num_steps: uint32 [N], steps of each record.
+        units: uint32 [U, 3]: offset in the record (bytes), length (bytes) and CRC32C of each unit.
     """
 
     layout: EpisodeLayout
@@ -63,11 +63,11 @@ class StepIndex:
 
     @property
     def num_units(self) -> int:
-        """Units that records of these steps have."""
+        """Number of units that records with these steps have."""
         return int(self._counts.sum())
 
     def first_units(self, key: str, record: Int64Array) -> Int64Array:
-        """Returns the first unit of a feature of records, int64 [n]."""
+        """Return the first unit of a feature of records, int64 [n]."""
         return self._first[record] + self.layout.first_unit(key, self.num_steps[record].astype(np.int64))
 
 
@@ -80,14 +80,14 @@ def open_step_index(
     scan: Scan,
     files: ShardFiles = LOCAL,
 ) -> StepIndex:
-    """Maps the index of shards, or builds it; of processes that start together one builds.
+    """Map the index of shards, or build it; where several processes start together, one builds it.
 
     Args:
         layout: the features of a record.
-        dataset: what the shards belong to, for messages.
+        dataset: name of the dataset, for messages.
         paths: local files, or URLs.
-        stamps: size in bytes and version of each.
-        counts: number of records that each must hold.
+        stamps: size in bytes and version of each shard.
+        counts: number of records that each shard must hold.
         scan: reads the records of a shard, with their checksums.
         files: where the shards lie.
 
@@ -114,12 +114,12 @@ def open_step_index(
 
 
 def kind_of(layout: EpisodeLayout) -> str:
-    """Returns what kind of index lies beside a shard: its file is named after the sequence."""
+    """Return the kind of an index that lies beside a shard: the file is named after the sequence."""
     return "of-" + re.sub("[^A-Za-z0-9_-]", "-", layout.sequence)
 
 
 def steps_beside(layout: EpisodeLayout, dataset: str, path: str, stamp: Stamp, count: int) -> IndexCache[StepIndex]:
-    """Returns the index of one shard as it lies beside it, where the shard is named by its file's name alone."""
+    """Return the index file that lies beside a shard; it names the shard by its file name alone."""
     name = file_name(path)
 
     def build() -> StepIndex:
@@ -138,7 +138,7 @@ def steps_beside(layout: EpisodeLayout, dataset: str, path: str, stamp: Stamp, c
 def scan_steps(
     layout: EpisodeLayout, dataset: str, path: str, stamp: Stamp, count: int, scan: Scan, advance: Advance
 ) -> StepIndex:
-    """Reads all records of a shard, and returns its index; see `open_step_index`."""
+    """Read all records of a shard, and return its index; see `open_step_index`."""
     found = _scan_shard(layout, path, scan(path, advance, stamp))
     if len(found.num_steps) != count:
         raise wrong_count(path, len(found.num_steps), count, dataset)
@@ -148,7 +148,7 @@ def scan_steps(
 def _table(
     layout: EpisodeLayout, dataset: str, names: Sequence[str], stamps: Sequence[Stamp], counts: Sequence[int]
 ) -> bytes:
-    """Returns the text that says what an index is about."""
+    """Return the text that says which shards and features an index is about."""
     shards = [[name, *stamp, count] for name, stamp, count in zip(names, stamps, counts, strict=True)]
     features = {
         "values": layout.values,
@@ -175,7 +175,7 @@ def _scan_shard(layout: EpisodeLayout, path: str, records: Iterator[NDArray[np.u
 
 
 def _join(layout: EpisodeLayout, parts: list[StepIndex]) -> StepIndex:
-    """Returns the index of all shards; takes their parts one by one, so that the units are not in memory twice."""
+    """Return the index of all shards; take their parts one by one, so that the units are not in memory twice."""
     value_bytes = np.sum([np.zeros(len(layout.values), np.int64), *(part.value_bytes for part in parts)], axis=0)
     num_steps = np.concatenate([np.empty(0, np.uint32), *(part.num_steps for part in parts)])
     units = np.empty((sum(len(part.units) for part in parts), 3), np.uint32)
@@ -205,7 +205,7 @@ def _decode(layout: EpisodeLayout, content: mmap.mmap | bytes, start: int, num_r
         np.frombuffer(content, "<u4", num_records, steps_at),
         _in_rows(np.frombuffer(content, "<u4", offset=units_at)),
     )
-    # A forged index must not make a reader take memory, or read outside of a record: readers check what they are given.
+    # A forged index must not make a reader take memory, or read outside of a record: readers check the offsets.
     if index.num_units != len(index.units):
         raise DamagedIndexError("its units are not those of its steps")
     return index

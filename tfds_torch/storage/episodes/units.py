@@ -18,7 +18,7 @@ _crc32c = google_crc32c.value
 
 
 class BadUnitError(Exception):
-    """A unit that does not have its checksum; `position` is its place among those asked for."""
+    """A unit that does not have its checksum; `position` is its place among the wanted units."""
 
     def __init__(self, position: int, offset: int, length: int) -> None:
         super().__init__(position, offset, length)
@@ -27,7 +27,7 @@ class BadUnitError(Exception):
 
 @dataclass(frozen=True)
 class UnitRanges:
-    """Where units lie: bytes start..stop-1 of an example, int64 [n] each, and the CRC32C of them, uint32 [n]."""
+    """Where units lie: bytes start..stop-1 of an example, int64 [n] each, and their CRC32C, uint32 [n]."""
 
     example: Int64Array
     start: Int64Array
@@ -36,7 +36,7 @@ class UnitRanges:
 
 
 def ranges_of(index: StepIndex, example: Int64Array, units: Int64Array) -> UnitRanges:
-    """Returns where units, int64 [n], of examples, int64 [n], lie."""
+    """Return where units, int64 [n], of examples, int64 [n], lie."""
     found = index.units[units]
     start = found[:, 0].astype(np.int64)
     return UnitRanges(example, start, start + found[:, 1], found[:, 2])
@@ -45,19 +45,19 @@ def ranges_of(index: StepIndex, example: Int64Array, units: Int64Array) -> UnitR
 def read_units(
     source: RecordSource, index: StepIndex, example: Int64Array, units: Int64Array
 ) -> tuple[list[bytes], Int64Array]:
-    """Reads units, each once.
+    """Read units, each once.
 
     Args:
         source: the records.
-        index: of these.
+        index: the index of their steps.
         example: int64 [n], the number of each unit's record in the source.
-        units: int64 [n].
+        units: int64 [n], numbers of the units in the index.
 
     Returns:
-        The distinct units, and int64 [n]: which of them each one is.
+        The distinct units, and int64 [n]: the place of each wanted unit among them.
 
     Raises:
-        BadUnitError: one does not have its checksum.
+        BadUnitError: a unit does not have its checksum.
         ShardError: a file is missing, changed, or cannot be read.
     """
     distinct, first, back = unique(units)
@@ -72,7 +72,7 @@ def read_units(
 
 
 def value_column(found: Sequence[bytes], places: Int64Array, *, has_time: bool) -> list[Any]:
-    """Returns values of bytes: n of them, or n arrays of T objects; `places` is int64 [n, T]."""
+    """Return values of bytes: n values, or n arrays of T objects; `places` is int64 [n, T]."""
     values = [found[place] for place in places.reshape(-1).tolist()]
     if not has_time:
         return values
@@ -89,15 +89,15 @@ def number_column(
     numbers: Numbers,
     dtype: np.dtype[Any],
 ) -> NDArray[Any]:
-    """Returns numbers of steps, [n, T, row_size] of a dtype.
+    """Return numbers of steps, [n, T, row_size] of a dtype.
 
     Args:
-        found: units.
+        found: bytes of the units.
         places: int64 [n, T], the unit of each step.
-        rows: int64 [n, T], which of its steps it is.
-        steps_of_unit: int64 [n, T], how many steps that unit has.
+        rows: int64 [n, T], the place of each step within its unit.
+        steps_of_unit: int64 [n, T], how many steps the unit of each step has.
         numbers: the feature.
-        dtype: as the dataset declares it.
+        dtype: dtype that the dataset declares.
     """
     distinct, first, back = unique(places.reshape(-1))
     content = b"".join(found[place] for place in distinct.tolist())
@@ -109,7 +109,7 @@ def number_column(
 
 
 def examples_of_units(found: Sequence[bytes], places: Int64Array, keys: Sequence[str]) -> Iterable[bytes]:
-    """Yields n Examples that have some features only, as they are stored; `places` is int64 [n, number of keys]."""
+    """Yield n Examples that have some features only, as they are stored; `places` is int64 [n, number of keys]."""
     names = [key.encode() for key in keys]
     for row in places.tolist():
         features = ((name, found[place]) for name, place in zip(names, row, strict=True))

@@ -1,4 +1,4 @@
-"""WindowReader: the values of windows, read by their own bytes and compared with their checksums."""
+"""WindowReader: reads the bytes of the values of windows alone, and compares them with their checksums."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,19 +29,19 @@ EPISODE, STEP = "episode of the window", "step of the window"
 
 
 def padding_key(key: str) -> str:
-    """Returns the field that says which steps of a feature are outside of the episode, bool [n, T]."""
+    """Return the field that says which steps of a feature are outside of the episode, bool [n, T]."""
     return f"padding of {key}"
 
 
 @dataclass(frozen=True)
 class WindowFeatures:
-    """What windows have of the features of their episodes.
+    """The features of episodes that windows have, and at which steps.
 
     Attributes:
         layout: the features of a record.
         offsets: column -> the steps that a window has of its feature.
-        stored_as: of features that are stored as several others, such as sequences within steps: which.
-        copies: column -> its feature, of which a window has other steps in a column of its name.
+        stored_as: feature that is stored as several features, like sequences within steps -> these features.
+        copies: column -> its feature; the column that has the feature's name holds other steps of it.
     """
 
     layout: EpisodeLayout
@@ -50,23 +50,23 @@ class WindowFeatures:
     copies: Mapping[str, str] = field(default_factory=dict)
 
     def feature_of(self, column: str) -> str:
-        """Returns the feature that a column is of: mostly that of its name."""
+        """Return the feature of a column: usually the feature with the column's name."""
         return self.copies.get(column, column)
 
     def is_of_steps(self, key: str) -> bool:
-        """Whether a feature has a value for each step, rather than one for the episode."""
+        """Return whether a feature has a value for each step, rather than one for the episode."""
         return key == self.layout.sequence or key.startswith(f"{self.layout.sequence}/")
 
     def parts_of(self, key: str) -> tuple[str, ...]:
-        """Returns the features as which a feature is stored: itself, where it is one."""
+        """Return the features as which a feature is stored: several, or the feature itself."""
         return self.stored_as.get(key, (key,))
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """The units that n windows have of one feature: int64 [n, T], and of numbers, which steps of these.
+    """The units that n windows have of one feature: int64 [n, T]; for numbers, also the steps within these units.
 
-    Of features that are read whole, T is the number of features as which they are stored.
+    For features that are read whole, T is the number of features as which they are stored.
     """
 
     units: Int64Array
@@ -80,10 +80,10 @@ class WindowReader:
 
     Attributes:
         episodes: the records.
-        features: what windows have of them.
-        index: of the steps of all records of the files.
+        features: the features that windows have.
+        index: index of the steps of all records of the files.
         records: int64 [E], the record of each episode in the index.
-        num_steps: int64 [E].
+        num_steps: int64 [E], steps of each episode.
         table: the windows.
         examples: decodes features that are read whole.
     """
@@ -97,7 +97,7 @@ class WindowReader:
     examples: ExampleReader
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns the values of windows, int64 [n] with n > 0, in the order asked; see `Source`."""
+        """Return the values of windows, int64 [n] with n > 0, in the order asked; see `Source`."""
         episode, step = self.table.locate(index)
         own: dict[str, Any] = {EPISODE: episode, STEP: step}
         own |= {
@@ -121,7 +121,7 @@ class WindowReader:
         return {key: own[key] for key in fields}
 
     def announce(self, index: Int64Array, fields: Sequence[str]) -> None:
-        """Asks the system to read ahead what windows, int64 [n], have of some fields."""
+        """Ask the system to read ahead some fields of windows, int64 [n]."""
         episode, step = self.table.locate(index)
         keys = [key for key in fields if self.features.feature_of(key) in self.episodes.specs]
         units, example = _all_units({key: self._units_of(key, episode, step) for key in keys}, episode)
@@ -130,18 +130,18 @@ class WindowReader:
         self.episodes.announce_parts(ranges.example, ranges.start, ranges.stop)
 
     def names_of(self, index: Int64Array) -> list[str]:
-        """Returns the ids of windows, `<shard file>__<record>/<step>`."""
+        """Return the ids of windows, `<shard file>__<record>/<step>`."""
         episode, step = self.table.locate(index)
         return [f"{name}/{at}" for name, at in zip(self.episodes.ids(episode), step.tolist(), strict=True)]
 
     def place_of(self, index: int) -> tuple[str, int, int]:
-        """Returns the file of a window, the number of its record there, and the step at which it begins."""
+        """Return the file of a window, the number of its record there, and the step at which it begins."""
         episode, step = self.table.locate(np.array([index], np.int64))
         file, record = self.episodes.table.find(episode)
         return self.episodes.table.files[int(file[0])], int(record[0]), int(step[0])
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for a window whose content cannot be decoded; see `Source`."""
+        """Return the error for a window whose content cannot be decoded; see `Source`."""
         path, record, step = self.place_of(index)
         (name,) = self.names_of(np.array([index], np.int64))
         cause = (
@@ -155,7 +155,7 @@ class WindowReader:
         )
 
     def _units_of(self, column: str, episode: Int64Array, step: Int64Array) -> _Asked:
-        """Returns the units of a column for windows that begin at steps of episodes, int64 [n] both."""
+        """Return the units of a column for windows that begin at steps of episodes, int64 [n] both."""
         layout, record, num_steps = self.features.layout, self.records[episode], self.num_steps[episode]
         key = self.features.feature_of(column)
         if key not in self.episodes.specs:
@@ -172,7 +172,7 @@ class WindowReader:
         return _Asked(first + block, rows % size, np.minimum(size, num_steps[:, None] - block * size))
 
     def _column(self, name: str, asked: _Asked, found: Sequence[bytes], places: Int64Array, index: Int64Array) -> Any:
-        """Returns the values of a column of n windows; `places`, int64 [n, T], says which of the units found."""
+        """Return the values of a column of n windows; `places`, int64 [n, T], are places among the units found."""
         features, key = self.features, self.features.feature_of(name)
         spec = self.episodes.specs[key]
         if key in features.layout.values:
@@ -189,7 +189,7 @@ class WindowReader:
         return self._steps_of(name, column, index) if features.is_of_steps(key) else column
 
     def _steps_of(self, name: str, column: Sequence[Any], index: Int64Array) -> list[Any]:
-        """Returns the steps of windows out of a feature that was decoded for whole episodes."""
+        """Return the steps of windows from a feature that was decoded for whole episodes."""
         episode, step = self.table.locate(index)
         num_steps = self.num_steps[episode]
         for number, steps, values in zip(index.tolist(), num_steps.tolist(), column, strict=True):
@@ -204,7 +204,7 @@ class WindowReader:
         return [own[0] for own in chosen] if offsets is None else chosen
 
     def _bad_unit(self, error: BadUnitError, asked: Mapping[str, _Asked], index: Int64Array) -> ShardError:
-        """Returns the error for values that do not have their checksum."""
+        """Return the error for values that do not have their checksum."""
         position, column, steps = _place_among(asked, error.position)
         key = self.features.feature_of(column)
         path, record, step = self.place_of(int(index[position]))
@@ -224,7 +224,7 @@ class WindowReader:
 
 
 def _place_among(asked: Mapping[str, _Asked], position: int) -> tuple[int, str, int]:
-    """Returns window, column and row of a unit by its position among those of all columns."""
+    """Return window, column and row of a unit by its position among the units of all columns."""
     for key, one in asked.items():
         if position < one.units.size:
             width = one.units.shape[1]
@@ -234,7 +234,7 @@ def _place_among(asked: Mapping[str, _Asked], position: int) -> tuple[int, str, 
 
 
 def _all_units(asked: Mapping[str, _Asked], episode: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Returns the units of all features, int64 [number], one feature behind the other, and their episodes."""
+    """Return the units of all features, int64 [number], one feature behind the other, and their episodes."""
     if not asked:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     units = np.concatenate([one.units.reshape(-1) for one in asked.values()])

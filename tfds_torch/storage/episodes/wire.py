@@ -22,11 +22,11 @@ _VALUES = 0x0A  # The field `value` of a list: packed numbers, or one of its byt
 
 
 class WireError(ValueError):
-    """Bytes that are not an encoded Example, or one that no writer of TFDS's kind makes; a sentence."""
+    """Bytes are not an encoded Example, or not one that TFDS writes; the message is a sentence."""
 
 
 def find_features(record: Encoded) -> dict[bytes, tuple[int, int]]:
-    """Returns key -> where the `Feature` of that key begins in a record, and where it ends.
+    """Return key -> where the `Feature` of that key begins in a record, and where it ends.
 
     Raises:
         WireError: the record is not an Example.
@@ -44,17 +44,17 @@ def find_features(record: Encoded) -> dict[bytes, tuple[int, int]]:
                     key = bytes(record[begin:end])
                 elif part == 0x12:
                     feature = (begin, end)
-            features[key] = feature  # Of a key that stands there twice, protobuf takes the last one.
+            features[key] = feature  # Where a key occurs twice, protobuf takes the last one.
     return features
 
 
 def find_list(record: Encoded, feature: tuple[int, int]) -> tuple[str, int, int]:
-    """Returns the kind of the list that a `Feature` holds, and where its message begins and ends.
+    """Return the kind of the list that a `Feature` holds, and where its message begins and ends.
 
-    The kind is "" where it holds none.
+    The kind is "" where it holds no list.
 
     Raises:
-        WireError: it holds something else, or several.
+        WireError: it holds something else, or several lists.
     """
     start, stop = feature
     if start == stop:
@@ -69,7 +69,7 @@ def find_list(record: Encoded, feature: tuple[int, int]) -> tuple[str, int, int]
 
 
 def find_values(record: Encoded, start: int, stop: int) -> list[tuple[int, int]]:
-    """Returns where each value of a list of bytes begins and ends.
+    """Return where each value of a list of bytes begins and ends.
 
     Raises:
         WireError: the list is damaged.
@@ -82,7 +82,7 @@ def find_values(record: Encoded, start: int, stop: int) -> list[tuple[int, int]]
         begin = at + 2
         length = record[at + 1] if begin <= stop else 0x80
         if length >= 0x80:
-            # Of two bytes, as those of most images: a call for each takes as long as all else here.
+            # Lengths of two bytes, like those of most images: a call for each would take as long as all else here.
             if begin < stop and (more := record[begin]) < 0x80:
                 length, begin = length - 0x80 + (more << 7), begin + 1
             else:
@@ -95,10 +95,10 @@ def find_values(record: Encoded, start: int, stop: int) -> list[tuple[int, int]]
 
 
 def find_packed(record: Encoded, start: int, stop: int) -> tuple[int, int]:
-    """Returns where the packed numbers of a list begin and end.
+    """Return where the packed numbers of a list begin and end.
 
     Raises:
-        WireError: its numbers are not packed together, or it is damaged.
+        WireError: its numbers are not packed together, or the list is damaged.
     """
     if start == stop:
         return start, start
@@ -111,16 +111,16 @@ def find_packed(record: Encoded, start: int, stop: int) -> tuple[int, int]:
 
 
 def varint_stops(content: Encoded) -> Int64Array:
-    """Returns where each of the integers in their packed form ends, int64 [number of integers]."""
+    """Return where each of the packed integers ends, int64 [number of integers]."""
     data = np.frombuffer(content, np.uint8)
     return np.flatnonzero(data < 0x80) + 1
 
 
 def read_varints(content: bytes) -> Int64Array:
-    """Returns packed integers, int64 [n]; negative ones take ten bytes.
+    """Return packed integers, int64 [n]; negative ones take ten bytes.
 
     Raises:
-        WireError: one is cut, or longer than ten bytes.
+        WireError: an integer is cut, or longer than ten bytes.
     """
     data = np.frombuffer(content, np.uint8)
     stops = varint_stops(content)
@@ -136,10 +136,10 @@ def read_varints(content: bytes) -> Int64Array:
 
 
 def read_floats(content: bytes) -> NDArray[np.float32]:
-    """Returns packed floats, float32 [n].
+    """Return packed floats, float32 [n].
 
     Raises:
-        WireError: the last one is cut.
+        WireError: the last float is cut.
     """
     if len(content) % 4:
         raise WireError("Its last float is cut.")
@@ -147,13 +147,13 @@ def read_floats(content: bytes) -> NDArray[np.float32]:
 
 
 def write_example(features: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Returns an encoded Example of keys and encoded `Feature`s."""
+    """Return an encoded Example of keys and encoded `Feature`s."""
     entries = (_field(0x0A, key) + _field(0x12, feature) for key, feature in features)
     return _field(0x0A, b"".join(_field(0x0A, entry) for entry in entries))
 
 
 def _fields(record: Encoded, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yields the fields of a message: the tag, and where the content of a delimited one begins and ends."""
+    """Yield the fields of a message: the tag, and where the content of a delimited one begins and ends."""
     at = start
     while at < stop:
         tag, at = _length(record, at, stop)
@@ -173,7 +173,7 @@ def _fields(record: Encoded, start: int, stop: int) -> Iterator[tuple[int, int, 
 
 
 def _length(record: Encoded, at: int, stop: int) -> tuple[int, int]:
-    """Returns the integer at a place, and where it ends."""
+    """Return the integer at a place, and the place where it ends."""
     value = shift = 0
     while at < stop and shift < 70:
         byte = record[at]

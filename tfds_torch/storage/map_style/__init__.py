@@ -1,1 +1,1 @@
-"""Datasets of the user's own, which have a length and give any item by its number."""
+"""The user's own datasets, which have a length and return any item by its number."""

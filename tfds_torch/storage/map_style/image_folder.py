@@ -1,6 +1,6 @@
 """ImageFolderSource: a split of a folder of images, `root/<split>/<label>/<image>.jpg`, as `tfds.ImageFolder` lists it.
 
-A folder without splits, `root/<label>/<image>.jpg`, is one split, `train`, in the order that TFDS would give it.
+A folder without splits, `root/<label>/<image>.jpg`, is one split, `train`, in the order that TFDS would use.
 Files of all formats that are read are images; TFDS takes .jpg, .jpeg and .png alone.
 
 Source of the order: `tensorflow_datasets/core/folder_dataset/image_folder.py` of TFDS 4.9.10.
@@ -44,7 +44,7 @@ _MOST_SHOWN = 5
 _logger = logging.getLogger(__name__)
 
 _Labels = Mapping[str, list[tuple[str, int, int]]]
-"""Label -> name, size in bytes and modification time in ns of each of its images."""
+"""Label -> name, size in bytes and modification time in ns of each image."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class ListedSplit:
     """The images of a split, which are consecutive rows of a listing.
 
     Attributes:
-        first: the first row.
-        num_examples: how many.
-        num_bytes: size of all files.
+        first: the first row in the listing.
+        num_examples: number of images.
+        num_bytes: size of all files, in bytes.
         digest: hash of class names, file names and file sizes.
         times: hash of the times when the files were modified.
     """
@@ -70,15 +70,16 @@ class ListedSplit:
 class FolderListing:
     """The images of all splits, in TFDS's order.
 
-    A string object for each would take twice the memory, and be copied into every forked worker by its reference count.
+    String objects for the paths would take twice the memory, and their reference counts would copy them into every
+    forked worker.
 
     Attributes:
-        root: as it was given.
+        root: path of the folder as it was passed.
         class_names: the labels of all splits, in order.
-        splits: name -> its rows.
-        paths: of the images below the root, with "/", a NUL before each and behind the last one.
-        starts: int64 [n + 1], where each path begins, and where the one behind the last would.
-        labels: int32 [n].
+        splits: name of a split -> its rows.
+        paths: paths of the images below the root, with "/", a NUL before each path and behind the last one.
+        starts: int64 [n + 1], where each path begins, and where one behind the last path would begin.
+        labels: int32 [n], label of each image.
     """
 
     root: str
@@ -94,7 +95,7 @@ class FolderListing:
         return [os.fsdecode(self.paths[start : stop - 1]) for start, stop in ranges]
 
     def find(self, path: str) -> int | None:
-        """Return the row of a path below the root; None: it is not there."""
+        """Return the row of a path below the root; None: there is no such image."""
         place = self.paths.find(b"\0" + os.fsencode(path) + b"\0")
         return None if place < 0 or "\0" in path else int(np.searchsorted(self.starts, place + 1))
 
@@ -134,7 +135,7 @@ def list_image_folder(root: str) -> FolderListing:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Logs a warning; once a process, as a folder is often opened several times."""
+    """Log a warning once in each process, as a folder is often opened several times."""
     _logger.warning("%s", text)
 
 
@@ -148,13 +149,13 @@ def _count_hidden(path: str) -> int:
 
 
 def _list_folders(path: str) -> list[str]:
-    """Return the folders that are not hidden: TFDS takes an .ipynb_checkpoints as a class."""
+    """Return the folders that are not hidden; TFDS would take an .ipynb_checkpoints as a class."""
     with os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _list_labels(path: str) -> _Labels:
-    """Return the files with an image's suffix; one that only looks like an image is an error when it is read."""
+    """Return the files with an image's suffix; a file that is not an image raises an error when it is read."""
     found = {}
     for label in _list_folders(path):
         with os.scandir(os.path.join(path, label)) as entries:
@@ -202,10 +203,10 @@ class ImageFolderSource(ReadByNumber):
     """A `Source` of image files. A file is opened only where its image is read; none stays open.
 
     Args:
-        name: of the dataset, for messages.
-        instructions: those of one split expression; the name of each path is that of a split.
+        name: name of the dataset, for messages.
+        instructions: instructions of one split expression; the last part of each path is the name of a split.
         listing: all images of the folder.
-        mean_example_bytes: mean size of an image file.
+        mean_example_bytes: mean size of an image file, in bytes.
     """
 
     has_shards = False
@@ -217,16 +218,16 @@ class ImageFolderSource(ReadByNumber):
         self.mean_example_bytes = mean_example_bytes
         self.table = InstructionTable(self.instructions, name)
         self._splits = [listing.splits[os.path.basename(path)] for path in self.table.files]
-        self._root = os.path.abspath(listing.root)  # Means the same after a change of the working folder.
+        self._root = os.path.abspath(listing.root)  # The path means the same after a change of the working folder.
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
-        """The encoded image, its label, and its path as TFDS gives it: below the root as it was given."""
+        """The encoded image, its label, and its path as TFDS has it: below the root as it was passed."""
         return _SPECS
 
     @property
     def identity(self) -> object:
-        """Names of the splits, which of their images are read, and a digest of all their names and sizes."""
+        """Names of the splits, the ranges of their images that are read, and a digest of all names and sizes."""
         named = [(os.path.basename(item.path), item) for item in self.instructions]
         return [(name, item.skip, item.take, self.listing.splits[name].digest) for name, item in named]
 
@@ -239,7 +240,7 @@ class ImageFolderSource(ReadByNumber):
         return len(self.table)
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Does nothing: a look at millions of files takes long, and only decoding shows that a file is whole."""
+        """Do nothing: a look at millions of files takes long, and only decoding shows that a file is whole."""
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
         """Return encoded values of examples in the order asked; see `Source`."""
@@ -257,13 +258,13 @@ class ImageFolderSource(ReadByNumber):
         return columns
 
     def announce(self, index: Int64Array) -> None:
-        """Asks the system to read the images ahead, where it can; reading reports what is wrong with a file."""
+        """Ask the system to read the images ahead, where it can; only reading reports a bad file."""
         for path in self._paths(self._root, self._rows(index)) if hasattr(os, "posix_fadvise") else ():
             with suppress(OSError), open(path, "rb", buffering=0, opener=_open_at_once) as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
     def ids(self, index: Int64Array) -> LazyIds:
-        """Return the paths below the root, `<split>/<label>/<image>`, with "/"; without a split where none is there."""
+        """Return the paths below the root, with "/": `<split>/<label>/<image>`, or `<label>/<image>` without splits."""
         return LazyIds(self._name_images, np.asarray(index, np.int64))
 
     def find(self, id: str) -> int:
@@ -288,7 +289,7 @@ class ImageFolderSource(ReadByNumber):
         pass
 
     def _rows(self, index: Int64Array) -> Int64Array:
-        """Return the rows of the listing, int64 [n], that examples are."""
+        """Return the rows of examples in the listing, int64 [n]."""
         file, record = self.table.find(index)
         return np.array([split.first for split in self._splits], np.int64)[file] + record
 
@@ -300,7 +301,7 @@ class ImageFolderSource(ReadByNumber):
 
     def _read_image(self, path: str) -> bytes:
         try:
-            kind = other_kind(os.stat(path))  # Before it is opened: opening a FIFO waits for ever.
+            kind = other_kind(os.stat(path))  # Checked before the file is opened: opening a FIFO waits for ever.
             if kind is not None:
                 raise ShardError(f"{path} of {self.name} is {kind}, not an image file. Restore the image.")
             with open(path, "rb", buffering=0) as file:

@@ -20,11 +20,11 @@ _OF_IMAGE_AND_TARGET = (IMAGE, LABEL)
 _PLAIN = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
 _ARRAYS = (np.ndarray, np.generic)
 _NUMBERS = "biufc"
-_LARGEST = {"c": 16}  # Bytes of a number that a tensor can hold; of others 8.
+_LARGEST = {"c": 16}  # Bytes of a number that a tensor can hold; all other values count as 8.
 
 
 class UnlikeItemError(Exception):
-    """The item at `position` of some is not like the first one of the dataset; `reason` is a sentence."""
+    """An item is not like the first one of the dataset; `position` is its place in a batch, `reason` a sentence."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -33,16 +33,16 @@ class UnlikeItemError(Exception):
 
 @dataclass(frozen=True)
 class ValueKind:
-    """What a value is, as all values of its field must be.
+    """The kind of a value, which all values of a field must share.
 
     Attributes:
         kind: a number or an array of numbers ("array"), "text", "bytes", or anything else ("object").
-        dtype: of an array; `object` for everything else.
-        shape: of an array; its sizes may vary from item to item, their number may not.
-        is_image: whether it can stand for an image.
-        type_name: of an object, as messages name it.
+        dtype: dtype of an array; `object` for everything else.
+        shape: shape of an array; sizes may vary from item to item, the number of axes may not.
+        is_image: whether the value can be an image.
+        type_name: name of an object's type, for messages.
         is_nullable: whether some items are known to have None, so that the values of every batch are a list.
-        is_pil: whether it is an image of Pillow's.
+        is_pil: whether the value is a Pillow image.
     """
 
     kind: Literal["array", "text", "bytes", "object"]
@@ -65,7 +65,7 @@ class ValueKind:
 
     @classmethod
     def of(cls, value: Any) -> "ValueKind":
-        """Returns the kind of a value."""
+        """Return the kind of a value."""
         if isinstance(value, str):
             return cls("text")
         if isinstance(value, bytes):
@@ -79,13 +79,13 @@ class ValueKind:
 
 @dataclass(frozen=True)
 class Layout:
-    """What items consist of, as the first one of a dataset shows.
+    """The fields of items, as the first item of a dataset shows them.
 
     Attributes:
         form: items are dictionaries ("mapping"), tuples or lists ("sequence"), or single values ("value").
         kinds: field -> the kind of its values, in the order of the item.
         num_bytes: about the size of an item, in bytes.
-        number: of the item that shows it.
+        number: number of the item that showed the layout.
     """
 
     form: Literal["mapping", "sequence", "value"]
@@ -106,12 +106,12 @@ class Layout:
         number: int,
         has_empty: Callable[[str], bool],
     ) -> "Layout":
-        """Returns the layout of an item; its fields are called `names`, where it is not a dictionary of names.
+        """Return the layout of an item; the fields of a tuple or single value are called `names`.
 
-        Fields for which `has_empty` is true hold None in other items, and so are lists in every batch.
+        Fields for which `has_empty` is true hold None in other items, and are therefore lists in every batch.
 
         Raises:
-            ConfigError: it has other fields than there are names, or keys that are not texts.
+            ConfigError: the item has more or fewer fields than there are names, or keys that are not texts.
         """
         form, values = take_apart(item, names, "ParserMapStyle")
         kinds = {name: ValueKind.of(value) for name, value in values.items()}
@@ -127,10 +127,10 @@ class Layout:
         return cls(form, kinds, num_bytes(item), number)
 
     def column(self, items: Sequence[Any], name: str) -> list[Any]:
-        """Returns the values of a field of some items, as they are.
+        """Return the values of a field of some items, as they are.
 
         Raises:
-            UnlikeItemError: an item lacks it, or is not of the form of the first one.
+            UnlikeItemError: an item lacks the field, or does not have the form of the first item.
         """
         if self.form == "value":
             return list(items)
@@ -146,7 +146,7 @@ class Layout:
             raise self._unlike(items) from None
 
     def check(self, items: Sequence[Any]) -> None:
-        """Raises UnlikeItemError for an item that has more or other fields than the first one."""
+        """Raise UnlikeItemError for an item that has more or other fields than the first one."""
         if self.form == "mapping":
             names = self.kinds.keys()
             is_alike = all(isinstance(item, Mapping) and item.keys() == names for item in items)
@@ -187,13 +187,13 @@ class Layout:
 
 
 def pack(values: Sequence[Any], name: str, layout: Layout) -> Any:
-    """Returns the values of a field as one array [n, ...], where they are numbers of one size; else as a list.
+    """Return the values of a field as one array [n, ...], where they are numbers of one shape; else as a list.
 
-    Numbers of Python become int64, float64 or bool; tensors become arrays, where an array is equal; all else stays.
-    Where one of the values is None, they stay as they are.
+    Python's numbers become int64, float64 or bool; tensors become arrays, where arrays can hold the same; others stay.
+    Where one of the values is None, all stay as they are.
 
     Raises:
-        UnlikeItemError: a value is of another kind, dtype or number of axes than that of the first item.
+        UnlikeItemError: a value has another kind, dtype or number of axes than that of the first item.
     """
     kind = layout.kinds[name]
     if not len(values):
@@ -233,7 +233,7 @@ def _is_alike(array: Any, kind: ValueKind) -> bool:
 
 
 def num_bytes(value: Any) -> int:
-    """Returns about the size of a value, an item or a part of one, in bytes."""
+    """Return the approximate size of a value, an item or a part of an item, in bytes."""
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, Image.Image):
@@ -252,12 +252,13 @@ def take_apart(
 
     Args:
         item: a dictionary, a tuple or list, or one value.
-        names: of a tuple's values, by position, or of the one value. None: those of a named tuple; `image` and `label`
-            of two values whose first one is an image; else "0", "1" ...
-        whose: `names` it is, for messages.
+        names: names of a tuple's values, by position, or of the one value. None: the names of a named tuple; `image`
+            and `label` for two values of which the first one is an image; else "0", "1" ...
+        whose: name of the class that takes `names`, for messages.
 
     Raises:
-        ConfigError: an item has another number of values than there are names, or is a dictionary.
+        ConfigError: an item has more or fewer values than there are names, is a dictionary though there are names, or
+            has keys that are not texts.
     """
     if isinstance(item, Mapping) and not is_image(item):
         wrong = next((key for key in item if not isinstance(key, str)), None)
@@ -270,7 +271,7 @@ def take_apart(
             )
         return "mapping", dict(item)
     if isinstance(item, tuple | list):
-        own = getattr(item, "_fields", None)  # Of a named tuple.
+        own = getattr(item, "_fields", None)  # The names of a named tuple.
         if names is None and own is None:
             names = _OF_IMAGE_AND_TARGET if len(item) == 2 and is_image(item[0]) else list(map(str, range(len(item))))
         names = list(own if names is None and own is not None else names or ())
@@ -286,7 +287,7 @@ def take_apart(
 
 
 def _as_array(value: Any) -> Any:
-    """Returns a number, or numbers, as an array; None: it is something else."""
+    """Return a number, or numbers, as an array; None for other values."""
     dtype = _PLAIN.get(type(value))
     if dtype is not None:
         try:

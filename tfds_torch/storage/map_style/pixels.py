@@ -22,16 +22,16 @@ _CONVERTED = {
     **dict.fromkeys(("LA", "La", "RGBa"), "RGBA"),
     **dict.fromkeys(("CMYK", "YCbCr", "LAB", "HSV", "RGBX"), "RGB"),
 }
-"""Modes of PIL images -> those that their pixels are taken in; L, RGB and RGBA stay."""
+"""Mode of a PIL image -> the mode to which it is converted for its pixels; L, RGB and RGBA stay."""
 
 _OF_COLOURS = ("RGB", "RGBA", "RGBX", "RGBa", "CMYK", "YCbCr", "LAB", "HSV")
 
 
 def is_image(value: Any) -> bool:
-    """Whether a value can stand for an image.
+    """Return whether a value can be an image.
 
-    That is a PIL image, the bytes of an image file, uint8 [h, w], [h, w, C] or (of a tensor, too) [C, h, w], and a
-    dictionary of `bytes` and `path`, as Hugging Face's undecoded columns have it.
+    An image is a PIL image, the bytes of an image file, uint8 [h, w], [h, w, C] or (also of a tensor) [C, h, w], or a
+    dictionary of `bytes` and `path`, which Hugging Face's undecoded columns hold.
     """
     if isinstance(value, Image.Image):
         return True
@@ -46,10 +46,10 @@ def is_image(value: Any) -> bool:
 
 
 def encoded_image(value: Any) -> EncodedImage:
-    """Returns an image as decoders take it: the bytes of its file, or its pixels.
+    """Return an image in the form that decoders accept: the bytes of its file, or its pixels.
 
     Raises:
-        ValueError: it cannot stand for an image; the message is a sentence.
+        ValueError: the value cannot be an image; the message is a sentence.
     """
     if isinstance(value, bytes):
         return value
@@ -72,14 +72,14 @@ def encoded_image(value: Any) -> EncodedImage:
 
 
 def image_beside(value: Any) -> bytes | NDArray[Any]:
-    """Returns an image that is not *the* image: the bytes of its file, or its numbers as they are, [h, w, C].
+    """Return an image that is not *the* image: the bytes of its file, or its numbers as they are, [h, w, C].
 
-    Of Pillow's images, palettes stay indices and "1" becomes 0 and 1; "I;16" is uint16, "I" int32 and "F" float32. Of
-    three axes of an array, the first or the last are the channels: those that are 1, 3 or 4, else those that are not as
-    long as both others, else the shorter one.
+    In Pillow's images, palettes stay indices and "1" becomes 0 and 1; "I;16" is uint16, "I" int32 and "F" float32. Of
+    three axes of an array, the first or the last has the channels: the one of size 1, 3 or 4, else the one that differs
+    where the other two are equal, else the shorter one.
 
     Raises:
-        ValueError: it cannot stand for an image; the message is a sentence.
+        ValueError: the value cannot be an image; the message is a sentence.
     """
     if isinstance(value, Image.Image):
         return numbers_of(value)
@@ -93,7 +93,7 @@ def image_beside(value: Any) -> bytes | NDArray[Any]:
     first, middle, last = array.shape
     can_be_first, can_be_last = first in _CHANNELS, last in _CHANNELS
     if can_be_first and can_be_last:
-        can_be_first = array is not value  # Of tensors.
+        can_be_first = array is not value  # Tensors have channels first.
     elif not can_be_first and not can_be_last:
         is_square = (first == middle) is not (middle == last)
         can_be_first = middle == last if is_square else (first, array is value) < (last, True)
@@ -101,7 +101,7 @@ def image_beside(value: Any) -> bytes | NDArray[Any]:
 
 
 def numbers_of(image: Image.Image) -> NDArray[Any]:
-    """Returns the numbers of a PIL image, [h, w, C]; see `image_beside`."""
+    """Return the numbers of a PIL image, [h, w, C]; see `image_beside`."""
     if image.mode in _OF_COLOURS:
         return _pixels_of(image)
     numbers = np.asarray(image)
@@ -129,7 +129,7 @@ def _file_content(value: Mapping[str, Any]) -> bytes:
 
 
 def _pixels_of(image: Image.Image) -> NDArray[np.uint8]:
-    """Returns the pixels of a PIL image: of 16 bits the upper 8, of a palette its colours."""
+    """Return the pixels of a PIL image: the upper 8 of 16 bits, and the colours of a palette."""
     mode = image.mode
     if mode in ("L", "RGB", "RGBA"):
         pixels = np.asarray(image)
@@ -145,7 +145,7 @@ def _pixels_of(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _pixels(array: NDArray[Any], *, channels_first: bool) -> NDArray[np.uint8]:
-    """Returns an array as pixels [h, w, C]; where both ends could be the channels, `channels_first` decides."""
+    """Return an array as pixels [h, w, C]; where both ends could be the channels, `channels_first` decides."""
     if array.dtype == np.uint8 and array.ndim == 2:
         return np.ascontiguousarray(array)[..., None]
     if array.dtype == np.uint8 and array.ndim == 3:

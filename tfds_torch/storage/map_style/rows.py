@@ -1,4 +1,4 @@
-"""Rows: how any dataset with a length is read by number, whatever its library; nothing of these is imported."""
+"""Rows: reads any dataset with a length by number, whatever its library; no such library is imported."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from tfds_torch.storage.image_formats import EXTENSIONS
 from tfds_torch.storage.source import ItemCalls
 
 Calls = ItemCalls | None
-"""What comes before each of n items; None: nothing."""
+"""Seeds and notes for each of n items, which are set before the item is read; None: nothing is set."""
 
 _logger = logging.getLogger(__name__)
 _FOLDER = "torchvision.datasets.folder"
@@ -26,7 +26,7 @@ _READABLE = tuple(f".{extension}" for extension in EXTENSIONS)
 
 
 class UnreadableItemError(Exception):
-    """An item raised what is the `__cause__` of this; `number` is its number."""
+    """A dataset raised an exception for an item: the `__cause__` of this error; `number` is the item's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -36,7 +36,7 @@ class UnreadableItemError(Exception):
 class Rows(Protocol):
     """The items of a dataset, by number; for one thread at a time.
 
-    `has_schema` says whether all items have the same fields, because the library promises it.
+    `has_schema` says whether the library promises that all items have the same fields.
     """
 
     has_schema: bool
@@ -46,38 +46,38 @@ class Rows(Protocol):
         """Whether reading an item calls functions of the user, which may draw random numbers."""
 
     def __len__(self) -> int:
-        """Number of items."""
+        """Return the number of items."""
 
     def items(self, numbers: Sequence[int], calls: Calls = None) -> list[Any]:
-        """Returns items as the dataset gives them, in the order asked.
+        """Return items as the dataset returns them, in the order asked.
 
         Args:
-            numbers: of the items.
-            calls: what comes before each item; None: nothing.
+            numbers: numbers of the items.
+            calls: seeds and notes to set before each item; None: nothing is set.
 
         Raises:
             UnreadableItemError: the dataset raised an exception for an item.
-            TfdsTorchError: likewise, where it is one of our own.
+            TfdsTorchError: the dataset raised this exception for an item.
         """
 
     def parts(
         self, numbers: Sequence[int], fields: Sequence[str], images: Collection[str], calls: Calls = None
     ) -> Sequence[Any]:
-        """Returns the same, of which only some fields are needed, and those that are images may be encoded."""
+        """Return items as `items` does; only some fields are needed, and images among them may stay encoded."""
 
     def columns(self, numbers: Sequence[int], fields: Sequence[str]) -> Mapping[str, Any] | None:
-        """Returns field -> n values, where they lie in columns; None: they lie in items."""
+        """Return field -> n values where the dataset stores columns; None where it stores items."""
 
     def empty(self, field: str) -> Int64Array:
-        """Returns the numbers of the items that have None in a field, int64 [n], as far as that is known unread."""
+        """Return the numbers of the items that have None in a field, int64 [n], as far as known without reading."""
 
 
 def rows_of(dataset: Any) -> Rows:
-    """Returns how a dataset is read.
+    """Return the rows of a dataset.
 
     Raises:
-        ConfigError: it has no length, or no items by number; or it is a dictionary of columns of several lengths, or
-            one of something else.
+        ConfigError: the dataset has no length, or no items by number; or it is a dictionary of columns of several
+            lengths, or of values that are not columns.
     """
     if is_pandas(dataset):
         if not hasattr(dataset, "columns"):
@@ -117,7 +117,7 @@ def rows_of(dataset: Any) -> Rows:
 
 
 class ItemRows:
-    """A dataset with `__len__` and `__getitem__`, or `__getitems__`, which torch calls for several items, too."""
+    """A dataset with `__len__` and `__getitem__`, or `__getitems__`, which torch calls for several items at once."""
 
     has_schema = False
 
@@ -147,9 +147,9 @@ class ItemRows:
 
 
 class HuggingFaceRows(ItemRows):
-    """A `datasets.Dataset`: only the columns that are asked for are read, and images are left encoded.
+    """A `datasets.Dataset`: only the wanted columns are read, and images are left encoded.
 
-    One with a format or a transform of its own gives whole items, as it gives them.
+    A dataset with its own format or transform returns whole items, which are used as they are.
     """
 
     has_schema = True
@@ -264,15 +264,15 @@ class ColumnRows:
 
 
 def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> list[Any]:
-    """Returns items of a dataset: by its `__getitems__`, as torch asks for them, or one by one.
+    """Return items of a dataset: by its `__getitems__`, which torch calls too, or one by one.
 
-    With seeds, random numbers are seeded before each item; where a `__getitems__` of the user's own reads several at
-    once, before all of them, with the first one's. Items are noted where they are read one by one.
+    With seeds, random numbers are seeded before each item. Where the user's own `__getitems__` reads several items at
+    once, they are seeded once, with the seed of the first item. Items are noted where they are read one by one.
 
     Raises:
-        ConfigError: `__getitems__` returns more or fewer items than it was asked for.
+        ConfigError: `__getitems__` returns more or fewer items than wanted.
         UnreadableItemError: the dataset raised an exception for an item.
-        TfdsTorchError: likewise, where it is one of our own.
+        TfdsTorchError: the dataset raised this exception for an item.
     """
     fetch, seeds = getattr(dataset, "__getitems__", None), None if calls is None else calls.seeds
     if callable(fetch) and len(numbers) > 1 and (seeds is None or _fetches_by_itself(dataset)):
@@ -283,7 +283,7 @@ def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> lis
                 return _fetch(dataset, fetch, numbers)
         except (TfdsTorchError, MemoryError):
             raise
-        except Exception:  # One by one, they show which of them it was.
+        except Exception:  # Reading one by one shows which item raised the error.
             _logger.debug("%s.__getitems__ failed for %d items.", type(dataset).__name__, len(numbers), exc_info=True)
     found: list[Any] = []
     values, cells = ((), None) if calls is None or calls.notes is None else calls.notes
@@ -303,12 +303,12 @@ def read_items(dataset: Any, numbers: Sequence[int], calls: Calls = None) -> lis
 
 
 def _fetches_by_itself(dataset: Any) -> bool:
-    """Whether the `__getitems__` of a dataset is the user's own, and no library's that calls `__getitem__`."""
+    """Return whether `__getitems__` is the user's own, rather than a library's that calls `__getitem__`."""
     fetch = getattr(type(dataset), "__getitems__", None)
     library = getattr(fetch, "__module__", "").partition(".")[0]
     if library != "torch":
         return fetch is not None and library != "datasets"
-    within = getattr(dataset, "datasets", None) or [dataset.dataset]  # Of a StackDataset, or a Subset.
+    within = getattr(dataset, "datasets", None) or [dataset.dataset]  # For a StackDataset, or a Subset.
     return any(map(_fetches_by_itself, within.values() if isinstance(within, Mapping) else within))
 
 
@@ -327,14 +327,14 @@ def _is_hugging_face(dataset: Any) -> bool:
 
 
 def _is_folder(dataset: Any) -> bool:
-    """Whether a dataset reads its items as torchvision's `DatasetFolder` does, by torchvision's loader of images."""
+    """Return whether a dataset reads items as torchvision's `DatasetFolder` does, with torchvision's image loader."""
     functions = type(dataset).__getitem__, getattr(dataset, "loader", None)
     names = [f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', '')}" for one in functions]
     return names == [f"{_FOLDER}.DatasetFolder.__getitem__", f"{_FOLDER}.default_loader"] and dataset.transform is None
 
 
 def is_pandas(dataset: Any) -> bool:
-    """Whether a dataset is a DataFrame or a Series of pandas, whose `[i]` looks for a label, not for a position."""
+    """Return whether a dataset is a DataFrame or Series of pandas, whose `[i]` takes a label instead of a position."""
     return all(hasattr(dataset, name) for name in ("iloc", "to_numpy", "index"))
 
 
@@ -356,7 +356,7 @@ def _as_column(name: str, column: Any) -> Any:
         is_plain = dtype is None or (isinstance(dtype, np.dtype) and dtype.kind != "O")
         if is_plain or not column.isna().any():
             return native(column.to_numpy())
-        return column.to_numpy(dtype=object, na_value=None)  # Of NaN and pandas.NA.
+        return column.to_numpy(dtype=object, na_value=None)  # NaN, pandas.NA: None.
     values = array_of_tensor(column) if is_tensor(type(column)) else None
     if values is not None:
         return values

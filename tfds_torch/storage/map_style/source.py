@@ -21,42 +21,43 @@ from tfds_torch.storage.open_files import ProcessLock
 from tfds_torch.storage.source import Columns, FieldSpec, FileInstruction, ItemCalls, LazyIds, ReadByNumber, not_found
 
 WHOLE_ITEM = "<item>"
-"""The stored field that is a whole item, as the dataset gives it."""
+"""The stored field that is a whole item, as the dataset returns it."""
 
 _ENCODED_IMAGE, _IMAGE_BESIDE = "image:", "beside:"
-_MOST_TRIED = 16  # Items that are looked at for the first one that can be read.
-_ITEM_BYTES = 1 << 10  # Of an item that nobody has looked at.
+_MOST_TRIED = 16  # Number of items that are tried to find the first readable one.
+_ITEM_BYTES = 1 << 10  # The assumed size, in bytes, of an item that was not read yet.
 _MOST_DIGITS = 19
 
 _locks: "weakref.WeakValueDictionary[int, ProcessLock]" = weakref.WeakValueDictionary()
-"""Number of a dataset's object -> the lock of all its sources, which hold both."""
+"""`id` of a dataset -> the lock of all its sources; the sources keep dataset and lock alive."""
 
 
 def encoded_image_key(name: str) -> str:
-    """Returns the stored field that is the encoded image of a field."""
+    """Return the stored field that is the encoded image of a field."""
     return f"{_ENCODED_IMAGE}{name}"
 
 
 def image_beside_key(name: str) -> str:
-    """Returns the stored field that is the image of a field beside the image, encoded or as its numbers."""
+    """Return the stored field that is a further image, besides the image: encoded, or as its numbers."""
     return f"{_IMAGE_BESIDE}{name}"
 
 
 class MapStyleSource(ReadByNumber):
-    """A `Source` of a dataset of the user's own. Building it reads no item.
+    """A `Source` of the user's own dataset. Building it reads no item.
 
-    Its stored fields are those of the items, whose values are as they are; those of `encoded_image_key` and
-    `image_beside_key`, whose values are images as decoders take them; and WHOLE_ITEM.
+    Its stored fields are: those of the items, with unchanged values; those of `encoded_image_key` and
+    `image_beside_key`, with images in the form that decoders accept; and WHOLE_ITEM.
 
-    One thread at a time asks the dataset for items, also where several sources read it. It is pickled with the source.
+    One thread at a time asks the dataset for items, also where several sources read it. The dataset is pickled with the
+    source.
 
     Args:
-        dataset: has `__len__` and `__getitem__`; or a dictionary of columns of one length, or a DataFrame.
-        names: of the fields of items that are tuples, or single values.
-        version: identifies the content, with the length; None: the type and the length do.
+        dataset: a dataset with `__len__` and `__getitem__`, a dictionary of columns of one length, or a DataFrame.
+        names: names of the fields, for items that are tuples or single values.
+        version: identifies the content, together with the length; None: the type and the length identify it.
 
     Raises:
-        ConfigError: it has no items by number, or no length.
+        ConfigError: the dataset has no items by number, or no length.
     """
 
     is_one_threaded = True
@@ -86,7 +87,7 @@ class MapStyleSource(ReadByNumber):
 
     @property
     def identity(self) -> object:
-        """The version that was given, or the type; and the length."""
+        """The version that was passed, or the type; and the length."""
         return [self._version or type(self.dataset).__qualname__, self._size]
 
     @property
@@ -96,7 +97,7 @@ class MapStyleSource(ReadByNumber):
 
     @property
     def calls_functions(self) -> bool:
-        """Whether an item comes out of functions of the user; see `DrawingSource`."""
+        """Whether reading an item calls functions of the user; see `DrawingSource`."""
         return self._rows.calls_functions
 
     @property
@@ -106,11 +107,11 @@ class MapStyleSource(ReadByNumber):
 
     @property
     def layout(self) -> Layout:
-        """What items consist of, as the first one shows that can be read.
+        """The layout of items, as the first readable item shows it.
 
         Raises:
-            ExampleNotFoundError: there is none.
-            CorruptRecordError: none of the first ones can be read.
+            ExampleNotFoundError: there is no item.
+            CorruptRecordError: none of the first items can be read.
         """
         if self._layout is None:
             with self._lock:
@@ -131,14 +132,14 @@ class MapStyleSource(ReadByNumber):
 
     @property
     def mean_example_bytes(self) -> int:
-        """About the size of the first item, once that has been looked at."""
+        """Approximate size of the first item in bytes, once it was read."""
         return _ITEM_BYTES if self._layout is None else max(1, self._layout.num_bytes)
 
     def __len__(self) -> int:
         return self._size
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Raises ShardError where the dataset has become shorter; see `Source`."""
+        """Raise ShardError where the dataset has become shorter; see `Source`."""
         found = len(self._rows)
         if found < self._size:
             raise ShardError(
@@ -147,11 +148,11 @@ class MapStyleSource(ReadByNumber):
             )
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns values of items in the order asked; see `Source`."""
+        """Return values of items in the order asked; see `Source`."""
         return self.read_calling(index, fields, None)
 
     def read_calling(self, index: Int64Array, fields: Sequence[str], calls: ItemCalls | None) -> Columns:
-        """Returns the same, with something before each item; see `DrawingSource`."""
+        """Return the same as `read`, with seeds and notes set before each item; see `DrawingSource`."""
         numbers = self._checked(index).tolist()
         if not numbers:
             return {name: [] for name in fields}
@@ -160,7 +161,7 @@ class MapStyleSource(ReadByNumber):
             return self._read(numbers, fields, layout, calls)
 
     def _borrowing(self, calls: ItemCalls | None) -> AbstractContextManager[None]:
-        """Leaves the generators of a training process as they were found, but where a user's functions draw freely."""
+        """Keep the state of the process's random generators, except where a user's functions draw without seeds."""
         are_free = not self.calls_functions or (calls is not None and calls.seeds is None)
         return nullcontext() if are_free else borrowed_generators()
 
@@ -194,21 +195,21 @@ class MapStyleSource(ReadByNumber):
         return found | {key: _encoded_images(columns[name], name, key) for key, name in of_images.items()}
 
     def empty(self, field: str) -> Int64Array:
-        """Returns the numbers of the items that have None in a field, int64 [n], as far as that is known unread."""
+        """Return the numbers of the items that have None in a field, int64 [n], as far as known without reading."""
         found = self._empty.get(field)
-        if found is None:  # A list is looked through once.
+        if found is None:  # A list is searched once.
             found = self._empty[field] = self._rows.empty(field)
         return found
 
     def announce(self, index: Int64Array) -> None:
-        """Does nothing: a dataset is not asked for what is not needed yet."""
+        """Do nothing: a dataset is only asked for items when they are needed."""
 
     def ids(self, index: Int64Array) -> LazyIds:
-        """Returns the numbers of items as texts."""
+        """Return the numbers of items as texts."""
         return LazyIds(_names_of, self._checked(index))
 
     def find(self, id: str) -> int:
-        """Returns the number that an id is."""
+        """Return the number that an id stands for."""
         number = int(id) if id.isascii() and id.isdigit() and len(id) < _MOST_DIGITS else self._size
         if number >= self._size or str(number) != id:
             there = f"'0' to '{self._size - 1}'" if self._size else "none"
@@ -216,11 +217,11 @@ class MapStyleSource(ReadByNumber):
         return number
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for an item that cannot be used; see `Source`."""
+        """Return the error for an item that cannot be used; see `Source`."""
         return CorruptRecordError(f"{self.name}: item {index} cannot be used. {reason}")
 
     def close(self) -> None:
-        """Does nothing: the dataset is its owner's."""
+        """Do nothing: the owner of the dataset closes it."""
 
     def _unreadable(self, error: UnreadableItemError) -> CorruptRecordError:
         cause = error.__cause__
@@ -230,7 +231,7 @@ class MapStyleSource(ReadByNumber):
         )
 
     def _find_layout(self) -> Layout:
-        """Returns what the first item consists of that can be read."""
+        """Return the layout of the first readable item."""
         self._checked(np.zeros(1, np.int64))
         first: CorruptRecordError | None = None
         for number in range(min(self._size, _MOST_TRIED)):
@@ -268,7 +269,7 @@ def _encoded_images(column: Sequence[Any], name: str, key: str) -> list[Any]:
     for value in column:
         try:
             images.append(convert(value))
-        except Exception as error:  # Pillow raises anything for a file that is opened late.
+        except Exception as error:  # Pillow may raise any exception for a file that it opens late.
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}."
             raise UnlikeItemError(len(images), f"Its {quoted(name)} is not an image. {reason}") from error
     return images

@@ -1,1 +1,1 @@
-"""Object stores: objects are read by number from blocks that a process of their own fetches into a bounded cache."""
+"""Object stores: objects are read by number, from blocks that a fetcher process puts into a bounded cache."""

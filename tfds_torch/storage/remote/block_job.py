@@ -12,15 +12,15 @@ BlockKey = tuple[str, int, int]
 
 SEGMENT_BYTES = 8 << 20
 _LONGEST_WAY_S = 1.0
-_GAP_BYTES = 64 << 10  # Smaller gaps are fetched with their neighbour: another request costs more.
+_GAP_BYTES = 64 << 10  # Smaller gaps are fetched with a neighbour: another request costs more.
 
 
 class Segment:
-    """Bytes start..stop-1 while they are fetched by one request.
+    """Bytes start..stop-1 while one request fetches them.
 
     Attributes:
-        is_awaited: whether a reader waits for some of its bytes: it does not give way.
-        gives_way_s: seconds for which it may still give way.
+        is_awaited: whether a reader waits for some of its bytes: then it does not give way.
+        gives_way_s: seconds for which it may still wait for more urgent segments.
     """
 
     def __init__(self, start: int, stop: int, *, is_awaited: bool) -> None:
@@ -35,12 +35,12 @@ class BlockJob:
     them. Each byte is in one segment, so that it is fetched once.
 
     Attributes:
-        rank: smaller ones are fetched earlier.
-        claim: to its file; None: not claimed yet.
-        urgent: segments that wait, and are fetched first.
-        pending: the others that wait.
+        rank: blocks of smaller rank are fetched earlier.
+        claim: claim to the file of the block; None: not claimed yet.
+        urgent: waiting segments that are fetched first.
+        pending: the other waiting segments.
         active: segments that are being fetched.
-        error: why it could not be fetched.
+        error: the reason why the block could not be fetched.
     """
 
     def __init__(self, found: RemoteObject, start: int, stop: int, rank: tuple[int, ...]) -> None:
@@ -66,7 +66,7 @@ class BlockJob:
         return self.start == self.stop or self._done == [(self.start, self.stop)]
 
     def wait_for(self, start: int, stop: int) -> "asyncio.Future[bytes | None]":
-        """Returns what will be bytes start..stop-1, or None when the whole block is in its place."""
+        """Return a future of bytes start..stop-1; its result is None when the whole block is in the cache."""
         waiter: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         if self._is_done(start, stop) and self.claim is not None:
             waiter.set_result(self.claim.read(start, stop))
@@ -75,7 +75,7 @@ class BlockJob:
         return waiter
 
     def make_urgent(self, start: int, stop: int) -> None:
-        """Moves what waits of bytes start..stop-1 to the urgent segments; what is on its way does not give way."""
+        """Make the waiting part of bytes start..stop-1 urgent; active segments of these bytes stop giving way."""
         for segment in self.active:
             if segment.start < stop and start < segment.stop:
                 segment.is_awaited = True
@@ -94,7 +94,7 @@ class BlockJob:
         self.pending = pending
 
     def note_done(self, start: int, stop: int) -> None:
-        """Notes fetched bytes, and answers those who wait for no more than is there now."""
+        """Note fetched bytes, and answer the readers whose bytes are all there now."""
         insort(self._done, (start, stop))
         merged = [self._done[0]]
         for _, (begin, end) in pairwise(self._done):
@@ -114,7 +114,7 @@ class BlockJob:
         self._waiters = left
 
     def end(self, error: Exception | None = None) -> None:
-        """Answers all who wait: the block is in its place, or could not be fetched."""
+        """Answer all waiting readers: the block is in the cache, or could not be fetched."""
         self.is_over, self.error = True, error
         for _, _, waiter in self._waiters:
             if waiter.done():
@@ -130,7 +130,7 @@ class BlockJob:
 
 
 def _cut(start: int, stop: int) -> list[Span]:
-    """Returns a block's segments: one request each; a whole object is fetched by several at a time."""
+    """Return the segments of a block: each is one request, and several fetch a whole object at a time."""
     if stop - start <= 2 * SEGMENT_BYTES:
         return [(start, stop)]
     return [(at, min(at + SEGMENT_BYTES, stop)) for at in range(start, stop, SEGMENT_BYTES)]

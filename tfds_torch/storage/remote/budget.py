@@ -1,4 +1,4 @@
-"""Budget: the blocks of a cache never take more than `max_bytes`; where there is no room, those go that nobody needs.
+"""Budget: the blocks of a cache never take more than `max_bytes`; blocks that nobody needs are removed for new ones.
 
 The processes that share a folder count together, in its file `usage` under the lock of its file `lock`. A process that
 is killed may leave the count too high, never too low; it is counted anew where there seems to be no room.
@@ -29,34 +29,34 @@ from tfds_torch.storage.remote.stored_blocks import (
 )
 
 DEFAULT_PART = 0.8
-"""Of what is free, that a cache may take where nobody says how much."""
+"""Part of the free space that a cache may take by default."""
 
 _COUNT = struct.Struct("<q")
 _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_S = 0.25
-_LOOKS_PART = 10  # A look that was in vain is repeated after so many times as long as it took.
-_SPARE_BESIDE = 64 << 10  # Bytes, for files beside the blocks that come or grow until the next look.
+_LOOKS_PART = 10  # A look that found no room is repeated after so many times the time that it took.
+_SPARE_BESIDE = 64 << 10  # Bytes for files beside the blocks that appear or grow until the next look.
 _FAR = 1 << 30
-_MUCH_FARTHER = 2  # Windows, before blocks give way to one that nobody waits for yet.
+_MUCH_FARTHER = 2  # Windows of distance before a block is removed for one that nobody waits for yet.
 _PART, _UNREAD, _DEALT, _KEPT, _NEEDED = range(5)
-_SPARE_PART = 0.02  # Of the budget, that is made free at a time: looking costs more than removing.
+_SPARE_PART = 0.02  # Part of the budget that is freed at a time: looking costs more than removing.
 
 
 def default_max_bytes(cache: str) -> int:
-    """Returns the most bytes that a cache takes by default: 0.8 of what is free without it."""
+    """Return the most bytes that a cache takes by default: 0.8 of the free space, where its own files count as free."""
     found = os.statvfs(cache)
     own = sum(block.num_bytes for block in stored_blocks(cache))
     return int(DEFAULT_PART * (found.f_bavail * found.f_frsize + own))
 
 
 class Budget:
-    """Bytes of the blocks of a cache folder, as they take room on its disk; what lies beside them counts, too.
+    """Bytes that the blocks of a cache folder take on its disk; the files beside them count, too.
 
     Args:
         cache: the folder.
-        max_bytes: most bytes of its files.
-        readers: of this fetcher.
-        published: of all fetchers that share the folder.
+        max_bytes: most bytes of the files in the folder.
+        readers: readers of this fetcher.
+        published: readers of all fetchers that share the folder.
     """
 
     def __init__(self, cache: str, max_bytes: int, readers: Readers, published: PublishedReaders) -> None:
@@ -65,9 +65,9 @@ class Budget:
         self._page = page_bytes(cache)
         self._lock = os.open(os.path.join(cache, "lock"), _NEW, 0o600)
         self._usage = os.open(os.path.join(cache, "usage"), _NEW, 0o600)
-        self._no_room: tuple[float, int] | None = None  # Until when, and what readers needed then.
-        self._free: list[StoredBlock] = []  # What may go, by the last look; the last ones first.
-        self._kept_bytes = 0  # Of blocks that stay between epochs and are in no window, by the last look.
+        self._no_room: tuple[float, int] | None = None  # Until when, and the readers' version at that time.
+        self._free: list[StoredBlock] = []  # Blocks that may be removed, by the last look; the last ones first.
+        self._kept_bytes = 0  # Of kept blocks outside of windows, by the last look.
         self.num_removed = 0
         with self._locked():
             self._look()
@@ -78,24 +78,24 @@ class Budget:
         return self.max_bytes - self._bytes_beside()
 
     def may_have_room(self, *, is_urgent: bool) -> bool:
-        """Returns False where there was no room for a block a moment ago, and nothing has changed since."""
+        """Return False where there was no room for a block a moment ago, and nothing has changed since."""
         return is_urgent or not self._has_just_failed()
 
     def is_wanted(self, key: BlockKey) -> bool:
-        """Returns False where a cache that does not hold all has no use for a block: readers have dealt its window."""
+        """Return False where a cache that cannot hold everything needs no such block: readers have dealt its window."""
         needs = self._readers.needs()
         return needs.kept_part >= 1.0 or key in needs.distances or key[0] not in needs.objects
 
     def reserve(self, key: BlockKey, *, is_urgent: bool) -> bool:
-        """Returns whether there is room for a block that was claimed, which is counted from now on.
+        """Return whether there is room for a block that was claimed; if so, the block is counted from now on.
 
-        Blocks of windows that come after the block's own go for it, where nothing else can; for a plain file that a
-        reader waits for, which cannot be read past the cache, any that is not locked. A block of a window before which
-        others lack room gets none.
+        Where no other block can be removed, blocks of windows after the block's own are. For a plain file that a
+        reader waits for, which cannot be read past the cache, any block may be removed that is not locked. A block gets
+        no room while blocks of earlier windows lack room.
 
         Args:
             key: the block.
-            is_urgent: whether a reader waits for it: blocks that are kept between epochs go for it, too.
+            is_urgent: whether a reader waits for the block: then blocks that are kept between epochs are removed, too.
         """
         if not self.may_have_room(is_urgent=is_urgent):
             return False
@@ -113,22 +113,22 @@ class Budget:
         return False
 
     def release(self, key: BlockKey) -> None:
-        """Counts a block no longer. Its file is removed after that: a count in between would leave it out twice."""
+        """Stop counting a block. Its file must be removed after that: a count in between would subtract it twice."""
         with self._locked():
             self._add(-self._size_of(key))
 
     def discard(self, key: BlockKey, *, is_damaged: bool) -> bool:
-        """Removes a block and counts it no longer; returns whether it was there.
+        """Remove a block and stop counting it; return whether it was there.
 
         Args:
             key: the block.
-            is_damaged: whether those who have it open must not read on.
+            is_damaged: whether readers that have it open must not continue to read it.
         """
         block = StoredBlock(key, self._size_of(key), 0.0, is_part=False)
         with self._locked():
             try:
                 is_there = remove_block(block, is_damaged=True) if is_damaged else unlink_block(block)
-            except OSError:  # Not a file of ours, such as a link: its name is all that goes.
+            except OSError:  # Not a file of ours, like a link: only its name is removed.
                 is_there = unlink_block(block)
             if is_there:
                 self._add(-self._size_of(key))
@@ -141,7 +141,7 @@ class Budget:
         return version == self._readers.version and time.monotonic() < until
 
     def _make_room(self, key: BlockKey, most: int, *, is_urgent: bool) -> None:
-        """Removes blocks until no more than `most` bytes are left, and some more for the next one."""
+        """Remove blocks until at most `most` bytes are left, and some more blocks to make room for the next one."""
         self._readers.leave_dead()
         needs = self._published.all_needs()
         distance = needs.distances.get(key, 0 if is_urgent else _FAR)
@@ -152,7 +152,7 @@ class Budget:
         self._remove(self._free, wanted)
         if self._count() <= most:
             return
-        # Looking costs more than removing: only when all is gone that the last look has found.
+        # Looking costs more than removing: look again only when all blocks that the last look found are removed.
         blocks = self._look(without=key)
         by_age = sorted(blocks, key=lambda block: (_rank(block, needs), block.fetched_at, block.path), reverse=True)
         self._free = [block for block in by_age if _rank(block, needs) <= _DEALT]
@@ -169,11 +169,11 @@ class Budget:
             self._remove(farther + others, most)
 
     def _nearer_bytes(self, needs: Needs, distance: int) -> int:
-        """Returns the bytes of all blocks of windows that come before those of a distance."""
+        """Return the bytes of all blocks of windows that come before those of a distance."""
         return sum(self._size_of(key) for key, nearer in needs.distances.items() if nearer < distance)
 
     def _remove(self, blocks: list[StoredBlock], wanted: int) -> None:
-        """Removes blocks, the last ones first, until no more than `wanted` bytes are left; takes them off the list."""
+        """Remove blocks, the last ones first, until at most `wanted` bytes are left; take them off the list."""
         folders = set()
         while blocks and self._count() > wanted:
             block = blocks.pop()
@@ -188,7 +188,7 @@ class Budget:
         return disk_bytes(key[1], key[2], self._page)
 
     def _bytes_beside(self) -> int:
-        """Returns what lies beside the blocks, and may soon."""
+        """Return the bytes of files beside the blocks, with room for files that may come soon."""
         return self._published.disk_bytes() + min(_SPARE_BESIDE, self.max_bytes // 32)
 
     def _count(self) -> int:
@@ -202,7 +202,7 @@ class Budget:
         os.pwrite(self._usage, _COUNT.pack(max(0, self._count() + num_bytes)), 0)
 
     def _look(self, without: BlockKey | None = None) -> list[StoredBlock]:
-        """Returns all blocks but a claimed one, and counts them anew."""
+        """Return all blocks except a claimed one, and count their bytes again."""
         found = [block for block in stored_blocks(self._cache) if not (block.is_part and block.key == without)]
         os.pwrite(self._usage, _COUNT.pack(sum(self._size_of(block.key) for block in found)), 0)
         return found
@@ -217,7 +217,7 @@ class Budget:
 
 
 def _rank(block: StoredBlock, needs: Needs) -> int:
-    """Returns which blocks go first: parts of the dead, what nobody reads, what was dealt, what is kept for later."""
+    """Return a rank; smaller ranks are removed first: parts of dead fetchers, unread, dealt, kept, needed blocks."""
     if block.is_part:
         return _PART
     if block.key in needs.distances:
@@ -230,14 +230,14 @@ def _rank(block: StoredBlock, needs: Needs) -> int:
 async def cut_object(
     cache: Cache, budget: Budget, found: RemoteObject, cuts: Sequence[int], fetching: Container[BlockKey]
 ) -> bool:
-    """Copies the blocks of an object from its file as a whole; returns False where there is no room for one.
+    """Copy the blocks of an object from its file as a whole; return False where there is no room for a block.
 
     Args:
-        cache: where the object lies.
-        budget: of the cache.
+        cache: cache folder in which the object lies.
+        budget: budget of the cache.
         found: the object.
-        cuts: offsets at which the blocks begin, 0 first, its size last.
-        fetching: blocks that are being fetched: they are left out.
+        cuts: offsets in bytes at which the blocks begin, 0 first, the size of the object last.
+        fetching: blocks that are being fetched, which are left out.
 
     Raises:
         OSError: the cache cannot be written to.
@@ -249,7 +249,7 @@ async def cut_object(
         claim = cache.claim(found, start, stop)
         if claim is None:
             continue
-        if cache.has_block(found, start, stop):  # Another process has finished it a moment ago.
+        if cache.has_block(found, start, stop):  # Another process has just finished it.
             claim.drop()
         elif not _is_copied(cache, budget, found, claim):
             return False
@@ -257,7 +257,7 @@ async def cut_object(
 
 
 def _is_copied(cache: Cache, budget: Budget, found: RemoteObject, claim: Claim) -> bool:
-    """Copies a claimed block; returns whether there was room, and the object as a whole."""
+    """Copy a claimed block; return whether there was room for it, and the object was there as a whole."""
     key = (found.folder, claim.start, claim.stop)
     has_room = is_copied = False
     try:

@@ -1,7 +1,7 @@
-"""The cache folder as the fetcher writes it: a block is there whole or not at all, and one process at a time writes it.
+"""The cache folder as the fetcher writes it: a block is either whole or not there, and one process at a time writes it.
 
 A block is written to its `.part` file, which is locked meanwhile: the lock is the claim by which the processes of a
-machine agree who fetches it. The system unlocks the file of a process that was killed; the next one begins again.
+machine agree who fetches it. The system unlocks the file of a process that was killed; the next process starts again.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _CHECK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RemoteObject:
-    """One version of an object: URL, size in bytes, what stands for its ETag and time, and its folder in the cache."""
+    """One version of an object: URL, size in bytes, pin (a hash of ETag and time), and its folder in the cache."""
 
     url: str
     size: int
@@ -48,10 +48,10 @@ class Cache:
     """The folder in which blocks lie.
 
     Args:
-        folder: its path; it is made where it is not there.
+        folder: path of the folder, which is made where it does not exist.
 
     Raises:
-        ConfigError: it cannot be written to, is not this user's own, or its file system has no locks.
+        ConfigError: the folder cannot be written to, belongs to another user, or its file system has no locks.
     """
 
     def __init__(self, folder: str) -> None:
@@ -72,15 +72,15 @@ class Cache:
             ) from error
 
     def object_at(self, url: str, size: int, pin: int, *, is_plain: bool = False) -> RemoteObject:
-        """Returns an object with its folder; a plain one is kept as a file that others can open."""
+        """Return an object with its folder; a plain object is kept as a file that other code can open."""
         return RemoteObject(url, size, pin, object_folder(self.folder, url, size, pin, is_plain=is_plain))
 
     def has(self, found: RemoteObject, start: int, stop: int) -> bool:
-        """Returns whether a block is there, or the object as a whole, of the right length."""
+        """Return whether the file of a block, or of the object as a whole, is in the cache and has the right length."""
         return self.has_block(found, start, stop) or self.has_block(found, 0, found.size)
 
     def has_block(self, found: RemoteObject, start: int, stop: int) -> bool:
-        """Returns whether the file of a block is there, of the right length."""
+        """Return whether the file of a block is in the cache and has the right length."""
         try:
             status = os.lstat(os.path.join(found.folder, block_name(start, stop)))
         except OSError:
@@ -89,7 +89,7 @@ class Cache:
         return stat.S_ISREG(status.st_mode) and status.st_size == stop - start + num_beside
 
     def has_grown(self, found: RemoteObject, start: int, stop: int, within_s: float) -> bool:
-        """Returns whether a block that some process fetches was written to within so many seconds."""
+        """Return whether a process has written to a block that it fetches within the last `within_s` seconds."""
         try:
             written_at = os.lstat(os.path.join(found.folder, block_name(start, stop) + PART)).st_mtime
         except OSError:
@@ -97,7 +97,7 @@ class Cache:
         return time.time() - written_at < within_s
 
     def claim(self, found: RemoteObject, start: int, stop: int) -> "Claim | None":
-        """Returns the claim to a block that is to be fetched; None: another process fetches it.
+        """Return the claim to a block that must be fetched; None: another process fetches it.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -112,7 +112,7 @@ class Cache:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if is_at(descriptor, path + PART):
-                    os.ftruncate(descriptor, 0)  # Of a killed one nobody knows what is right.
+                    os.ftruncate(descriptor, 0)  # The content that a killed process left may be wrong.
                     return Claim(path, descriptor, start, stop, has_trailer=not is_plain(found.folder))
             except BlockingIOError:
                 os.close(descriptor)
@@ -120,10 +120,10 @@ class Cache:
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # It was put in place or removed since it was opened.
+            os.close(descriptor)  # The file was put in its place or removed since it was opened.
 
     def copy(self, found: RemoteObject, claim: "Claim") -> bool:
-        """Copies a claimed block from the object's file as a whole; returns whether that was there."""
+        """Copy a claimed block from the file of the whole object; return whether that file was there."""
         try:
             source = os.open(os.path.join(found.folder, block_name(0, found.size)), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -141,7 +141,7 @@ class Cache:
 
     def _make_object_folder(self, found: RemoteObject) -> None:
         with contextlib.suppress(FileExistsError):
-            os.makedirs(os.path.dirname(found.folder), 0o700, exist_ok=True)  # A user may remove it at any time.
+            os.makedirs(os.path.dirname(found.folder), 0o700, exist_ok=True)  # It may be removed at any time.
             os.mkdir(found.folder, 0o700)
         description = {"url": without_secrets(found.url), "size": found.size, "pin": found.pin}
         path = os.path.join(found.folder, "object.json")
@@ -151,7 +151,7 @@ class Cache:
         os.replace(beside, path)
 
     def _try_writing(self) -> None:
-        """Tries what claims need."""
+        """Check that the folder allows all that claims need."""
         path = os.path.join(self.folder, "lock")
         descriptor = os.open(path, _NEW, 0o600)
         try:
@@ -163,7 +163,7 @@ class Cache:
 
 
 class Claim:
-    """A block that this process fetches: nobody else does, until it is put in place or given up."""
+    """A block that this process fetches: no other process does, until the block is put in its place or dropped."""
 
     def __init__(self, path: str, descriptor: int, start: int, stop: int, *, has_trailer: bool = True) -> None:
         self._path, self._descriptor, self._has_trailer = path, descriptor, has_trailer
@@ -171,9 +171,9 @@ class Claim:
         self._crc, self._num_summed = 0, 0
 
     def write(self, content: bytes, offset: int) -> None:
-        """Writes bytes of the object at their offset in the object."""
+        """Write bytes of the object at their offset in the object."""
         place = offset - self.start
-        # Most arrive in order: their checksum costs no second reading.
+        # Most bytes arrive in order: then the checksum needs no second reading.
         if self._has_trailer and place == self._num_summed:
             self._crc, self._num_summed = google_crc32c.extend(self._crc, content), place + len(content)
         view = memoryview(content)
@@ -182,13 +182,13 @@ class Claim:
             view, place = view[num_written:], place + num_written
 
     def read(self, start: int, stop: int) -> bytes:
-        """Returns bytes of the object that were written."""
+        """Return bytes of the object that were written before."""
         return os.pread(self._descriptor, stop - start, start - self.start)
 
     def finish(self) -> None:
-        """Puts the whole block in its place. It is not synced: a later reader compares it with checksums.
+        """Put the whole block in its place. It is not synced: a later reader compares it with checksums.
 
-        Those of a plain file are its format's.
+        A plain file has only the checksums of its format.
         """
         if self._has_trailer:
             self._write_trailer()
@@ -196,7 +196,7 @@ class Claim:
         self._close()
 
     def drop(self) -> None:
-        """Gives the block up."""
+        """Drop the block, and remove its file."""
         with contextlib.suppress(OSError):
             os.unlink(self._path + PART)
         self._close()
@@ -211,5 +211,5 @@ class Claim:
         os.pwrite(self._descriptor, TRAILER.pack(MAGIC, self._crc, 0), size)
 
     def _close(self) -> None:
-        with contextlib.suppress(OSError):  # A network file system may say here what it has not written: sums show it.
+        with contextlib.suppress(OSError):  # A network file system may report failed writes here: checksums show them.
             os.close(self._descriptor)

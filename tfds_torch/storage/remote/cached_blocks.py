@@ -19,11 +19,11 @@ _CHECK_BYTES = 1 << 20
 
 
 class DamagedBlockError(Exception):
-    """A block of the cache that is not what was fetched; never leaves this folder."""
+    """A block of the cache does not hold the fetched bytes; never leaves this folder."""
 
 
 class CachedBlocks(Generic[_Key]):
-    """Reads blocks that lie in the cache, and leaves those that do not to the caller. One thread at a time.
+    """Reads blocks that lie in the cache; the caller handles missing ones. For one thread at a time.
 
     Args:
         verifies: whether a block's checksum is compared when it is first opened.
@@ -33,13 +33,13 @@ class CachedBlocks(Generic[_Key]):
         self._verifies = verifies
         self._most = max(1, min(_MOST_OPEN, most_open_files() // 2))
         self._open: OrderedDict[_Key, tuple[int, int]] = OrderedDict()  # Descriptor and size; the last used at the end.
-        self._verified: dict[_Key, tuple[int, int]] = {}  # Number and time of the file whose checksum was right.
+        self._verified: dict[_Key, tuple[int, int]] = {}  # Inode number and time of each file with a right checksum.
 
     def read(self, key: _Key, folder: Callable[[], str], start: int, stop: int, first: int, last: int) -> bytes | None:
-        """Returns bytes first..last-1 of an object from its block start..stop-1; None: the block is not there.
+        """Return bytes first..last-1 of an object from its block start..stop-1; None: the block is not in the cache.
 
         Raises:
-            DamagedBlockError: the block is not what was fetched; the message is a clause.
+            DamagedBlockError: the block does not hold the fetched bytes; the message is a clause.
         """
         found = self._open.get(key)
         if found is None:
@@ -52,32 +52,32 @@ class CachedBlocks(Generic[_Key]):
         content = os.pread(descriptor, last - first, first - start)
         if len(content) == last - first and os.fstat(descriptor).st_size == size:
             return content
-        self.forget(key)  # It was removed meanwhile: its file is cut before that, so that its bytes are free.
+        self.forget(key)  # The block was removed meanwhile: its file is cut first, so that its bytes are free.
         return None
 
     def advise(self, key: _Key, folder: str, start: int, stop: int, spans: Sequence[tuple[int, int]]) -> None:
-        """Asks the system to read bytes of a block ahead; a block that is not open yet is, if that is all it takes."""
+        """Ask the system to read bytes of a block ahead; open the block first, unless that compares its checksum."""
         found = self._open.get(key)
         if found is None and not self._verifies:
-            with suppress(DamagedBlockError):  # The read that follows reports it.
+            with suppress(DamagedBlockError):  # The next read reports the damage.
                 found = self._open_block(key, folder, start, stop)
         if found is not None and hasattr(os, "posix_fadvise"):
             for first, last in spans:
-                with suppress(OSError):  # A file system may refuse the wish.
+                with suppress(OSError):  # A file system may refuse the request.
                     os.posix_fadvise(found[0], first - start, last - first, os.POSIX_FADV_WILLNEED)
 
     def is_there(self, key: _Key, folder: str, start: int, stop: int) -> bool:
-        """Returns whether a block lies in the cache."""
+        """Return whether a block lies in the cache."""
         return key in self._open or os.path.exists(os.path.join(folder, block_name(start, stop)))
 
     def forget(self, key: _Key) -> None:
-        """Closes a block."""
+        """Close a block."""
         found = self._open.pop(key, None)
         if found is not None:
             os.close(found[0])
 
     def close(self) -> None:
-        """Closes all."""
+        """Close all blocks."""
         while self._open:
             os.close(self._open.popitem()[1][0])
 
@@ -94,7 +94,7 @@ class CachedBlocks(Generic[_Key]):
         try:
             self._check(key, descriptor, stop - start)
         except DamagedBlockError:
-            was_removed = os.fstat(descriptor).st_nlink == 0  # Since it was opened; then its file is cut.
+            was_removed = os.fstat(descriptor).st_nlink == 0  # Removed since it was opened; then its file is cut.
             os.close(descriptor)
             if was_removed:
                 return None

@@ -19,7 +19,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 8.0
 _SMALL_BYTES = 64 << 20
 _MOST_THREADS = 4
 _MOST_JUMPS, _PAGE_KEYS = 100, 1000
-_NO_TIME_S = 1.0  # obstore says 1970 where there is none; builds that can be repeated set files to its first second.
+_NO_TIME_S = 1.0  # obstore reports 1970 where no time is known; reproducible builds set files to its first second.
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
@@ -39,12 +39,12 @@ _VARIABLES_OF_KEYS = frozenset(
 
 
 def import_obstore() -> Any:
-    """Returns the package obstore.
+    """Return the package obstore.
 
     Raises:
         ConfigError: it is not installed.
     """
-    # Threads of its runtime wake each other for every packet: few of them take a fifth less time.
+    # The threads of its runtime wake each other for every packet: with few threads, reading takes a fifth less time.
     os.environ.setdefault("TOKIO_WORKER_THREADS", str(max(1, min(_MOST_THREADS, int(usable_cores().number) // 4))))
     try:
         import obstore
@@ -57,30 +57,30 @@ def import_obstore() -> Any:
 
 
 class Version(NamedTuple):
-    """What an answer says of the version of its object: the ETag, and the time of the last change; None: nothing."""
+    """The version of an object in a server's answer: ETag and time of the last change; None: it was not sent."""
 
     etag: str | None
     modified: str | None
 
     @property
     def pin(self) -> int:
-        """What stands for it in a stamp."""
+        """The number that stands for the version in a stamp."""
         return pin_of(self.etag, self.modified)
 
     @property
     def condition(self) -> dict[str, str]:
-        """The options of a request that only this version answers; a weak ETag never matches in If-Match."""
+        """The options of a request that fails for another version; a weak ETag never matches in If-Match."""
         return {} if self.etag is None or self.etag.startswith("W/") else {"if_match": self.etag}
 
 
 class Client:
-    """Asks stores for objects. Every method raises Fault, and tries nothing twice.
+    """Asks stores for objects. Every method raises Fault, and no method tries a request twice.
 
     Args:
-        storage_options: as `RemoteOptions` has them.
+        storage_options: storage options; see `RemoteOptions`.
         timeout_s: seconds without a byte after which a request is given up, 15 at most.
-        connections: kept open for each host.
-        trusts_size: whether an object of whose version a server says nothing is known by its size.
+        connections: number of connections that are kept open for each host.
+        trusts_size: whether the size alone identifies an object where the server sends no version.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class Client:
         self._stores: dict[tuple[str, str], Any] = {}
         self._versions: dict[str, Version] = {}
         self.reached: set[tuple[str, str]] = set()
-        """Stores that have answered: the host's name and port are right."""
+        """Stores that have answered: their host name and port are right."""
         self.num_requests = 0
 
     async def look(self, url: str) -> tuple[int, int]:
-        """Returns size and pin of an object."""
+        """Return size and pin of an object."""
         store, path = self._store(url)
         try:
             self.num_requests += 1
@@ -112,7 +112,7 @@ class Client:
         return int(found["size"]), version.pin
 
     async def read_small(self, url: str) -> tuple[bytes, bool]:
-        """Returns the content of an object, and whether the answer says anything of its version."""
+        """Return the content of an object, and whether the answer tells its version."""
         store, path = self._store(url)
         try:
             self.num_requests += 1
@@ -128,7 +128,7 @@ class Client:
         return content, _version(result.meta).pin != NO_VERSION
 
     async def write_small(self, url: str, content: bytes) -> None:
-        """Puts an object in its place."""
+        """Put an object in its place."""
         store, path = self._store(url)
         try:
             self.num_requests += 1
@@ -138,7 +138,7 @@ class Client:
         self._note_answer(url)
 
     async def folders(self, url: str) -> list[str]:
-        """Returns the names of the folders right below a URL; where one cannot be, those that begin with 0 or later."""
+        """Return the names of the folders right below a URL; where a key is not a path, those from "0" on."""
         store, path = self._store(url)
         try:
             self.num_requests += 1
@@ -156,10 +156,10 @@ class Client:
         return sorted(names - {""})
 
     async def _later_folders(self, store: Any, path: str) -> set[str] | None:
-        """Returns the folders below a path from "0" on: what versions begin with comes behind "", "." and "..".
+        """Return the folders below a path from "0" on: names of versions are sorted behind "", "." and "..".
 
-        One odd key spoils a page of a listing. Pages begin at any name, so that each folder is passed by a jump behind
-        it. None: there are too many of them.
+        One odd key makes a page of a listing fail. A page can begin at any name, so that the listing jumps behind each
+        folder that it finds. None: there are too many folders.
         """
         names, prefix = set[str](), f"{path.rstrip('/')}/" if path else ""
         offset = f"{prefix}0"
@@ -171,18 +171,18 @@ class Client:
                 return names
             names |= {name for name, mark, _ in (one["path"][len(prefix) :].partition("/") for one in page) if mark}
             last, mark, _ = page[-1]["path"][len(prefix) :].partition("/")
-            offset = prefix + last + ("0" if mark else "")  # It follows the slash.
+            offset = prefix + last + ("0" if mark else "")  # "0" follows the slash.
         return None
 
     async def stream(self, url: str, start: int, stop: int, size: int, pin: int) -> AsyncGenerator[bytes, None]:
-        """Yields bytes start..stop-1 of an object, which must have this size and version.
+        """Yield bytes start..stop-1 of an object, which must have this size and version.
 
         Args:
             url: the object.
             start: first byte.
             stop: the byte behind the last one.
-            size: of the object.
-            pin: what stands for its version.
+            size: size of the object, in bytes.
+            pin: number that stands for its version.
         """
         store, path = self._store(url)
         options: dict[str, Any] = {}
@@ -205,18 +205,18 @@ class Client:
             raise self._fault(error, url, store) from None
 
     async def _get(self, store: Any, path: str, options: dict[str, Any], condition: dict[str, str]) -> Any:
-        """Returns the answer to a request; where a condition fails, to one without it, whose version is compared."""
+        """Return the answer to a request; where the condition fails, repeat it without, and let the caller compare."""
         if condition:
             try:
                 self.num_requests += 1
                 return await self._obstore.get_async(store, path, options=options | condition)
             except self._obstore.exceptions.PreconditionError:
-                pass  # Also where an ETag has become weak, which is equal still.
+                pass  # This also happens where an ETag has become weak, and is still equal.
         self.num_requests += 1
         return await self._obstore.get_async(store, path, options=options)
 
     def _compare(self, found: int, version: Version, size: int, pin: int, known: Version | None) -> None:
-        """Raises the fault of an answer about another object than was asked for."""
+        """Raise Fault where an answer is about another object or version than wanted."""
         is_same = version.pin == pin
         is_trusted = self._trusts_size and NO_VERSION in (version.pin, pin)
         if found == size and (is_same or is_trusted):
@@ -228,11 +228,11 @@ class Client:
         raise Fault(_difference(found, version, size, known), "", kind="changed")
 
     def is_reached(self, url: str) -> bool:
-        """Returns whether an object's store has answered before."""
+        """Return whether an object's store has answered before."""
         return split(url)[:2] in self.reached
 
     async def _with_reason(self, fault: Fault, store: Any, path: str, url: str) -> Fault:
-        """Returns a fault with the reason that the answer to a HEAD, which has no body, does not give."""
+        """Return a fault with the store's reason, which an answer to a HEAD request lacks, as it has no body."""
         if fault.kind not in ("missing", "refused") or split(url)[0] not in LISTED_SCHEMES:
             return fault
         try:
@@ -249,15 +249,15 @@ class Client:
         fault = fault_of(error, url, self._secrets)
         at = split(url)[:2]
         if fault.kind in ("expired", "no credentials") and self._stores.get(at) is store:
-            self._stores.pop(at, None)  # The next try opens it anew, which asks for the keys of a role again.
+            self._stores.pop(at, None)  # The next try opens the store again, and asks for the keys of a role again.
         return fault
 
     def _store(self, url: str) -> tuple[Any, str]:
-        """Returns the store of an object, and the object's path in it."""
+        """Return the store of an object, and the object's path in it."""
         scheme, bucket, path = split(url)
         if scheme in ("https", "http"):
             path, _, query = path.partition("?")
-            path = unquote(path)  # obstore quotes it.
+            path = unquote(path)  # obstore quotes the path.
             if query:
                 raise Fault(
                     "a URL with a query (such as a signed one) cannot be read by ranges here",
@@ -285,7 +285,7 @@ class Client:
         client = {
             "read_timeout": f"{self._stall_s:g}s",
             "connect_timeout": f"{min(5.0, self._stall_s):g}s",
-            "timeout": "1day",  # Slow answers are watched by their rate.
+            "timeout": "1day",  # Slow answers are judged by their rate.
             "pool_max_idle_per_host": str(self._connections),
             "allow_http": scheme == "http" or client.get("allow_http", _is_plain_endpoint(config)),
         } | client
@@ -298,13 +298,13 @@ class Client:
 
 
 def pause_s(num_failed: int) -> float:
-    """Returns how long to wait before the next try, with jitter, so that many do not come at once."""
+    """Return how many seconds to wait before the next try; random, so that not all requests come at once."""
     longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(num_failed, 10))
     return random.uniform(0.5, 1.0) * longest  # noqa: S311 (no secret)
 
 
 def changed_message(url: str, clause: str) -> str:
-    """Returns the text of the error for an object that is another one than before."""
+    """Return the error message for an object that has changed."""
     return (
         f"{without_secrets(url)} changed since it was first looked at{clause}. Versions are not mixed: start again "
         f"with objects that nobody writes to, or build its index anew."
@@ -312,7 +312,7 @@ def changed_message(url: str, clause: str) -> str:
 
 
 def _difference(found: int, version: Version, size: int, known: Version | None) -> str:
-    """Returns how an answer's object differs from the one that was asked for, as the clause of a message."""
+    """Return how the object of an answer differs from the wanted one, as the clause of a message."""
     if found != size:
         return f": it had {size} bytes and has {found}"
     if known is None:
@@ -324,7 +324,7 @@ def _difference(found: int, version: Version, size: int, known: Version | None) 
 
 
 def _no_version(where: str = "") -> Fault:
-    """Returns the fault of an object that may be replaced without a sign."""
+    """Return the fault of an object that may be replaced without anybody noticing."""
     return Fault(
         f"its server sends neither an ETag nor a Last-Modified{where}, so that nobody would notice when it is replaced "
         f"by another one of the same size",
@@ -335,7 +335,7 @@ def _no_version(where: str = "") -> Fault:
 
 
 def _version(meta: Mapping[str, Any]) -> Version:
-    """Returns what an answer says of its object's version."""
+    """Return the version of the object that an answer names."""
     etag, modified = meta.get("e_tag"), meta.get("last_modified")
     if modified is not None and modified.timestamp() <= _NO_TIME_S:
         modified = None
@@ -343,7 +343,7 @@ def _version(meta: Mapping[str, Any]) -> Version:
 
 
 def _check_endpoint(name: str) -> None:
-    """Raises the fault of an environment variable that is not a URL: obstore panics."""
+    """Raise Fault for an environment variable that must be a URL and is not: obstore would panic."""
     value = os.environ.get(name)
     if value and not value.startswith(("http://", "https://")):
         raise Fault(
@@ -354,7 +354,7 @@ def _check_endpoint(name: str) -> None:
 
 
 def _check_profile(config: Mapping[str, Any]) -> None:
-    """Raises the fault of a profile that was chosen: obstore does not read the files of `aws configure`."""
+    """Raise Fault where an AWS profile was chosen: obstore does not read the files of `aws configure`."""
     name = os.environ.get("AWS_PROFILE")
     if not name or _OWN_KEYS & config.keys() or _VARIABLES_OF_KEYS & os.environ.keys():
         return

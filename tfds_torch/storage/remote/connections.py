@@ -1,4 +1,4 @@
-"""Connections of a process to the fetcher; where it has ended, another one is started."""
+"""Connections of a process to the fetcher; where the fetcher has ended, another one is started."""
 
 import contextlib
 import os
@@ -24,12 +24,12 @@ _LONGEST_BEGINNING_S = 10.0
 class FetcherConnections:
     """Asks the fetcher at an address, over as many connections as threads ask at a time.
 
-    Threads may share it. A forked process opens connections of its own, and leaves its parent's fetcher running.
+    Threads may share it. A forked process opens its own connections, and does not end its parent's fetcher.
 
     Args:
-        options: what a fetcher is started with.
-        address: path of its Unix socket; None: a new one.
-        lacks_secrets: whether this process has not got the storage options that the fetcher was started with.
+        options: options with which a fetcher is started.
+        address: path of its Unix socket; None: a new path is made.
+        lacks_secrets: whether this process lacks the storage options with which the fetcher was started.
     """
 
     def __init__(self, options: RemoteOptions, address: str | None = None, *, lacks_secrets: bool = False) -> None:
@@ -46,12 +46,12 @@ class FetcherConnections:
         weakref.finalize(self, _close_all, self._idle)
 
     def ask(self, message: Message, body: bytes = b"") -> tuple[Message, bytes]:
-        """Returns the answer to a message and its body; a fetcher that ended meanwhile is replaced.
+        """Return the answer to a message and its body; a fetcher that ended meanwhile is replaced.
 
         Raises:
-            TfdsTorchError: as the fetcher reports it.
-            WorkerError: one fetcher after the other ended.
-            StallError: no sign of life came.
+            TfdsTorchError: the fetcher reports this error.
+            WorkerError: several fetchers ended, one after the other.
+            StallError: the fetcher gave no sign of life.
         """
         for attempt in range(_NUM_ATTEMPTS):
             if attempt > 1:
@@ -65,7 +65,7 @@ class FetcherConnections:
                 raise stall(self.address, SILENCE_S) from None
             except OSError:
                 connection.close()
-                self._close_idle()  # They were to the same fetcher, which has ended.
+                self._close_idle()  # The idle connections were to the same fetcher, which has ended.
                 continue
             except BaseException:  # Ctrl-C: an answer that is still due must not be taken for the next one.
                 connection.close()
@@ -80,11 +80,11 @@ class FetcherConnections:
         )
 
     def tell(self, message: Message, *, starts: bool = True) -> None:
-        """Sends a message that has no answer; one that is lost because the fetcher ended is not sent again.
+        """Send a message that has no answer; a message that is lost because the fetcher ended is not sent again.
 
         Args:
-            message: what is sent.
-            starts: whether a fetcher is started for it, where there is none.
+            message: the message to send.
+            starts: whether a fetcher is started for it, where none is running.
         """
         if not starts and not os.path.exists(self.address):
             return
@@ -101,13 +101,13 @@ class FetcherConnections:
             self._give(connection)
 
     def begin(self) -> None:
-        """Starts the fetcher in the background, where there is none: the next request waits no longer than it takes."""
+        """Start the fetcher in the background, where none is running, so that the next request waits less."""
         self._beginning = threading.Thread(target=self._begin, name="tfds_torch-fetcher-start", daemon=True)
         _beginning.add(self._beginning)
         self._beginning.start()
 
     def close(self) -> None:
-        """Closes the connections, and ends the fetcher that this process started, or is starting."""
+        """Close the connections, and end the fetcher that this process started, or is starting."""
         if self._beginning is not None:
             self._beginning.join()
         with self._lock:
@@ -136,7 +136,7 @@ class FetcherConnections:
             _close_all(self._idle)
 
     def _leave_parents(self) -> None:
-        """Drops what a forked process has of its parent: connections that both would read from, and its child."""
+        """Drop, in a forked process, the parent's connections, which both would read from, and the parent's fetcher."""
         if self._owner != os.getpid():
             _close_all(self._idle)
             self._end, self._owner = None, os.getpid()
@@ -148,7 +148,7 @@ class FetcherConnections:
         if self._lacks_secrets:
             return self._wait_for_owner()
         with start_lock(self.address):
-            connection = try_connect(self.address)  # Another process may have started one meanwhile.
+            connection = try_connect(self.address)  # Another process may have started a fetcher meanwhile.
             if connection is None:
                 self._start()
                 connection = try_connect(self.address)
@@ -157,11 +157,11 @@ class FetcherConnections:
         return connection
 
     def _begin(self) -> None:
-        with contextlib.suppress(TfdsTorchError, OSError):  # The next request raises it.
+        with contextlib.suppress(TfdsTorchError, OSError):  # The next request raises the error.
             self._give(self._connect())
 
     def _wait_for_owner(self) -> socket.socket:
-        """Waits a second for a process that has the storage options to start another fetcher."""
+        """Wait a second for a process that has the storage options to start another fetcher."""
         ends_at = time.monotonic() + 0.8
         while time.monotonic() < ends_at:
             time.sleep(0.05)
@@ -177,7 +177,7 @@ class FetcherConnections:
     def _start(self) -> None:
         with self._lock:
             end = self._end
-        if end is not None:  # One that has died.
+        if end is not None:  # That of a fetcher that has died.
             end()
         fetcher = FetcherProcess(self.address, self._options)
         with self._lock:
@@ -200,7 +200,7 @@ _beginning: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 
 
 def _wait_for_beginning() -> None:
-    """Lets threads finish that start fetchers: a process that is forked meanwhile would keep their locks and pipes."""
+    """Wait for threads that start fetchers: a process that is forked meanwhile would keep their locks and pipes."""
     for thread in list(_beginning):
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join(_LONGEST_BEGINNING_S)

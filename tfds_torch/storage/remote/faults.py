@@ -1,4 +1,4 @@
-"""Faults of a request: which ones may pass, and what each one says to the user."""
+"""Faults of a request: which ones are transient, and the message to the user for each."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ _METADATA_SERVERS = (
     "login.microsoft",
 )
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524})
-_EXPIRED = (  # The last two are what Azure says in sentences.
+_EXPIRED = (  # Azure says the last two in sentences.
     "<Code>ExpiredToken",
     "<Code>TokenRefreshRequired",
     "not valid in the specified time frame",
@@ -29,16 +29,16 @@ _MOST_LETTERS = 300
 
 @dataclass
 class Fault(Exception):  # noqa: N818 (a value of this room, which becomes an error of ours)
-    """Why a request failed.
+    """The reason why a request failed.
 
     Attributes:
-        clause: what was found, such as "403 Forbidden".
-        remedy: what to do, a sentence.
+        clause: the answer of the server or the failure, like "403 Forbidden".
+        remedy: advice for the user, a sentence.
         is_transient: whether the same request may succeed later.
         kind: `missing`, `changed`, `refused` (by the store), `unknown keys` (to the store), `expired` (credentials),
-            `no credentials`, `odd key` (among those to be listed), `unreachable` (no connection was made), `unresolved`
-            (its host), or another one.
-        is_config: whether options, not an object, are wrong.
+            `no credentials`, `odd key` (among the keys to list), `unreachable` (no connection was made), `unresolved`
+            (its host name), or another kind.
+        is_config: whether options are wrong, rather than an object.
     """
 
     clause: str
@@ -51,17 +51,17 @@ class Fault(Exception):  # noqa: N818 (a value of this room, which becomes an er
         return self.clause
 
     def message(self, url: str, asked: str = "") -> str:
-        """Returns the text of the error about an object; `asked` says which bytes."""
+        """Return the error message about an object; `asked` names the bytes."""
         return f"{without_secrets(url)} cannot be read{asked}: {self.clause}. {self.remedy}"
 
 
 def profile_line(name: str) -> str:
-    """Returns the line of a shell that sets the keys of an AWS profile in the environment."""
+    """Return the line of a shell that sets the keys of an AWS profile in the environment."""
     return f'eval "$(aws configure export-credentials --profile {shlex.quote(name)} --format env)"'
 
 
 def fault_of(error: Exception, url: str, secrets: list[str]) -> Fault:
-    """Returns the fault behind an error that obstore raised."""
+    """Return the fault that an error of obstore means."""
     text = str(error)
     for secret in secrets:
         text = text.replace(secret, "...")
@@ -161,7 +161,7 @@ def _certificate_reason(text: str) -> str:
 
 
 def _reason(first: str, details: str) -> str:
-    """Returns the words behind a status, and the code that S3 gives in its answer's body."""
+    """Return the words behind a status, and the code in the body of an answer from S3."""
     found = re.search(r"status code: \d{3} ([A-Z][A-Za-z' ]*)", first)
     code = re.search(r"<Code>(\w+)</Code>", first + details)
     words = f" {found[1].strip()}" if found else ""

@@ -1,4 +1,4 @@
-"""The fetcher: a process that fetches blocks of objects into the cache folder, for the processes that ask it.
+"""The fetcher: a process that fetches blocks of objects into the cache folder, for all processes that ask it.
 
 `python -m tfds_torch.storage.remote.fetcher` is not started by hand: its options arrive on standard input. It ends when
 the process that started it does.
@@ -31,12 +31,12 @@ _MANY_FILES = 1 << 14
 
 
 def main(setup: Message) -> None:
-    """Runs the fetcher until its parent is gone.
+    """Run the fetcher until its parent is gone.
 
     Args:
-        setup: what `FetcherProcess` writes to its standard input.
+        setup: the text that `FetcherProcess` writes to its standard input.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is left to the parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     _allow_many_files()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -78,11 +78,11 @@ async def _serve(setup: Message, replies: Any) -> None:
 
 
 def _allow_many_files() -> None:
-    """Lets this process open as many files as it may: each block that is being fetched is one."""
+    """Let this process open as many files as it may: each block that is being fetched needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(OSError, ValueError):  # Some systems allow fewer than they say.
+        with suppress(OSError, ValueError):  # Some systems allow fewer files than their limit.
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
@@ -92,7 +92,7 @@ def _reply(replies: Any, message: Message) -> None:
 
 
 async def _wait_for_parent(parent: int) -> None:
-    """Returns when the parent has closed its end of the pipe, or is gone."""
+    """Return when the parent has closed its end of the pipe, or is gone."""
     ended = asyncio.Event()
 
     def look() -> None:
@@ -102,7 +102,7 @@ async def _wait_for_parent(parent: int) -> None:
 
     os.set_blocking(0, False)
     asyncio.get_running_loop().add_reader(0, look)
-    while not ended.is_set() and os.getppid() == parent:  # A process it forked in C may hold the pipe open.
+    while not ended.is_set() and os.getppid() == parent:  # A process it forked in C may hold the pipe.
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), _WATCH_S)
 

@@ -33,18 +33,18 @@ _logger = logging.getLogger(MODULE)
 
 
 class FetcherProcess:
-    """A running fetcher. It is in a session of its own, so that Ctrl-C in the terminal does not reach it.
+    """A running fetcher. It runs in its own session, so that Ctrl-C in the terminal does not reach it.
 
-    It ends when this process does, however it ends: its standard input is closed then. What it writes to standard error
-    is logged by this process, as warnings: a training's log has it, and a progress bar is not torn by it.
+    It ends when this process ends, in whatever way: its standard input is closed then. This process logs the fetcher's
+    standard error as warnings: they are part of a training's log, and do not disturb a progress bar.
 
     Args:
         address: path of the socket on which it answers.
-        options: where it caches, and how it asks stores.
+        options: where the fetcher caches, and how it asks stores.
 
     Raises:
-        TfdsTorchError: as it reports why it cannot work.
-        WorkerError: it ended before it could answer.
+        TfdsTorchError: the fetcher reports why it cannot work.
+        WorkerError: the fetcher ended before it could answer.
     """
 
     def __init__(self, address: str, options: RemoteOptions) -> None:
@@ -68,7 +68,7 @@ class FetcherProcess:
             raise
 
     def end(self) -> None:
-        """Ends it, where this process started it."""
+        """End the fetcher, where this process started it."""
         if os.getpid() != self._owner:
             return
         self._close_pipes()
@@ -78,14 +78,14 @@ class FetcherProcess:
             self.process.kill()
             self.process.wait()
         self._log.join(_LAST_LINES_S)
-        if Path(self._address).name.startswith(f"{os.getpid()}-"):  # Else a later fetcher of its owner may be there.
+        if Path(self._address).name.startswith(f"{os.getpid()}-"):  # Else a later fetcher may use the address.
             for path in (self._address, f"{self._address}.lock"):
                 Path(path).unlink(missing_ok=True)
 
     def leave_to_parent(self) -> None:
-        """Closes the pipes in a forked process, which must neither wait for it nor keep it alive."""
+        """Close the pipes in a forked process, which must neither wait for it nor keep it alive."""
         self._close_pipes()
-        self.process.returncode = 0  # Popen warns of what was not waited for.
+        self.process.returncode = 0  # Popen warns of a process that was not waited for.
 
     def _set_up(self, options: RemoteOptions) -> None:
         setup: dict[str, Any] = {
@@ -129,7 +129,7 @@ def _log_lines(descriptor: int) -> None:
 
 
 def _plain(value: object) -> Any:
-    """Returns what JSON has for a storage option's value."""
+    """Return the value of a storage option as JSON can hold it."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The fetcher's socket: its address, the lock under which it is started there, connecting to it."""
+"""The fetcher's socket: its address, the lock under which a fetcher is started, and connections to it."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ _start_locks: set[int] = set()
 
 
 def new_address() -> str:
-    """Returns the path of a socket that is not there yet, in a folder that only this user can enter."""
+    """Return the path of a socket that does not exist yet, in a folder that only this user can enter."""
     for place in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 (the folder in it is checked)
         folder = Path(place) / f"tfds_torch-{os.geteuid()}"
         address = str(folder / f"{os.getpid()}-{secrets.token_hex(8)}.sock")
@@ -46,7 +46,7 @@ def new_address() -> str:
 
 @contextlib.contextmanager
 def start_lock(address: str) -> Iterator[None]:
-    """Lets one process at a time start the fetcher of an address."""
+    """Let one process at a time start the fetcher of an address."""
     try:
         own_folder(Path(address).parent)
         descriptor = os.open(f"{address}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -64,10 +64,10 @@ def start_lock(address: str) -> Iterator[None]:
 
 
 def try_connect(address: str, patience_s: float = SILENCE_S) -> socket.socket | None:
-    """Returns a connection to the fetcher at an address; None: there is none.
+    """Return a connection to the fetcher at an address; None: there is no fetcher.
 
     Raises:
-        StallError: so many wait for it already that its system takes no more, for `patience_s` seconds.
+        StallError: for `patience_s` seconds, so many others waited for it that the system accepted no more.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     ends_at = time.monotonic() + patience_s
@@ -90,7 +90,7 @@ def try_connect(address: str, patience_s: float = SILENCE_S) -> socket.socket | 
 
 
 def stall(address: str, silent_s: float) -> StallError:
-    """Returns the error of a fetcher that said nothing for some seconds."""
+    """Return the error for a fetcher that sent nothing for some seconds."""
     return StallError(
         f"The fetcher of remote files gave no sign of life for {silent_s:.0f} s (its socket: {address}). Is its "
         f"process stopped?"
@@ -98,7 +98,7 @@ def stall(address: str, silent_s: float) -> StallError:
 
 
 def _remove_left_behind(folder: Path) -> None:
-    """Removes what killed processes left: the sockets of their fetchers, and the locks of these."""
+    """Remove the files that killed processes left: the sockets of their fetchers, and the locks of these."""
     for lock in folder.glob("*-*.sock.lock"):
         owner, address = lock.name.partition("-")[0], lock.with_suffix("")
         if not owner.isdigit() or psutil.pid_exists(int(owner)):
@@ -111,13 +111,13 @@ def _remove_left_behind(folder: Path) -> None:
             connection.close()
             continue
         with contextlib.suppress(OSError), lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Else a worker starts a fetcher at this moment.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Otherwise a worker starts a fetcher now.
             for path in (address, lock):
                 path.unlink(missing_ok=True)
 
 
 def _leave_start_locks() -> None:
-    """Closes in a forked process the locks that threads of its parent hold: it would keep them as long as it lives."""
+    """Close, in a forked process, the locks that threads of its parent hold: it would keep them as long as it lives."""
     while _start_locks:
         os.close(_start_locks.pop())
 

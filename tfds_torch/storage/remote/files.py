@@ -1,4 +1,4 @@
-"""RemoteFiles: reads of any part of objects, from blocks in the cache that the fetcher fills."""
+"""RemoteFiles: reads any part of objects, from blocks in the cache that the fetcher fills."""
 
 import itertools
 import os
@@ -18,9 +18,9 @@ from tfds_torch.storage.remote.read_ahead import ReadAhead, Schedule
 from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.remote.urls import without_secrets
 
-_NUM_TRIES = 4  # Of a block that is gone again before it is opened; then its bytes are read past the cache.
+_NUM_TRIES = 4  # Tries to open a block that is removed at once; after them its bytes are read past the cache.
 _Block = tuple[int, int]  # Position of a file, and number of one of its blocks.
-_WHOLE = -1  # Number of the block that is an object as a whole: it is there where the object was scanned.
+_WHOLE = -1  # Number of the block that is an object as a whole: such a block exists where the object was scanned.
 
 
 class _Piece(NamedTuple):
@@ -34,22 +34,22 @@ class _Piece(NamedTuple):
 
 
 class RemoteFiles:
-    """Reads of any part of any of these objects; the twin of `OpenFiles`.
+    """Reads any part of any of these objects; the counterpart of `OpenFiles` for object stores.
 
-    A block that lies in the cache is opened and read without asking anybody. One that does not is asked of the fetcher:
-    the bytes that are read come first, the rest of the block behind them.
+    A block that lies in the cache is opened and read without the fetcher. For other blocks the fetcher is asked:
+    the wanted bytes come first, the rest of the block after them.
 
-    Threads: reads of cached blocks are served one after another; those that wait for the network wait side by side. A
-    fork: the child goes on with the open files, and asks the fetcher over connections of its own.
+    Threads: reads of cached blocks are served one after another; reads that wait for the network wait side by side.
+    Forks: the child continues to use the open files, and asks the fetcher over its own connections.
 
     Args:
-        store: asks for the objects.
-        urls: the objects.
-        stamps: size, and what stands for ETag and time, that each object must have.
+        store: the store that is asked for the objects.
+        urls: URLs of the objects.
+        stamps: size in bytes and pin (a hash of ETag and time) that each object must have.
         cuts: position of an object -> int64 [k + 1], offsets at which its blocks begin, 0 first, its size last; called
             when a byte of it is first needed. None: blocks of 8 MiB.
         verifies: whether the checksum of a block is compared when this process first opens it; for formats that have
-            no checksums of their own.
+            no checksums.
     """
 
     def __init__(
@@ -71,20 +71,20 @@ class RemoteFiles:
         self._is_first_advice = True
         self._ahead: ReadAhead | None = None
         self._finalizer = weakref.finalize(self, self._blocks.close)
-        self._finalizer.atexit = False  # Threads may still read then.
+        self._finalizer.atexit = False  # Threads may still read at that time.
 
     def read(self, file: int, offset: int, size: int) -> bytes:
-        """Returns these bytes of an object; fewer only where it ends.
+        """Return these bytes of an object; fewer only where the object ends.
 
         Raises:
             ShardError: the object is missing, changed, or cannot be read.
             ConfigError: the reader is closed, or options are wrong.
-            CorruptRecordError: a block of the cache is damaged again after it was fetched again.
+            CorruptRecordError: a block of the cache is damaged again, after it was fetched a second time.
         """
         return next(self.read_all([(file, offset, size)]))
 
     def read_all(self, spans: Iterable[Span]) -> Iterator[bytes]:
-        """Yields the bytes of several spans, as `read` returns them; missing ones are fetched side by side."""
+        """Yield the bytes of several spans, as `read` returns them; missing ones are fetched side by side."""
         pieces = [self._pieces(*span) for span in spans]
         contents = self._fetch_missing([piece for parts in pieces for piece in parts])
         for parts in pieces:
@@ -93,7 +93,7 @@ class RemoteFiles:
             yield content
 
     def advise_ranges(self, find: Callable[[], ReadRanges]) -> None:
-        """Has ranges read ahead, and missing blocks fetched: of the first ones, the ranges themselves first."""
+        """Ask for ranges ahead; missing blocks are fetched, of the first ones the ranges themselves first."""
         ranges = find()
         wanted: dict[_Block, list[tuple[int, int]]] = {}
         for first, last in ranges.bounds:
@@ -117,7 +117,7 @@ class RemoteFiles:
             self._store.tell({"op": "advise", "files": self._described(missing), "is_beginning": is_beginning})
 
     def fetch(self, file: int, offset: int) -> bool:
-        """Has the block of an offset fetched, and waits for it; returns False where it is not in the cache then.
+        """Fetch the block of an offset, and wait for it; return False where it is not in the cache after that.
 
         Raises:
             ShardError: the object is missing, changed, or cannot be read.
@@ -132,16 +132,16 @@ class RemoteFiles:
         return bool(reply["is_there"])
 
     def follow(self, schedule: Schedule) -> None:
-        """Has the blocks of an order's next windows fetched while it is read; a new call replaces the last one.
+        """Fetch the blocks of an order's next windows while it is read; a new call replaces the last one.
 
         A window counts as dealt when a block of the second window after it is read, or when `dealt` says so.
 
         Args:
-            schedule: yields lazily, in the order of reading, the number of a window and its blocks: (position of the
+            schedule: yields lazily, in the order of reading, the number of each window and its blocks: (position of the
                 object, number of the block among its cuts).
 
         Raises:
-            ConfigError: the cache's budget is below two windows and what is in flight.
+            ConfigError: the budget of the cache is too small for two windows and the blocks in flight.
         """
         self.unfollow()
         schedule = iter(schedule)
@@ -151,28 +151,28 @@ class RemoteFiles:
         schedule = itertools.chain([first], schedule)
         self._is_first_advice = True
         self._advised.clear()
-        list(self._stamps)  # At once: those that are asked for one after the other take a request's time each.
+        list(self._stamps)  # At once: one after the other, each object would take the time of a request.
         objects = list(map(self._object, range(len(self._urls))))
         ahead = ReadAhead(self._store, schedule, self._described, self._bytes_of, objects, self._forget)
         ahead.begin()
         self._ahead = ahead
 
     def dealt(self, window: int) -> None:
-        """Says that a window's examples have all been read: its blocks may go."""
+        """Say that all examples of a window have been read: its blocks may be removed."""
         if self._ahead is not None:
             self._ahead.note_dealt(window)
 
     def unfollow(self) -> None:
-        """Says that the order is not read on."""
+        """Say that the order is not read any further."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.end()
 
     def discard(self, file: int, offset: int) -> bool:
-        """Has the block of an offset fetched again, whose bytes are not what was written.
+        """Remove the damaged block of an offset from the cache, so that it is fetched again.
 
         Returns:
-            False where that happened before: then it is not the cache that damages them.
+            False where that happened before: then the cache is not the cause of the damage.
         """
         block = (file, bisect_right(self._cuts_of(file), offset) - 1)
         if block in self._damaged:
@@ -181,7 +181,7 @@ class RemoteFiles:
         return True
 
     def changed(self, file: int) -> str | None:
-        """Returns how an object differs from its stamp, as a clause, or None."""
+        """Return how an object differs from its stamp, as a clause, or None."""
         try:
             found = self._store.look([self._urls[file]])[0].stamp
         except TfdsTorchError as error:
@@ -193,7 +193,7 @@ class RemoteFiles:
         return "its ETag or the time of its last change is another one"
 
     def close(self) -> None:
-        """Closes every file; reading afterwards is an error."""
+        """Close every file; reading afterwards is an error."""
         self.unfollow()
         with self._lock:
             self._finalizer()
@@ -213,7 +213,7 @@ class RemoteFiles:
         return cuts
 
     def _pieces(self, file: int, offset: int, size: int) -> list[_Piece]:
-        """Returns which parts of which blocks a span is made of."""
+        """Return the parts of blocks that make up a span."""
         stop = min(offset + size, self._stamps[file][0])
         cuts = self._cuts_of(file) if offset < stop else []
         pieces, number = [], bisect_right(cuts, offset) - 1
@@ -224,7 +224,7 @@ class RemoteFiles:
         return pieces
 
     def _fetch_missing(self, pieces: Sequence[_Piece]) -> dict[_Piece, Answer]:
-        """Returns what the fetcher answers to several pieces that are not in the cache."""
+        """Return the fetcher's answers to pieces that are not in the cache, where there are several."""
         missing = [piece for piece in pieces if not self._is_cached(piece.block)] if len(pieces) > 1 else []
         if len(missing) < 2:
             return {}
@@ -232,7 +232,7 @@ class RemoteFiles:
         return dict(zip(missing, self._ask(missing), strict=True))
 
     def _read_piece(self, piece: _Piece) -> bytes:
-        """Returns part of a block, from the cache or from the fetcher."""
+        """Return part of a block, from the cache or from the fetcher."""
         self._note_read([piece])
         for attempt in range(_NUM_TRIES + 1):
             is_last = attempt == _NUM_TRIES
@@ -248,7 +248,7 @@ class RemoteFiles:
                 ahead.note_read(piece.block)
 
     def _read_cached(self, piece: _Piece) -> bytes | None:
-        """Returns part of a block; None: the block is not in the cache."""
+        """Return part of a block; None: the block is not in the cache."""
         block = piece.block
         with self._lock:
             if not self._finalizer.alive:
@@ -271,7 +271,7 @@ class RemoteFiles:
         return None
 
     def _ask(self, pieces: Sequence[_Piece], *, is_direct: bool = False) -> list[Answer]:
-        """Returns the fetcher's answer to each piece."""
+        """Return the fetcher's answer to each piece."""
         began_at = time.monotonic()
         parts = [self._object(piece.block[0]) | {"block": piece[1:3], "range": piece[3:]} for piece in pieces]
         reply, body = self._store.ask({"op": "get", "parts": parts, "is_direct": is_direct})
@@ -279,7 +279,7 @@ class RemoteFiles:
         return answers(reply["answers"], body)
 
     def _drop(self, block: _Block) -> None:
-        """Has a damaged block fetched again."""
+        """Remove a damaged block from the cache, so that it is fetched again."""
         with self._lock:
             self._damaged.add(block)
             self._blocks.forget(block)
@@ -287,11 +287,11 @@ class RemoteFiles:
         self._store.ask(self._object(block[0]) | {"op": "discard", "block": self._span(block)})
 
     def _forget(self, blocks: Iterable[_Block]) -> None:
-        """Closes the files of blocks that may go."""
+        """Close the files of blocks that may be removed."""
         with self._lock:
             for block in blocks:
                 self._blocks.forget(block)
-                self._blocks.forget((block[0], _WHOLE))  # It may have been cut into blocks since it was opened.
+                self._blocks.forget((block[0], _WHOLE))  # It may have been cut into blocks.
 
     def _add_blocks(self, wanted: dict[_Block, list[tuple[int, int]]], file: int, start: int, stop: int) -> None:
         cuts = self._cuts_of(file)
@@ -308,7 +308,7 @@ class RemoteFiles:
         return is_there or self._blocks.is_there(whole, folder, 0, self._stamps[block[0]][0])
 
     def _described(self, blocks: dict[_Block, list[tuple[int, int]]]) -> list[Message]:
-        """Returns blocks, and the ranges of them that are read first, as the fetcher gets them."""
+        """Return blocks, and the ranges of them that are read first, in the form of a message to the fetcher."""
         files: dict[int, list[object]] = {}
         for (file, number), parts in blocks.items():
             cuts = self._cuts_of(file)
@@ -320,7 +320,7 @@ class RemoteFiles:
         return stop - start
 
     def _span(self, block: _Block) -> tuple[int, int]:
-        """Returns where a block begins and ends."""
+        """Return where a block begins and ends."""
         cuts = self._cuts_of(block[0])
         return cuts[block[1]], cuts[block[1] + 1]
 
@@ -341,7 +341,7 @@ class RemoteFiles:
 
 
 def _taken(answer: Answer) -> bytes | None:
-    """Returns the bytes of an answer; None: their block lies in the cache now."""
+    """Return the bytes of an answer; None: their block lies in the cache now."""
     if isinstance(answer, TfdsTorchError):
         raise answer
     return answer

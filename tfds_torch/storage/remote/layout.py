@@ -1,11 +1,11 @@
-"""Where the blocks of objects lie in the cache folder, and how the file of a block looks.
+"""Where the blocks of objects lie in the cache folder, and the format of a block's file.
 
 `<cache>/objects/<digest of URL, size, ETag and time>/<start>-<stop>`: bytes start..stop-1 of the object, and behind
-them the trailer, 16 bytes: magic, CRC32C of the bytes (u32, little-endian), zeros. A name with `.part` behind it is a
-block that is being fetched, or was when its fetcher died.
+them the trailer, 16 bytes: magic, CRC32C of the bytes (u32, little-endian), zeros. A file whose name ends in `.part` is
+a block that is being fetched, or was when its fetcher died.
 
-The folder of an object that others open as a file has `.plain` behind its digest: its one block is the object, without
-a trailer. Who reads it locks it meanwhile (shared), so that it is not removed to make room.
+The folder of an object that other code opens as a file has `.plain` behind its digest: its one block is the object,
+without a trailer. Readers lock it meanwhile (shared), so that it is not removed to make room.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ MAGIC = b"tfdsblk\n"
 PART = ".part"
 PLAIN = ".plain"
 GRID_BYTES = 8 << 20
-"""Of a block, where its object's reader does not say where blocks begin."""
+"""Bytes of a block, where the reader of an object does not say where blocks begin."""
 
 _BLOCK = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(\.part)?")
 
 
 def pin_of(etag: str | None, modified: str | None) -> int:
-    """Returns what stands for a version in a stamp: 63 bits of the hash of its ETag and the time of its last change.
+    """Return the pin of a version in a stamp: 63 bits of the hash of its ETag and the time of its last change.
 
-    ETags that are equal but for being weak have one pin (RFC 9110, 8.8.3.2): Apache sends a weak one in the second in
-    which a file was written, and a strong one later.
+    A weak and a strong ETag that are otherwise equal have the same pin (RFC 9110, 8.8.3.2): Apache sends a weak ETag in
+    the second in which a file was written, and a strong ETag later.
     """
     version = f"{(etag or '').removeprefix('W/')}\n{modified or ''}"
     digest = hashlib.blake2b(version.encode(errors="surrogateescape"), digest_size=8).digest()
@@ -36,39 +36,39 @@ def pin_of(etag: str | None, modified: str | None) -> int:
 
 
 NO_VERSION = pin_of(None, None)
-"""The pin where a server sends neither: nothing but the size tells versions apart."""
+"""The pin where a server sends neither ETag nor time: only the size tells versions apart."""
 
 
 def objects_folder(cache: Path | str) -> str:
-    """Returns the folder of all objects of a cache."""
+    """Return the folder of all objects of a cache."""
     return os.path.join(cache, "objects")
 
 
 def object_folder(cache: Path | str, url: str, size: int, pin: int, *, is_plain: bool = False) -> str:
-    """Returns the folder of one version of an object."""
+    """Return the folder of one version of an object."""
     key = f"{url}\0{size}\0{pin}".encode(errors="surrogateescape")
     name = hashlib.blake2b(key, digest_size=16).hexdigest()
     return os.path.join(objects_folder(cache), name + PLAIN if is_plain else name)
 
 
 def is_plain(folder: str) -> bool:
-    """Returns whether an object lies in its folder as a plain file."""
+    """Return whether an object lies in its folder as a plain file."""
     return folder.endswith(PLAIN)
 
 
 def block_name(start: int, stop: int) -> str:
-    """Returns the name of the file of bytes start..stop-1."""
+    """Return the name of the file of bytes start..stop-1."""
     return f"{start}-{stop}"
 
 
 def block_of_name(name: str) -> tuple[int, int, bool] | None:
-    """Returns start and stop of a block's file, and whether it is still being fetched; None: it is not one of ours."""
+    """Return start and stop of a block's file, and whether it is still being fetched; None: it is not a block."""
     found = _BLOCK.fullmatch(name)
     return None if found is None else (int(found[1]), int(found[2]), found[3] is not None)
 
 
 def is_at(descriptor: int, path: str) -> bool:
-    """Returns whether an open file is still the one at a path."""
+    """Return whether an open file is still the file at a path."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

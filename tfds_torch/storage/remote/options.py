@@ -1,4 +1,4 @@
-"""RemoteOptions: where objects are cached, how many bytes of them, and how their store is asked."""
+"""RemoteOptions: where objects are cached, how many bytes of them, and how their stores are asked."""
 
 import os
 from collections.abc import Mapping
@@ -27,20 +27,20 @@ class RemoteOptions:
 
     Attributes:
         cache_dir: folder of the cache; None: `tfds_torch/remote` in the user's cache folder. It must be the user's own.
-        max_bytes: most bytes that the cache may take; None: 0.8 of what is free where it lies (what the cache itself
-            takes counts as free).
-        storage_options: by obstore's names, such as `region`, `endpoint`, `access_key_id`, `skip_signature`; None:
+        max_bytes: most bytes that the cache may take; None: 0.8 of the free space on its disk (space that the cache
+            itself takes counts as free).
+        storage_options: options by obstore's names, like `region`, `endpoint`, `access_key_id`, `skip_signature`; None:
             credentials come from the environment, or from the machine's role.
-        ahead_bytes: bytes that are fetched ahead of the window that is read; None: 512 MiB, a quarter of `max_bytes`
+        ahead_bytes: bytes that are fetched ahead of the current window; None: 512 MiB, a quarter of `max_bytes`
             at most.
-        connections: requests at a time, of which a quarter are for what readers wait for; None: 24.
-        timeout_s: seconds for which a request that fails for a reason that may pass is tried again.
-        trust_size: whether an object is taken for the same version as long as its size is the same, where its server
+        connections: number of requests at a time; a quarter is reserved for bytes that readers wait for; None: 24.
+        timeout_s: seconds for which a request is tried again that fails for a transient reason.
+        trust_size: whether an object counts as the same version as long as its size is the same, where its server
             sends neither an ETag nor the time of its last change. False: such an object is refused when its dataset is
-            opened, also where it lies in the cache. Of other servers it changes nothing.
+            opened, even where it lies in the cache. Has no effect for other servers.
 
     Raises:
-        ConfigError: a number out of range, or an unknown storage option.
+        ConfigError: a number is out of range, or a storage option is unknown.
     """
 
     cache_dir: str | os.PathLike[str] | None = None
@@ -82,7 +82,7 @@ class RemoteOptions:
         return f"RemoteOptions({', '.join(fields)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The copy has no storage options: they would be readable in the pickle."""
+        """Pickle a copy without storage options, which would be readable in the pickle."""
         cache_dir = None if self.cache_dir is None else os.fspath(self.cache_dir)
         others = self.ahead_bytes, self.connections, self.timeout_s, self.trust_size
         return RemoteOptions, (cache_dir, self.max_bytes, None, *others)

@@ -1,4 +1,4 @@
-"""PlainFiles: objects that lie in the cache as files, for a reader that opens files and nothing else."""
+"""PlainFiles: objects that lie in the cache as whole files, for readers that can only open files."""
 
 import errno
 import fcntl
@@ -21,31 +21,31 @@ from tfds_torch.storage.remote.store import ObjectStore
 from tfds_torch.storage.shard_errors import unreadable
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_PAUSE_S = 0.1  # Before room is asked for again.
+_PAUSE_S = 0.1  # Seconds before room is asked for again.
 _held: set[int] = set()
 """Descriptors of files that threads of this process hold."""
 
 
 class HeldFile(NamedTuple):
-    """A file that nobody removes to make room: its path, and which file it is, if another one was there before."""
+    """A file that is not removed to make room: its path; and device, inode and time, which change with the file."""
 
     path: str
     version: tuple[int, ...]
 
 
 class PlainFiles(RemoteFiles):
-    """Objects that are fetched as wholes, and opened by somebody else.
+    """Objects that are fetched as wholes, and opened by other code.
 
-    A file in the cache is whole: it gets its name when all of it is there. It may be removed to make room whenever
-    nobody holds it, also while it is open: its bytes are cut off then, so that the disk has them back. Nothing compares
-    its bytes with a checksum: that is up to who reads it.
+    A file in the cache is whole: it gets its name when all its bytes are there. It may be removed to make room whenever
+    nobody holds it, even while it is open: its bytes are then cut off, which frees the disk. This class does not
+    compare its bytes with a checksum: the reader does.
 
-    Threads and forks: as RemoteFiles.
+    Threads and forks: see RemoteFiles.
 
     Args:
-        store: asks for the objects.
-        urls: the objects.
-        stamps: size, and what stands for ETag and time, that each object must have.
+        store: the store that is asked for the objects.
+        urls: URLs of the objects.
+        stamps: size in bytes and pin (a hash of ETag and time) that each object must have.
     """
 
     def __init__(self, store: ObjectStore, urls: Sequence[str], stamps: Sequence[Stamp]) -> None:
@@ -53,12 +53,12 @@ class PlainFiles(RemoteFiles):
 
     @contextmanager
     def held(self, file: int) -> Iterator[HeldFile]:
-        """Fetches an object, where it is not in the cache, and keeps it there within the `with` statement.
+        """Fetch an object, where it is not in the cache, and keep it there within the `with` statement.
 
-        It should be short: others may wait for the room.
+        The statement should be short: others may wait for the room.
 
         Args:
-            file: the object's position.
+            file: position of the object.
 
         Raises:
             ShardError: the object is missing, changed, or cannot be read.
@@ -76,29 +76,29 @@ class PlainFiles(RemoteFiles):
             _close(descriptor)
 
     def ask_for(self, files: Iterable[int]) -> None:
-        """Has objects fetched side by side that are held next, before all else; returns at once."""
+        """Start to fetch objects that are held next, side by side and before all else; return at once."""
         missing = {(file, 0): [self._span((file, 0))] for file in files if not self._is_cached((file, 0))}
         if len(missing) > 1:
             self._store.tell({"op": "advise", "files": self._described(missing), "is_beginning": False})
 
     def discard_file(self, file: int) -> bool:
-        """Has an object fetched again, whose bytes are not what was written; see `RemoteFiles.discard`."""
+        """Remove a damaged object from the cache, so that it is fetched again; see `RemoteFiles.discard`."""
         if (file, 0) in self._damaged:
             return False
         self._drop((file, 0))
         return True
 
     def count(self, num_bytes: int) -> None:
-        """Counts what was read of files."""
+        """Count bytes that were read from files."""
         self._store.count(num_bytes)
 
     def advise_files(self, files: Int64Array) -> None:
-        """Has objects, int64 [n], fetched that will be held soon; returns at once."""
+        """Start to fetch objects, int64 [n], that will be held soon; return at once."""
         sizes = np.array([self._stamps[file][0] for file in files.tolist()], np.int64)
         self.advise_ranges(lambda: ReadRanges(files, np.zeros_like(sizes), sizes))
 
     def _opened(self, file: int, path: str) -> int:
-        """Returns the descriptor of an object's file, which is locked."""
+        """Return the descriptor of an object's file, which is locked."""
         ends_at: float | None = None
         while True:
             if not self._finalizer.alive:
@@ -112,7 +112,7 @@ class PlainFiles(RemoteFiles):
             self._store.count(0, now - began_at)
             if self._stamps[file][0] > reply["most_bytes"] or (ends_at is not None and now >= ends_at):
                 raise self._no_room(file, reply["most_bytes"])
-            if ends_at is not None or not reply["is_there"]:  # Others need the room at this moment, or took it again.
+            if ends_at is not None or not reply["is_there"]:  # Others need the room now.
                 time.sleep(_PAUSE_S)
             ends_at = ends_at or now + self._store.options.timeout_s
 
@@ -132,11 +132,11 @@ class PlainFiles(RemoteFiles):
 
 
 def _locked(path: str, size: int) -> int | None:
-    """Returns the descriptor of a file of a size, locked; None: there is none, or it was removed meanwhile."""
+    """Return the descriptor of a file of a size, locked; None: there is none, or it was removed meanwhile."""
     try:
         descriptor = os.open(path, _OPEN)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP):  # A link is replaced by what is fetched.
+        if error.errno in (errno.ENOENT, errno.ELOOP):  # A link is replaced by the fetched file.
             return None
         raise unreadable(path, error) from error
     _held.add(descriptor)
@@ -157,7 +157,7 @@ def _close(descriptor: int) -> None:
 
 
 def _let_go() -> None:
-    """Closes in a forked process what threads of its parent hold: it would keep them as long as it lives."""
+    """Close, in a forked process, files that threads of its parent hold: it would keep them as long as it lives."""
     while _held:
         os.close(_held.pop())
 

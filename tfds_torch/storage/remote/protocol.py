@@ -15,38 +15,38 @@ from tfds_torch.errors import TfdsTorchError
 
 Message = dict[str, Any]
 Answer = bytes | TfdsTorchError | None
-"""To a part of a block that a reader asks for; None: the block lies in the cache."""
+"""The answer to a reader that asks for a part of a block; None: the block lies in the cache."""
 
 HEARTBEAT_S = 5.0
-"""Between signs of life of a fetcher whose answer takes long."""
+"""Seconds between signs of life of a fetcher whose answer takes long."""
 
 _HEAD = struct.Struct("<II")
 _MOST_TEXT_BYTES = 1 << 26
 
 
 class BrokenFrameError(OSError):
-    """The other side ended, or sent what is not a message."""
+    """The other side ended, or sent bytes that are not a message."""
 
 
 def pack(message: Message, body: bytes = b"") -> bytes:
-    """Returns a message as it is sent."""
+    """Return the bytes of a message."""
     text = json.dumps(message).encode()
     return _HEAD.pack(len(text), len(body)) + text + body
 
 
 def error_message(error: TfdsTorchError) -> Message:
-    """Returns an error as it is sent."""
+    """Return the message for an error."""
     return {"error": type(error).__name__, "message": str(error)}
 
 
 def error_of(message: Message) -> TfdsTorchError:
-    """Returns an error that was sent."""
+    """Return the error in a received message."""
     found: TfdsTorchError = getattr(errors, message["error"])(message["message"])
     return found
 
 
 def joined(found: Iterable[Answer]) -> tuple[list[Message], bytes]:
-    """Returns answers as they are sent, and the body behind them."""
+    """Return the message for answers, and the body behind it."""
     told, bodies = list[Message](), list[bytes]()
     for one in found:
         if isinstance(one, TfdsTorchError):
@@ -58,7 +58,7 @@ def joined(found: Iterable[Answer]) -> tuple[list[Message], bytes]:
 
 
 def answers(told: Sequence[Message], body: bytes) -> list[Answer]:
-    """Returns answers that were sent."""
+    """Return the answers in a received message and its body."""
     found, start = list[Answer](), 0
     for one in told:
         if "error" in one:
@@ -72,14 +72,14 @@ def answers(told: Sequence[Message], body: bytes) -> list[Answer]:
 
 
 def receive(connection: socket.socket) -> tuple[Message, bytes]:
-    """Returns the next message and its body; raises OSError where the other side has ended."""
+    """Return the next message and its body; raise OSError where the other side has ended."""
     num_text, num_body = _sizes(_receive_exactly(connection, _HEAD.size))
     text = _receive_exactly(connection, num_text)
     return json.loads(text), _receive_exactly(connection, num_body)
 
 
 async def read(reader: asyncio.StreamReader) -> tuple[Message, bytes]:
-    """Returns the next message and its body; raises IncompleteReadError where the other side has ended."""
+    """Return the next message and its body; raise IncompleteReadError where the other side has ended."""
     num_text, num_body = _sizes(await reader.readexactly(_HEAD.size))
     text = await reader.readexactly(num_text)
     return json.loads(text), await reader.readexactly(num_body) if num_body else b""

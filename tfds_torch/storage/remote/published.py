@@ -1,6 +1,6 @@
-"""What the fetchers of a machine tell each other of their readers: blocks that are still needed, objects that are read.
+"""Files in which the fetchers of a machine publish their readers' needs: needed blocks, and objects that are read.
 
-`<cache>/readers/<name>.lock` is locked as long as its fetcher lives; `<name>.json` beside it is replaced as a whole.
+`<cache>/readers/<name>.lock` is locked while its fetcher lives; `<name>.json` beside it is always replaced as a whole.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class _Found:
-    """What a file of another fetcher holds, and which version of it."""
+    """The content of another fetcher's file, and the version of the file."""
 
     version: tuple[int, int, int]
     needs: Needs
@@ -31,7 +31,7 @@ class PublishedReaders:
 
     Args:
         cache: the folder.
-        readers: of this fetcher.
+        readers: readers of this fetcher.
     """
 
     def __init__(self, cache: str, readers: Readers) -> None:
@@ -44,7 +44,7 @@ class PublishedReaders:
         self._others: dict[str, _Found] = {}
 
     def publish(self) -> None:
-        """Lets the others know what this fetcher's readers need; does nothing where nothing changed."""
+        """Publish the needs of this fetcher's readers; do nothing where they did not change."""
         if self._version == self._readers.version:
             return
         self._version = self._readers.version
@@ -60,7 +60,7 @@ class PublishedReaders:
         os.replace(f"{path}.new", path)
 
     def all_needs(self) -> Needs:
-        """Returns what the readers of all live fetchers need; what dead ones left behind is removed."""
+        """Return the needs of the readers of all live fetchers; remove files that dead fetchers left behind."""
         mine = self._readers.needs()
         distances, objects = dict(mine.distances), set(mine.objects)
         parts = [mine.kept_part] if objects else []
@@ -75,7 +75,7 @@ class PublishedReaders:
         return Needs(distances, objects, min(parts, default=1.0))
 
     def disk_bytes(self) -> int:
-        """Returns the most that all this takes on its disk: a file lies there twice while it is replaced."""
+        """Return the most bytes that these files take on the disk: a file lies there twice while it is replaced."""
         num_bytes = 0
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
@@ -84,12 +84,12 @@ class PublishedReaders:
         return 2 * num_bytes
 
     def close(self) -> None:
-        """Removes what was published."""
+        """Remove the published files."""
         self._remove(self._name)
         os.close(self._lock)
 
     def _read(self, name: str, known: "_Found | None") -> "_Found":
-        """Returns what another fetcher published, which is read again where it was replaced."""
+        """Return the needs that another fetcher published; read its file again where it was replaced."""
         with open(self._path(name, "json"), encoding="utf-8") as file:
             status = os.fstat(file.fileno())
             version = status.st_ino, status.st_mtime_ns, status.st_size
@@ -130,7 +130,7 @@ class PublishedReaders:
 
 
 def _locked_file(path: str) -> int:
-    """Returns the descriptor of a new file that is locked; one that was taken for a dead fetcher's is made again."""
+    """Return the descriptor of a new, locked file; make it again where another fetcher removed it before the lock."""
     while True:
         descriptor = os.open(path, _NEW, 0o600)
         try:

@@ -31,16 +31,16 @@ class _Known:
 class ReadAhead:
     """One pass of one reader over the windows of an order.
 
-    Windows are announced up to `ahead_bytes` beyond the one that is read, one at least. Threads may share it. A forked
-    process that reads on is another reader to the fetcher.
+    Windows are announced up to `ahead_bytes` beyond the current window, at least one. Threads may share it. A forked
+    process that continues to read is another reader to the fetcher.
 
     Args:
-        store: tells the fetcher.
+        store: the store whose fetcher is told.
         schedule: yields windows lazily, in the order of reading.
-        describe: blocks with ranges -> as the fetcher gets them.
-        bytes_of: block -> its length.
-        objects: all of them, as the fetcher gets them.
-        forget: called with the blocks of windows that have been dealt.
+        describe: function: blocks with ranges -> their form in a message to the fetcher.
+        bytes_of: function: block -> its length in bytes.
+        objects: all objects, in the form of a message to the fetcher.
+        forget: function that is called with the blocks of windows that have been dealt.
     """
 
     def __init__(
@@ -61,21 +61,22 @@ class ReadAhead:
         self._lock = ProcessLock()
         self._number, self._process = next(_numbers), os.getpid()
         self._id = self._new_id()
-        self._windows: deque[_Known] = deque()  # Those that are not dealt.
+        self._windows: deque[_Known] = deque()  # Windows that are not dealt yet.
         self._current: int | None = None
         self._current_blocks: Container[_Block] = ()
         self._is_exhausted = False
 
     def begin(self) -> None:
-        """Announces the first windows; raises what the fetcher says of them."""
+        """Announce the first windows; raise the error that the fetcher reports for them."""
         with self._lock:
             self._take_windows()
             self._announce_all()
 
     def note_read(self, block: _Block) -> None:
-        """Notes that a block is read: the first window that has it, if that is a later one, is the current one.
+        """Note that a block is read: the first window that has the block becomes the current one, if it is a later one.
 
-        Where windows share blocks, that may say too little, never too much: no block that is still read may go.
+        Where windows share blocks, the current window may be noted too late, never too early: no block that is still
+        read is removed.
         """
         if block in self._current_blocks:
             return
@@ -88,12 +89,12 @@ class ReadAhead:
             self._advance(window.number, dealt=before[-2] if len(before) > 1 else None)
 
     def note_dealt(self, window: int) -> None:
-        """Notes that a window, and those before it, have been dealt."""
+        """Note that a window, and those before it, have been dealt."""
         with self._lock:
             self._advance(self._current, dealt=window)
 
     def end(self) -> None:
-        """Says that nothing more is read."""
+        """Tell the fetcher that this reader reads no more."""
         with self._lock:
             self._store.tell({"op": "leave", "reader": self._id}, starts=False)
 
@@ -107,18 +108,18 @@ class ReadAhead:
             self._forget(gone)
         message = self._message("windows", self._take_windows()) | {"dealt": dealt}
         is_forked = self._process != os.getpid()  # A forked process is another reader.
-        if is_forked or not self._store.ask(message)[0]["is_known"]:  # A fetcher that was replaced knows nothing.
+        if is_forked or not self._store.ask(message)[0]["is_known"]:  # A new fetcher knows nothing.
             self._announce_all()
 
     def _announce_all(self) -> None:
-        """Announces this reader with all windows that it has not dealt."""
+        """Announce this reader with all windows that it has not dealt."""
         if self._process != os.getpid():
             self._process, self._id = os.getpid(), self._new_id()
         message = self._message("follow", self._windows)
         self._store.ask(message | {"total": self._total, "objects": self._objects})
 
     def _take_windows(self) -> "list[_Known]":
-        """Returns the windows that are known from now on."""
+        """Take the next windows from the schedule, and return them."""
         taken = []
         current = self._current
         later = [one for one in self._windows if current is None or one.number > current]

@@ -20,12 +20,12 @@ class Reader:
 
     Attributes:
         pid: the process.
-        total: bytes of all its objects.
-        objects: folders of all of them.
-        windows: number of a window that was announced and not dealt -> its blocks.
-        window_bytes: of the largest window so far.
-        window_on_disk: what the blocks of that window take on the disk.
-        block_on_disk: what the largest block so far takes there.
+        total: size of all its objects, in bytes.
+        objects: folders of all its objects.
+        windows: number of a window that was announced and is not dealt yet -> its blocks.
+        window_bytes: size of the largest window so far, in bytes.
+        window_on_disk: bytes that the blocks of that window take on the disk.
+        block_on_disk: bytes that the largest block so far takes on the disk.
     """
 
     pid: int
@@ -39,10 +39,11 @@ class Reader:
 
 @dataclass(frozen=True)
 class Needs:
-    """What readers need.
+    """The blocks and objects that readers need.
 
     Attributes:
-        distances: block -> how many windows lie before its own that a reader has not dealt; of the nearest reader.
+        distances: block -> number of windows, not dealt yet, before the block's window; the least number of all
+            readers.
         objects: folders of the objects that are read.
         kept_part: the part of the blocks that stays between epochs.
     """
@@ -56,9 +57,9 @@ class Readers:
     """The readers of one fetcher.
 
     Args:
-        max_bytes: of the cache.
+        max_bytes: most bytes of the cache.
         connections: blocks that may be in flight at a time.
-        page: what files are rounded up to on the disk, bytes.
+        page: bytes to which the disk rounds up the sizes of files.
     """
 
     def __init__(self, max_bytes: int, connections: int, page: int = 4096) -> None:
@@ -67,20 +68,20 @@ class Readers:
         self._num_needed: dict[BlockKey, int] = {}
         self._needs: tuple[int, Needs] | None = None
         self.version = 0
-        """Another one after every change."""
+        """A number that changes with every change of the readers."""
 
     def begin(self, name: str, pid: int, total: int, objects: Iterable[str]) -> None:
-        """Adds a reader."""
+        """Add a reader."""
         self.leave(name)
         self._readers[name] = Reader(pid, total, frozenset(objects))
         self.version += 1
 
     def is_known(self, name: str) -> bool:
-        """Returns whether a reader was added, and is still there."""
+        """Return whether a reader was added, and is still there."""
         return name in self._readers
 
     def announce(self, name: str, window: int, blocks: Sequence[BlockKey]) -> None:
-        """Notes the next window of a reader."""
+        """Note the next window of a reader."""
         reader = self._readers.get(name)
         if reader is None or window in reader.windows:
             return
@@ -94,7 +95,7 @@ class Readers:
         self.version += 1
 
     def note_dealt(self, name: str, window: int) -> None:
-        """Notes that a reader has dealt a window and those before it."""
+        """Note that a reader has dealt a window and those before it."""
         reader = self._readers.get(name)
         if reader is not None:
             for number in [one for one in reader.windows if one <= window]:
@@ -102,7 +103,7 @@ class Readers:
             self.version += 1
 
     def leave(self, name: str) -> None:
-        """Removes a reader."""
+        """Remove a reader."""
         reader = self._readers.pop(name, None)
         if reader is not None:
             for blocks in reader.windows.values():
@@ -110,17 +111,17 @@ class Readers:
             self.version += 1
 
     def leave_dead(self) -> None:
-        """Removes the readers whose process has ended."""
+        """Remove the readers whose process has ended."""
         for name, reader in list(self._readers.items()):
             if not psutil.pid_exists(reader.pid):
                 self.leave(name)
 
     def is_needed(self, key: BlockKey) -> bool:
-        """Returns whether a window that is not dealt has a block."""
+        """Return whether a window that is not dealt yet has a block."""
         return key in self._num_needed
 
     def needs(self) -> Needs:
-        """Returns what all of these readers need."""
+        """Return the needs of all these readers."""
         if self._needs is None or self._needs[0] != self.version:
             distances: dict[BlockKey, int] = {}
             for reader in self._readers.values():
@@ -132,7 +133,7 @@ class Readers:
         return self._needs[1]
 
     def _kept_part(self) -> float:
-        """Returns the part of all blocks that stays in the cache between epochs: what windows in work leave free."""
+        """Return the part of all blocks that stays in the cache between epochs: current windows leave room for it."""
         by_objects = {reader.objects: reader for reader in self._readers.values()}
         total = sum(map(_total_on_disk, by_objects.values()))
         working = sum(map(self._working_bytes, by_objects.values()))
@@ -142,10 +143,10 @@ class Readers:
         return 2 * reader.window_on_disk + self._connections * reader.block_on_disk
 
     def check(self, name: str) -> None:
-        """Checks that the cache holds two windows of a reader and what is in flight; of plain files, one window.
+        """Check that the cache holds two windows of a reader and the blocks in flight; of plain files, one window.
 
         Raises:
-            ConfigError: it cannot.
+            ConfigError: the cache is too small.
         """
         reader = self._readers[name]
         working, window = self._working_bytes(reader), reader.window_on_disk
@@ -175,12 +176,12 @@ class Readers:
 
 
 def _total_on_disk(reader: Reader) -> int:
-    """Returns what all blocks of a reader take on the disk, as far as its largest window tells."""
+    """Return the bytes that all blocks of a reader take on the disk, estimated from its largest window."""
     return reader.total * reader.window_on_disk // max(1, reader.window_bytes)
 
 
 def is_kept(key: BlockKey, part: float) -> bool:
-    """Returns whether a block belongs to the part that stays between epochs: the same one on every machine and day."""
+    """Return whether a block belongs to the part that stays between epochs, which is the same on every machine."""
     folder, start, _ = key
     name = os.path.basename(folder)
     mixed = (int(name[:16], 16) ^ (start * 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF

@@ -1,4 +1,4 @@
-"""Requests: what processes ask the fetcher for, and its answers."""
+"""Requests: the messages of processes to the fetcher, and its answers."""
 
 import asyncio
 import logging
@@ -20,14 +20,14 @@ from tfds_torch.storage.remote.urls import without_secrets
 
 _logger = logging.getLogger(__name__)
 _MOST_LOOKS = 32
-_MOST_SHARERS = 64  # Such as the members of a mixture.
+_MOST_SHARERS = 64  # For example the members of a mixture.
 _NOT_READ = frozenset({"missing", "refused"})
 _NOT_LISTED = frozenset({"missing", "refused", "odd key"})
 Reply = tuple[Message, bytes]
 
 
 class Requests:
-    """Answers the messages of all connections; each connection's are answered one after another."""
+    """Answers the messages of all connections; the messages of one connection are answered one after another."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Requests:
         }
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers a connection until it is closed."""
+        """Answer a connection until it is closed."""
         try:
             while True:
                 message, body = await read(reader)
@@ -90,7 +90,7 @@ class Requests:
     def _hear(self, tell: Callable[[Message], None], message: Message) -> None:
         try:
             tell(message)
-        except TfdsTorchError as error:  # The read that follows raises it.
+        except TfdsTorchError as error:  # The next read raises the error.
             _logger.debug("%s", error)
 
     async def _answer(self, message: Message) -> Reply:
@@ -100,7 +100,7 @@ class Requests:
             return error_message(error), b""
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # A panic of the client's is no Exception.
+        except BaseException as error:  # A panic of the client is not an Exception.
             _logger.exception("%s failed", message["op"])
             return {"error": "WorkerError", "message": f"The fetcher of remote files failed: {error!r}."}, b""
 
@@ -108,7 +108,7 @@ class Requests:
         return {}, b""
 
     async def _look(self, message: Message) -> Reply:
-        """Answers about objects; those who name the same sharers get the first answer of any of them."""
+        """Answer about objects; processes that name the same sharers get the answer that the first of them got."""
         answers = self._asked(message)
         return {"objects": list(await asyncio.gather(*(answers[url] for url in message["urls"])))}, b""
 
@@ -116,11 +116,11 @@ class Requests:
         self._asked(message)
 
     def _asked(self, message: Message) -> "dict[str, asyncio.Future[Any]]":
-        """Returns URL -> what its store says, or will say; those of other URLs may be among them."""
+        """Return URL -> the present or future answer of its store; answers for other URLs may be among them."""
         sharers = message["sharers"]
         answers = self._looks.pop(sharers, {}) if sharers else {}
         if sharers:
-            self._looks[sharers] = answers  # The last one used is at the end.
+            self._looks[sharers] = answers  # The last used one is at the end.
             if len(self._looks) > _MOST_SHARERS:
                 del self._looks[next(iter(self._looks))]
         for url in message["urls"]:
@@ -146,7 +146,7 @@ class Requests:
             return {"found": False, "refused": refused}, b""
 
     async def _write_small(self, message: Message) -> Reply:
-        """Writes an object: what the request's body holds."""
+        """Write the body of a request to an object."""
         write = partial(self._client.write_small, content=message.get("body", b""))
         try:
             await self._transfers.ask(message["url"], write)
@@ -164,7 +164,7 @@ class Requests:
             return {"names": None, "reason": f"{without_secrets(url)} cannot be listed: {fault}. {fault.remedy}"}, b""
 
     async def _get(self, message: Message) -> Reply:
-        """Answers about parts of blocks, which are fetched side by side."""
+        """Answer about parts of blocks, which are fetched side by side."""
 
         async def get(part: Message) -> Answer:
             found = self._object(part)
@@ -179,7 +179,7 @@ class Requests:
         return {"answers": told}, body
 
     async def _fetch(self, message: Message) -> Reply:
-        """Answers when a block lies in the cache, or cannot; says how many bytes of blocks may lie there."""
+        """Answer when a block lies in the cache, or cannot; the answer says how many bytes of blocks fit there."""
         is_there = await self._scheduler.fetch(self._object(message), *message["block"])
         return {"is_there": is_there, "most_bytes": self._scheduler.most_bytes}, b""
 
@@ -192,7 +192,7 @@ class Requests:
         return {}, b""
 
     def _advise(self, message: Message) -> None:
-        """Blocks with the ranges that are read first of each; without ranges the whole block."""
+        """Queue blocks that will be read soon, with the ranges that are read first; no ranges: the whole block."""
         for parts in message["files"]:
             found = self._object(parts)
             for start, stop, ranges in parts["blocks"]:
@@ -214,7 +214,7 @@ class Requests:
         return {}, b""
 
     async def _windows(self, message: Message) -> Reply:
-        """The next windows of a reader, and the last one that it has dealt."""
+        """Take the next windows of a reader, and the last window that it has dealt."""
         reader = message["reader"]
         if not self._readers.is_known(reader):
             return {"is_known": False}, b""
@@ -230,7 +230,7 @@ class Requests:
         return {"is_known": True}, b""
 
     def _leave(self, message: Message) -> None:
-        """A reader that reads no more."""
+        """Remove a reader that reads no more."""
         self._readers.leave(message["reader"])
         self._published.publish()
         self._scheduler.pump()
@@ -253,6 +253,6 @@ class Requests:
 
 
 def _note_error(answer: "asyncio.Future[Any]") -> None:
-    """Asks for the error of an answer that nobody may wait for any more, which asyncio would log."""
+    """Fetch the error of an answer that nobody may wait for any more: asyncio would log it otherwise."""
     if not answer.cancelled():
         answer.exception()

@@ -1,4 +1,4 @@
-"""Scheduler: which segment of which block is fetched next, over so many connections."""
+"""Scheduler: decides which segment of which block is fetched next, over a limited number of connections."""
 
 import asyncio
 import errno
@@ -20,30 +20,30 @@ from tfds_torch.storage.remote.urls import split, without_secrets
 
 Rank = tuple[int, ...]
 NOW: Rank = (0,)
-"""Rank of what a reader asks for; windows of an order have (1, window)."""
+"""Rank of blocks that a reader asks for; blocks of an order's windows have (1, window)."""
 
 _logger = logging.getLogger(__name__)
 _POLL_S = 0.02
-_RARELY = 10  # One of so many looks is at blocks that nobody waits for, too.
-_PATIENCE_S = 10.0  # For another process's block that does not grow, before its bytes are fetched past the cache.
+_RARELY = 10  # One of so many looks includes blocks that nobody waits for.
+_PATIENCE_S = 10.0  # Seconds without growth of another process's block, before its bytes are fetched past the cache.
 _FIRST_CONNECTIONS = 8
-_RESERVED = 4  # One of so many connections is for what readers wait for: others are busy for seconds.
+_RESERVED = 4  # One of so many connections is for bytes that readers wait for: others are busy for seconds.
 
 
 class _NoRoomError(Exception):
-    """A block that does not come into the cache: no room, or who fetches it stalls. Never leaves this module."""
+    """A block does not come into the cache: there is no room, or its fetcher stalls. Never leaves this module."""
 
 
 class Scheduler:
-    """Fetches blocks into the cache: what readers wait for first, the rest in the order of their ranks.
+    """Fetches blocks into the cache: first those that readers wait for, then the rest in the order of their ranks.
 
     Each block is fetched by one process of the machine, which holds its claim; the others wait for its file.
 
     Args:
-        cache: where blocks go.
-        budget: how many bytes of them.
-        transfers: how bytes are fetched.
-        connections: requests at a time, and as many to each store past the cache.
+        cache: the cache folder for the blocks.
+        budget: limits the bytes of the blocks.
+        transfers: fetches bytes.
+        connections: number of requests at a time; as many again to each store past the cache.
     """
 
     def __init__(self, cache: Cache, budget: Budget, transfers: Transfers, connections: int) -> None:
@@ -61,10 +61,10 @@ class Scheduler:
         self._poll: asyncio.Task[None] | None = None
         self.num_cached = 0
         self.is_followed: Callable[[BlockKey], bool] = lambda key: False
-        """Whether a window of an order that is read has a block."""
+        """Function that says whether a window of a current order has a block."""
 
     async def get(self, found: RemoteObject, start: int, stop: int, first: int, last: int) -> bytes | None:
-        """Returns bytes first..last-1 of a block start..stop-1; None: the whole block lies in the cache.
+        """Return bytes first..last-1 of a block start..stop-1; None: the whole block lies in the cache.
 
         Raises:
             ShardError: the object cannot be read.
@@ -78,7 +78,7 @@ class Scheduler:
             return await self.read_past(found, first, last)
 
     async def fetch(self, found: RemoteObject, start: int, stop: int) -> bool:
-        """Fetches a block, which readers wait for; returns False where there is no room, or another process stalls.
+        """Fetch a block that readers wait for; return False where there is no room, or another process stalls.
 
         Raises:
             ShardError: the object cannot be read.
@@ -92,7 +92,7 @@ class Scheduler:
         return True
 
     def want(self, found: RemoteObject, start: int, stop: int, rank: Rank, ranges: Iterable[Span] = ()) -> None:
-        """Has a block fetched that will be read soon, some ranges of it first; does nothing where it is there."""
+        """Queue a block that will be read soon, some ranges of it first; do nothing where it is in the cache."""
         if self._cache.has(found, start, stop):
             return
         job = self._job(found, start, stop, rank)
@@ -101,36 +101,36 @@ class Scheduler:
         self._queue(job)
 
     async def read_past(self, found: RemoteObject, first: int, last: int) -> bytes:
-        """Returns bytes past the cache: there is no room, or another process has been fetching them for long."""
+        """Return bytes past the cache, where there is no room, or another process has been fetching them for long."""
         parts: list[bytes] = []
         async with self._past[split(found.url)[:2]]:
             await self._transfers.fetch(found, first, last, lambda content, _: parts.append(content))
         return b"".join(parts)
 
     def hold(self) -> None:
-        """Fetches only what readers wait for, until one that begins has its first batch and follows its order."""
+        """Fetch only bytes that readers wait for, until a new reader has its first batch and follows its order."""
         self._hold.begin()
         asyncio.get_running_loop().call_later(hold.LONGEST_S, self.pump)
 
     def release(self) -> None:
-        """Ends a hold."""
+        """End a hold."""
         self._hold.end()
 
     def discard(self, found: RemoteObject, start: int, stop: int) -> None:
-        """Removes a block that is damaged, also of a whole object: the next reader has it fetched again."""
+        """Remove a damaged block, or else the object as a whole, which holds it: the next read fetches it again."""
         for one in ((start, stop), (0, found.size)):
             if self._budget.discard((found.folder, *one), is_damaged=True):
                 return
 
     async def cut(self, found: RemoteObject, cuts: Sequence[int], total: int | None) -> None:
-        """Makes blocks of an object that lies in the cache as a whole, which is removed; nothing is fetched.
+        """Cut an object that lies in the cache as a whole into blocks; its file is removed, and nothing is fetched.
 
-        Where the cache holds all that is read together, the object stays a whole: none of it has to go.
+        Where the cache has room for all objects that are read together, the object stays a whole.
 
         Args:
             found: the object.
-            cuts: offsets at which the blocks begin, 0 first, its size last.
-            total: bytes of all objects that are read together; None: blocks are made in any case.
+            cuts: offsets in bytes at which the blocks begin, 0 first, the size of the object last.
+            total: bytes of all objects that are read together; None: the object is cut in any case.
 
         Raises:
             ConfigError: the cache cannot be written to.
@@ -146,7 +146,7 @@ class Scheduler:
 
     @property
     def num_removed(self) -> int:
-        """Blocks that were removed to make room."""
+        """Number of blocks that were removed to make room."""
         return self._budget.num_removed
 
     @property
@@ -155,7 +155,7 @@ class Scheduler:
         return self._budget.most_bytes
 
     def pump(self) -> None:
-        """Starts as many requests as may run."""
+        """Start as many requests as may run at a time."""
         while len(self._active) < self._most:
             job, is_urgent = self._next()
             if job is None:
@@ -169,14 +169,14 @@ class Scheduler:
             self._queue(job)
 
     def close(self) -> None:
-        """Gives up what is being fetched."""
+        """Drop all blocks that are being fetched."""
         for task in self._active.values():
             task.cancel()
         for job in self._jobs.values():
             self._give_up(job)
 
     async def _wait_for(self, found: RemoteObject, start: int, stop: int, first: int, last: int) -> bytes | None:
-        """Returns as `get` does for a block that is not there; raises _NoRoomError where it does not come."""
+        """Return as `get` does, for a block that is not in the cache; raise _NoRoomError where it does not come."""
         job = self._job(found, start, stop, NOW)
         waiter = job.wait_for(first, last)
         self._make_urgent(job, first, last)
@@ -200,16 +200,16 @@ class Scheduler:
         return job
 
     def _make_urgent(self, job: BlockJob, first: int, last: int) -> None:
-        """Has a range fetched before all else; of a window that is followed its whole block, all of which is read soon.
+        """Fetch a range before all else; where a followed window has its block, the whole block, which is read soon.
 
-        Readers that outrun what is fetched ahead would go on by small requests otherwise.
+        Otherwise readers that outrun fetching ahead would continue with small requests.
         """
         if self.is_followed(job.key):
             first, last = job.start, job.stop
         job.make_urgent(first, last)
 
     def _queue(self, job: BlockJob) -> None:
-        """Has a job looked at when its turn comes."""
+        """Queue a job, which is handled when its turn comes."""
         if job.key in self._elsewhere:
             return
         if job.urgent:
@@ -235,7 +235,7 @@ class Scheduler:
         return None, False
 
     def _is_claimed(self, job: BlockJob, *, is_urgent: bool) -> bool:
-        """Returns whether this process may write the block now; else the job has ended, or waits."""
+        """Return whether this process may write the block now; if not, the job has ended, or waits."""
         if job.claim is not None:
             return True
         is_awaited = is_urgent or job.has_waiters
@@ -243,7 +243,7 @@ class Scheduler:
             if self._cache.has(job.object, job.start, job.stop):
                 self._end(job)
                 return False
-            if not is_awaited and not self._budget.is_wanted(job.key):  # Another process had fetched it meanwhile.
+            if not is_awaited and not self._budget.is_wanted(job.key):  # Another process fetched it before.
                 self._forget(job)
                 return False
             job.claim = self._claim(job, is_awaited=is_awaited)
@@ -262,7 +262,7 @@ class Scheduler:
         return True
 
     def _claim(self, job: BlockJob, *, is_awaited: bool) -> Claim | None:
-        """Returns the claim to a block for which there is room; None: it is another process's, or has to wait for room.
+        """Return the claim to a block for which there is room; None: another process has it, or it must wait for room.
 
         Raises:
             _NoRoomError: there is no room for a block that a reader waits for.
@@ -278,7 +278,7 @@ class Scheduler:
             return None
         is_there = has_room = False
         try:
-            is_there = self._cache.has(job.object, job.start, job.stop)  # It was finished a moment ago.
+            is_there = self._cache.has(job.object, job.start, job.stop)  # Another process may have just finished it.
             has_room = not is_there and self._budget.reserve(job.key, is_urgent=is_awaited)
         finally:
             if not has_room:
@@ -290,7 +290,7 @@ class Scheduler:
         return None
 
     async def _look_again(self) -> None:
-        """Looks now and then whether blocks of other processes are there, or can be claimed; often where one waits."""
+        """Look regularly whether blocks of other processes are there, or can be claimed; often where readers wait."""
         for number in itertools.count(1):
             await asyncio.sleep(_POLL_S)
             is_due = number % _RARELY == 0
@@ -321,7 +321,7 @@ class Scheduler:
                 )
         except asyncio.CancelledError:
             raise
-        except BaseException as found:  # A panic of the client's is no Exception, and readers wait for an answer.
+        except BaseException as found:  # A panic of the client is not an Exception; readers wait for an answer.
             error = self._as_ours(job.object, found)
         finally:
             job.active.remove(segment)
@@ -358,7 +358,7 @@ class Scheduler:
             self._num_claims -= 1
             try:
                 self._budget.release(job.key)
-            except OSError as error:  # Then too much is counted, until the next look.
+            except OSError as error:  # The count is too high until the next look.
                 _logger.debug("%s", error)
             finally:
                 claim.drop()

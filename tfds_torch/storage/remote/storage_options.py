@@ -1,4 +1,4 @@
-"""Storage options: which keys a store takes, by obstore's names."""
+"""Storage options: the keys that a store accepts, by obstore's names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,9 +21,9 @@ pool_idle_timeout pool_max_idle_per_host proxy_url proxy_ca_certificate proxy_ex
 randomize_addresses read_timeout user_agent"""
 
 KEYS = {"s3": frozenset(_S3.split()), "gs": frozenset(_GS.split()), "az": frozenset(_AZ.split())}
-"""Of each scheme, as obstore calls them; https:// and http:// have those of the client only."""
+"""Scheme -> keys of its store, by obstore's names; https:// and http:// have the keys of the client only."""
 CLIENT_KEYS = frozenset(_CLIENT.split())
-"""Of the HTTP client, for every scheme."""
+"""Keys of the HTTP client, for every scheme."""
 _OTHER_NAMES = {
     "anon": "skip_signature",
     "key": "access_key_id (s3://) or account_key (az://)",
@@ -33,19 +33,19 @@ _OTHER_NAMES = {
     "headers": "default_headers",
     "requester_pays": "request_payer",
 }
-"""What fsspec calls them -> what obstore does."""
+"""Name of a key in fsspec -> its name in obstore."""
 _FLAG_NAMES = """skip_signature request_payer virtual_hosted_style_request unsigned_payload imdsv1_fallback s3_express
 sse_bucket_key_enabled disable_tagging use_emulator use_fabric_endpoint use_azure_cli allow_http
 allow_invalid_certificates http1_only http2_only randomize_addresses"""
 _FLAGS = frozenset(_FLAG_NAMES.split())
 _COUNTS = frozenset({"pool_max_idle_per_host"})
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
-"""Of each scheme: how the names of environment variables begin."""
+"""Scheme -> prefix of the names of its environment variables."""
 _PREFIXES = ("aws_", "google_", "azure_storage_", "azure_")
 
 
 def check_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of storage options whose keys are known; no message holds a value."""
+    """Return a copy of storage options, whose keys are checked; no error message contains a value."""
     if not isinstance(options, Mapping):
         raise ConfigError(f"RemoteOptions: storage_options must be a mapping, not a {type(options).__name__}.")
     known = _known()
@@ -63,7 +63,7 @@ def check_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_value(key: str, name: str, value: Any) -> None:
-    """Raises ConfigError for a value that no store understands; the message does not show it."""
+    """Raise ConfigError for a value that no store understands; the message does not show it."""
     found = f"RemoteOptions: storage option {quoted(key)}"
     if name == "default_headers":
         if not isinstance(value, Mapping) or not all(isinstance(one, str) for pair in value.items() for one in pair):
@@ -92,9 +92,9 @@ def _is_pem(value: str | bytes) -> bool:
 
 
 def options_of_scheme(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the configuration of a scheme's store and of its client, in obstore's names.
+    """Return the configuration of a scheme's store and of its client, in obstore's names.
 
-    A key that another scheme alone has is left out, so that one value serves datasets in several stores.
+    A key that only another scheme has is left out, so that the same options serve datasets in several stores.
     """
     store: dict[str, Any] = {}
     client: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def options_of_scheme(scheme: str, options: Mapping[str, Any]) -> tuple[dict[str
 
 
 def secrets_of(options: Mapping[str, Any] | None) -> list[str]:
-    """Returns the texts that no message may hold."""
+    """Return the texts that no message may contain."""
     found = []
     for key, value in (options or {}).items():
         name = key.lower()
@@ -120,7 +120,7 @@ def secrets_of(options: Mapping[str, Any] | None) -> list[str]:
 
 
 def _plain(key: str) -> str:
-    """Returns a key without the prefix that obstore allows, in lower case."""
+    """Return a key in lower case, without the prefix that obstore allows."""
     name = key.lower()
     known = _known()
     for prefix in _PREFIXES:
@@ -134,6 +134,6 @@ def _known() -> set[str]:
 
 
 def environment_variables(options: Mapping[str, Any], url: str) -> list[str]:
-    """Return the environment variables that stand for storage options of a URL's store; empty: it reads none."""
+    """Return the environment variables for storage options of a URL's store; empty: the store reads none."""
     prefix = _VARIABLES.get(url.partition("://")[0])
     return [] if prefix is None else sorted(f"{prefix}{_plain(key).upper()}" for key in options)

@@ -1,4 +1,4 @@
-"""ObjectStore: what parsers, workers and commands hold of a store of objects; the fetcher does what it asks for."""
+"""ObjectStore: the access of parsers, workers and commands to object stores, by way of the fetcher."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -14,16 +14,16 @@ from tfds_torch.storage.remote.protocol import Message, answers
 
 
 class RefusedError(ShardError):
-    """An object that may not be read; of one that is not there, stores say the same to those who may not list it."""
+    """An object may not be read; stores say the same of missing objects to users who may not list them."""
 
 
 class UnlistedError(ShardError):
-    """Folders that cannot be listed: the store refuses it, or one of the keys below is not a path."""
+    """Folders cannot be listed: the store refuses it, or one of the keys below is not a path."""
 
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """An object as its store describes it: URL, size in bytes, and what stands for its ETag and its time."""
+    """An object as its store describes it: URL, size in bytes, and pin, a hash of its ETag and time."""
 
     url: str
     size: int
@@ -31,25 +31,25 @@ class ObjectInfo:
 
     @property
     def stamp(self) -> Stamp:
-        """Size, and what stands for the ETag and the time of the last change: 63 bits of their hash."""
+        """Size in bytes, and pin: 63 bits of the hash of ETag and time of the last change."""
         return self.size, self.pin
 
 
 class ObjectStore:
     """Objects of any store, by URL, through the fetcher of this process and its cache folder.
 
-    The fetcher is a process that starts with the first request; the processes that this one forks, or that get a
-    pickled copy, ask the same one. Where it has ended, the first of them that asks starts another one; with explicit
-    storage options that is only possible in the process that was given them, and in those forked from it.
+    The fetcher is a process that starts with the first request. Processes that this one forks, or that get a
+    pickled copy, ask the same fetcher. Where it has ended, the first process that asks starts another one. With
+    explicit storage options only the process that got them, and processes forked from it, can do that.
 
-    Threads and processes: all may share it. A forked process has connections of its own. A pickled copy holds no
-    secrets. It is closed with its process, or when nobody holds it any more.
+    Threads and processes: all may share it. A forked process has its own connections. A pickled copy holds no
+    secrets. The store is closed with its process, or when nobody refers to it any more.
 
     Args:
         options: where the cache is, and how stores are asked.
 
     Raises:
-        ConfigError: a system without Unix sockets.
+        ConfigError: the system has no Unix sockets.
     """
 
     def __init__(self, options: RemoteOptions | None = None) -> None:
@@ -66,16 +66,17 @@ class ObjectStore:
         return str(self.options.folder)
 
     def look(self, objects: Sequence[str], sharers: str | None = None) -> list[ObjectInfo]:
-        """Returns what their stores say of objects, in the order asked; requests go side by side.
+        """Return the descriptions that stores have of objects, in the order asked; requests run side by side.
 
         Args:
-            objects: their URLs.
-            sharers: who may get the same answer, in any process; None: the stores are asked anew.
+            objects: URLs of the objects.
+            sharers: a name; all calls with it may get the same answer, in any process; None: the stores are asked
+                again.
 
         Raises:
             ShardError: an object is missing, may not be read, or no answer came.
-            ConfigError: a URL of another scheme, or obstore is not installed; or its server sends neither an ETag nor a
-                time, and size alone is not to be trusted.
+            ConfigError: a URL has another scheme, or obstore is not installed; or a server sends neither an ETag nor a
+                time, and the options do not trust the size alone.
         """
         for url in objects:
             urls.split(url)
@@ -83,16 +84,16 @@ class ObjectStore:
         return [ObjectInfo(url, *found) for url, found in zip(objects, reply["objects"], strict=True)]
 
     def read_small(self, url: str) -> bytes | None:
-        """Returns the content of an object of a few MB at most, which is not cached; None: there is none.
+        """Return the content of an object of a few MB at most, which is not cached; None: there is no object.
 
         Raises:
-            RefusedError: it may not be read.
-            ShardError: it is too large, or no answer came.
+            RefusedError: the object may not be read.
+            ShardError: the object is too large, or no answer came.
         """
         return self.read_versioned(url)[0]
 
     def read_versioned(self, url: str) -> tuple[bytes | None, bool]:
-        """Returns what `read_small` does, and whether the answer, if there was one, tells versions apart."""
+        """Return the result of `read_small`, and whether the answer, if there was one, tells versions apart."""
         urls.split(url)
         reply, content = self.ask({"op": "read_small", "url": url})
         if reply["found"]:
@@ -102,7 +103,7 @@ class ObjectStore:
         return None, True
 
     def read_range(self, url: str, stamp: Stamp, start: int, stop: int) -> bytes:
-        """Returns bytes start..stop-1 of an object, which must have a stamp; they are few, and are not cached.
+        """Return bytes start..stop-1 of an object, which must have a stamp; for few bytes, which are not cached.
 
         Raises:
             ShardError: the object is missing, changed, or cannot be read.
@@ -116,23 +117,23 @@ class ObjectStore:
         return content or b""
 
     def write_small(self, url: str, content: bytes) -> None:
-        """Writes an object of a few MB at most, which replaces what is there.
+        """Write an object of a few MB at most; an existing object is replaced.
 
         Raises:
-            ShardError: it may not be written.
+            ShardError: the object may not be written.
         """
         urls.split(url)
         self.ask({"op": "write_small", "url": url}, content)
 
     def folders(self, url: str) -> list[str]:
-        """Returns the names of the folders right below a URL, sorted.
+        """Return the names of the folders right below a URL, sorted.
 
-        Where a key below has a name that no folder can have, those that begin with "0" or later, as far as that helps.
+        Where a key below is not a path, only names from "0" on are returned, as far as that helps.
 
         Raises:
-            UnlistedError: they cannot be listed, though they may be there.
+            UnlistedError: the folders cannot be listed, though they may exist.
             ShardError: no answer came.
-            ConfigError: the URL of a plain web server, which does not list what it has.
+            ConfigError: the URL is that of a plain web server, which does not list its files.
         """
         scheme, _, _ = urls.split(url)
         if scheme not in urls.LISTED_SCHEMES:
@@ -146,7 +147,7 @@ class ObjectStore:
         return list(reply["names"])
 
     def fetch_ahead(self, objects: Sequence[str], stamps: Sequence[Stamp]) -> None:
-        """Has objects fetched into the cache as wholes, in this order, behind what is urgent; returns at once."""
+        """Start to fetch objects into the cache as wholes, in this order, after urgent bytes; return at once."""
         files = [
             {"url": url, "stamp": stamp, "blocks": [[0, stamp[0], []]]}
             for url, stamp in zip(objects, stamps, strict=True)
@@ -154,20 +155,20 @@ class ObjectStore:
         self.tell({"op": "advise", "files": files, "is_beginning": False})
 
     def cut(self, url: str, stamp: Stamp, cuts: Sequence[int], total: int | None = None) -> None:
-        """Makes blocks of an object that lies in the cache as a whole, as one block 0..size; nothing is fetched.
+        """Cut an object that lies in the cache as a whole, as one block 0..size, into blocks; nothing is fetched.
 
-        Does nothing where the cache holds `total`.
+        The object stays a whole where the cache has room for `total` bytes.
 
         Args:
             url: the object.
-            stamp: of it.
-            cuts: offsets at which the blocks begin, 0 first, its size last.
-            total: bytes of all objects that are read together; None: blocks are made in any case.
+            stamp: stamp of the object.
+            cuts: offsets in bytes at which the blocks begin, 0 first, the size of the object last.
+            total: bytes of all objects that are read together; None: the object is cut in any case.
         """
         self.ask({"op": "cut", "url": url, "stamp": stamp, "cuts": [int(cut) for cut in cuts], "total": total})
 
     def stats(self) -> dict[str, float]:
-        """Returns counts of the fetcher since it started, and of the processes that ask it.
+        """Return the counts of the fetcher since it started, and of the processes that ask it.
 
         `requests`, `retries`, `bytes_fetched`, `bytes_delivered`, `waited_s` (of readers, for the network),
         `blocks_cached` (fetched into the cache), `blocks_removed`.
@@ -176,43 +177,43 @@ class ObjectStore:
         return dict(reply["counts"])
 
     def network_stats(self) -> NetworkStats:
-        """Returns the counts of `stats` that tell of the network."""
+        """Return the counts of `stats` that are about the network."""
         counts = self.stats()
         return NetworkStats(**{one.name: counts[one.name] for one in fields(NetworkStats)})  # type: ignore[arg-type]
 
     def look_ahead(self, objects: Sequence[str], sharers: str) -> None:
-        """Has stores asked about objects, so that `look` finds the answers; returns at once."""
+        """Start to ask stores about objects, so that `look` finds the answers; return at once."""
         self.tell({"op": "look_ahead", "urls": list(objects), "sharers": sharers})
 
     def start(self) -> None:
-        """Starts the fetcher now, so that its start takes no time from the first read."""
+        """Start the fetcher now, so that the first read does not wait for it."""
         self.ask({"op": "hello"})
 
     def begin(self) -> None:
-        """Starts the fetcher in the background."""
+        """Start the fetcher in the background."""
         self._connections.begin()
 
     def close(self) -> None:
-        """Ends the fetcher, where this process started it; the next request starts another one."""
+        """End the fetcher, where this process started it; the next request starts another one."""
         self._connections.close()
 
     def ask(self, message: Message, body: bytes = b"") -> tuple[Message, bytes]:
-        """Returns the fetcher's answer; raises what it reports. For the modules of this folder."""
+        """Return the fetcher's answer, or raise the error that it reports. For the modules of this folder."""
         return self._connections.ask(message | self._count_delivery.take(), body)
 
     def tell(self, message: Message, *, starts: bool = True) -> None:
-        """Sends what needs no answer, also where a fetcher must start for it. For the modules of this folder."""
+        """Send a message that needs no answer, even if a fetcher must start for it. For the modules of this folder."""
         self._connections.tell(message | self._count_delivery.take(), starts=starts)
 
     def count(self, num_bytes: int, waited_s: float = 0.0) -> None:
-        """Counts what a reader got; the fetcher hears of it with the next message."""
+        """Count bytes that a reader got; the fetcher is told with the next message."""
         self._count_delivery.add(num_bytes, waited_s)
         if waited_s:
             add_wait(waited_s)
 
 
 class _Delivery:
-    """Bytes that readers of this process got, and seconds that they waited, since the fetcher last heard of them."""
+    """Bytes that readers of this process got, and seconds that they waited, since the fetcher was last told."""
 
     def __init__(self) -> None:
         self._lock = ProcessLock()
@@ -231,7 +232,7 @@ class _Delivery:
 
 
 def _copy(options: RemoteOptions, address: str, has_secrets: bool) -> ObjectStore:
-    """Returns the store that a pickled one stands for."""
+    """Return the store that a pickled one stands for."""
     store = ObjectStore(options)
     store._connections = FetcherConnections(options, address, lacks_secrets=has_secrets)
     return store

@@ -1,4 +1,4 @@
-"""The blocks that lie in a cache folder, found by a look at it; and their removal."""
+"""The blocks that lie in a cache folder, found by listing it; and their removal."""
 
 import contextlib
 import errno
@@ -13,16 +13,16 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.storage.remote.block_job import BlockKey
 from tfds_torch.storage.remote.layout import PART, TRAILER, block_name, block_of_name, is_at, objects_folder
 
-_LARGEST_PAGE = 64 << 10  # Network file systems name what they like to transfer instead.
+_LARGEST_PAGE = 64 << 10  # Network file systems report the size of their transfers instead.
 
 
 def page_bytes(folder: str) -> int:
-    """Returns what files of a folder are rounded up to on their disk, bytes."""
+    """Return the bytes to which the disk of a folder rounds up the sizes of files."""
     return max(4096, min(os.statvfs(folder).f_frsize, _LARGEST_PAGE))
 
 
 def disk_bytes(start: int, stop: int, page: int) -> int:
-    """Returns the most that the file of bytes start..stop-1 takes on its disk, its folder and description included."""
+    """Return the most bytes that the file of bytes start..stop-1 takes on disk, with its folder and description."""
     return -(-(stop - start + TRAILER.size) // page) * page + 2 * page
 
 
@@ -31,9 +31,9 @@ class StoredBlock:
     """A block in a cache folder.
 
     Attributes:
-        key: its object's folder, start and stop.
-        num_bytes: that its file takes, or will take when it is whole.
-        fetched_at: time of its last change, seconds.
+        key: folder of the object, start and stop.
+        num_bytes: bytes that its file takes, or will take when it is whole.
+        fetched_at: time of its last change, in seconds.
         is_part: whether it is being fetched, or was by a process that died.
     """
 
@@ -44,13 +44,13 @@ class StoredBlock:
 
     @property
     def path(self) -> str:
-        """Path of its file."""
+        """Path of the block's file."""
         folder, start, stop = self.key
         return os.path.join(folder, block_name(start, stop) + (PART if self.is_part else ""))
 
 
 def stored_blocks(cache: str) -> Iterator[StoredBlock]:
-    """Yields the blocks of a cache folder; files that are not ours are left alone."""
+    """Yield the blocks of a cache folder; other files are ignored."""
     for folder in _scan(objects_folder(cache)):
         if not folder.is_dir(follow_symlinks=False):
             continue
@@ -65,7 +65,7 @@ def stored_blocks(cache: str) -> Iterator[StoredBlock]:
                 if not is_part:
                     continue
                 try:
-                    status = os.lstat(entry.path.removesuffix(PART))  # It was finished meanwhile.
+                    status = os.lstat(entry.path.removesuffix(PART))  # The block was finished meanwhile.
                 except FileNotFoundError:
                     continue
                 is_part = False
@@ -75,10 +75,10 @@ def stored_blocks(cache: str) -> Iterator[StoredBlock]:
 
 
 def remove_block(block: StoredBlock, *, is_damaged: bool = False) -> bool:
-    """Removes a block, also from the disk where readers have it open; returns whether it was there.
+    """Remove a block, and free its bytes even where readers have it open; return whether it was there.
 
-    What a live process has locked stays: a part that it writes to, a plain file that it reads at this moment. A damaged
-    one loses its name all the same.
+    A block that a live process has locked stays: a part that it writes to, or a plain file that it reads. A damaged
+    block loses its name even then.
     """
     try:
         descriptor = os.open(block.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -90,12 +90,12 @@ def remove_block(block: StoredBlock, *, is_damaged: bool = False) -> bool:
         is_locked = _is_locked(descriptor)
         if is_locked and not is_damaged:
             return False
-        if not is_at(descriptor, block.path):  # It was finished or removed, and another one begun, since it was opened.
+        if not is_at(descriptor, block.path):  # It was finished or removed since it was opened.
             return False
         os.unlink(block.path)
         if not is_locked:
             with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)  # A reader that has it open sees by its size that it is gone.
+                os.ftruncate(descriptor, 0)  # Readers that have it open see by its size that it is removed.
     except FileNotFoundError:
         return False
     finally:
@@ -104,7 +104,7 @@ def remove_block(block: StoredBlock, *, is_damaged: bool = False) -> bool:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Returns whether another process has locked a file, which is locked here otherwise."""
+    """Return whether another process has locked a file; if not, lock it here."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -113,10 +113,10 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def unlink_block(block: StoredBlock) -> bool:
-    """Removes the name of a block, so that readers that have it open read on; returns whether it was there.
+    """Remove the name of a block, so that readers that have it open continue; return whether it was there.
 
     Raises:
-        ConfigError: it is a folder.
+        ConfigError: the path is a folder.
     """
     try:
         os.unlink(block.path)
@@ -131,7 +131,7 @@ def unlink_block(block: StoredBlock) -> bool:
 
 
 def remove_empty_folder(folder: str) -> None:
-    """Removes the folder of an object of which no block is left."""
+    """Remove the folder of an object that has no block left."""
     path, beside = os.path.join(folder, "object.json"), f"{folder}.{os.getpid()}.json"
     if [entry.name for entry in _scan(folder)] != ["object.json"]:
         return
@@ -139,7 +139,7 @@ def remove_empty_folder(folder: str) -> None:
         os.rename(path, beside)
         try:
             os.rmdir(folder)
-        except OSError:  # Another process has begun to fetch a block into it meanwhile.
+        except OSError:  # Another process has started to fetch a block into it meanwhile.
             os.rename(beside, path)
         else:
             os.unlink(beside)

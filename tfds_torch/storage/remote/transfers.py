@@ -1,4 +1,4 @@
-"""Requests that are tried again: what may pass is waited for, what may not is an error at once."""
+"""Requests that are tried again after transient faults; other faults are errors at once."""
 
 import asyncio
 import logging
@@ -16,15 +16,15 @@ from tfds_torch.storage.remote.urls import split, without_secrets
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _SLOWEST_BYTES_S = 32 << 10
-_NEVER_REACHED_S = 3.0  # A host or credentials that never worked are more likely wrong than away for a moment.
+_NEVER_REACHED_S = 3.0  # A host or credentials that never worked are more likely wrong than unavailable for a moment.
 
 
 class Transfers:
     """Requests of a client, each tried again until `timeout_s` seconds have passed without progress.
 
     Args:
-        client: what asks the stores.
-        timeout_s: seconds.
+        client: the client that asks the stores.
+        timeout_s: seconds without progress after which a request fails.
     """
 
     def __init__(self, client: Client, timeout_s: float) -> None:
@@ -37,17 +37,17 @@ class Transfers:
     async def ask(
         self, url: str, call: Callable[[str], Awaitable[_T]], answers: Container[str] = frozenset({"missing"})
     ) -> _T:
-        """Returns the client's answer about an object.
+        """Return the client's answer about an object.
 
         Args:
             url: the object.
-            call: asks about it.
-            answers: kinds of faults that are answers, too.
+            call: function that asks about it.
+            answers: kinds of faults that count as answers.
 
         Raises:
             ShardError: the object cannot be read.
-            ConfigError: what is asked for is wrong, not the object.
-            Fault: of one of these kinds.
+            ConfigError: the request is wrong, rather than the object.
+            Fault: the fault has one of the kinds in `answers`.
         """
         patience = _Patience(self, url)
         while True:
@@ -69,17 +69,17 @@ class Transfers:
         write: Callable[[bytes, int], None],
         give_way: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Fetches bytes start..stop-1 of an object; a broken answer goes on where it broke.
+        """Fetch bytes start..stop-1 of an object; where an answer breaks off, ask again for the rest.
 
         Args:
             found: the object.
             start: first byte.
             stop: the byte behind the last one.
-            write: takes bytes and their offset in the object.
-            give_way: waits between two pieces while others are more urgent.
+            write: function that takes bytes and their offset in the object.
+            give_way: function that waits between two pieces while others are more urgent.
 
         Raises:
-            ShardError: they cannot be read, or the object is another one than before.
+            ShardError: the bytes cannot be read, or the object has changed.
             ConfigError: options are wrong.
             OSError: `write` failed.
         """
@@ -114,7 +114,7 @@ class Transfers:
 
 
 class _Patience:
-    """How long a request has failed already."""
+    """Notes how long a request has failed already."""
 
     def __init__(self, transfers: Transfers, url: str) -> None:
         self._transfers, self._url = transfers, url
@@ -122,11 +122,11 @@ class _Patience:
         self._num_failed = 0
 
     def renew(self) -> None:
-        """Notes progress."""
+        """Note progress."""
         self._failing_since, self._num_failed = None, 0
 
     async def wait(self, fault: Fault, asked: str = "") -> None:
-        """Waits before the next try, or raises the error that the fault is."""
+        """Wait before the next try, or raise the error for the fault."""
         transfers, now = self._transfers, time.monotonic()
         if fault.kind == "changed":
             raise ShardError(changed_message(self._url, fault.clause if fault.clause.startswith(":") else ""))
@@ -141,7 +141,7 @@ class _Patience:
         if is_hopeless or now + pause - since > patience_s:
             raise self._error(fault, asked, now - since)
         transfers.num_retries += 1
-        told = self._url if is_reached else ":".join(split(self._url)[:2])  # Of a host once, as long as none answers.
+        told = self._url if is_reached else ":".join(split(self._url)[:2])  # Once for a host that never answered.
         if told not in transfers._logged:
             transfers._logged.add(told)
             shown = without_secrets(self._url)

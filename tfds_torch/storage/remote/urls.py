@@ -1,4 +1,4 @@
-"""URLs of objects: which ones are read here, and their parts."""
+"""URLs of objects: which URLs are read here, and their parts."""
 
 from urllib.parse import urlsplit
 
@@ -8,11 +8,11 @@ from tfds_torch.runtime.printable import quoted
 
 SCHEMES = ("s3", "gs", "az", "https", "http")
 LISTED_SCHEMES = ("s3", "gs", "az")
-"""Those whose servers list the names below a prefix."""
+"""Schemes whose servers list the names below a prefix."""
 
 
 def is_object_url(path: object) -> bool:
-    """Returns whether a path is the URL of an object in a store that is read here."""
+    """Return whether a path is the URL of an object in a store that is read here."""
     if not isinstance(path, str):
         return False
     scheme, separator, rest = path.partition("://")
@@ -20,16 +20,16 @@ def is_object_url(path: object) -> bool:
 
 
 def join(url: str, *names: str) -> str:
-    """Returns the URL of a name below another URL; the query of a URL stays at its end."""
+    """Return the URL of a name below another URL; the query of a URL stays at its end."""
     place, mark, query = url.partition("?")
     return "/".join((place.rstrip("/"), *(name.strip("/") for name in names))) + mark + query
 
 
 def split(url: str) -> tuple[str, str, str]:
-    """Returns scheme, bucket (or container, or host with its port) and path of an object's URL.
+    """Return scheme, bucket (or container, or host with its port) and path of an object's URL.
 
     Raises:
-        ConfigError: it is not the URL of an object.
+        ConfigError: the text is not the URL of an object.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
@@ -53,7 +53,7 @@ def _has_valid_port(host: str) -> bool:
 
 
 def without_secrets(url: str) -> str:
-    """Returns a URL without its query, user name and password, as messages and files have it."""
+    """Return a URL without its query, user name and password, for messages and files."""
     scheme, separator, rest = url.partition("://")
     rest = rest.partition("?")[0].partition("#")[0]
     host, slash, path = rest.partition("/")

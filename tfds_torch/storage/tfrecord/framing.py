@@ -1,7 +1,7 @@
 """The TFRecord format, read without tensorflow.
 
 A record is: length (u64), masked CRC32C of the length (u32), data, masked CRC32C of the data (u32), little-endian.
-There is no count and no end mark: a file cut between two records is only recognised by counting.
+There is no count and no end mark: only counting shows that a file was cut between two records.
 Source: tensorflow/core/lib/io/record_writer.h.
 """
 
@@ -29,14 +29,14 @@ class TfrecordWriter:
         self._write = write
 
     def add(self, record: bytes) -> None:
-        """Writes a record."""
+        """Write a record."""
         self._write(record_header(len(record)))
         self._write(record)
         self._write(checksum(record))
 
 
 def framed_bytes(record_bytes: int) -> int:
-    """Returns the bytes that a record takes in a file."""
+    """Return the bytes that a record takes in a file."""
     return FRAME_SIZE + record_bytes
 
 
@@ -44,14 +44,14 @@ HEADER_SIZE, FOOTER_SIZE = 12, 4
 FRAME_SIZE = HEADER_SIZE + FOOTER_SIZE
 _unpack_header = struct.Struct("<QI").unpack_from
 
-# Small records are found in large windows of the file. Of large ones only the headers are read, so that a cold disk
+# Small records are found in large windows of the file. Of large records only the headers are read, so that a cold disk
 # does not deliver the data in between. Measured: a cold header costs what 30 to 80 KB of cold sequential reading cost.
 _WINDOW_BYTES = 256 * 1024
 _LARGE_RECORD_BYTES = 32 * 1024
 
 
 def count_records(path: str | os.PathLike[str]) -> int:
-    """Returns the number of records in a file, from their headers alone."""
+    """Return the number of records in a file, from their headers alone."""
     return len(scan_offsets(path)) - 1
 
 
@@ -61,13 +61,13 @@ def scan_offsets(
     stamp: Stamp | None = None,
     files: ShardFiles = LOCAL,
 ) -> Int64Array:
-    """Finds every record of a file from the headers, whose checksums are verified.
+    """Find every record of a file from the headers, whose checksums are verified.
 
     Args:
         path: a TFRecord file.
-        advance: called with the offset in bytes that the scan has reached, many times.
-        stamp: as `open_shard` takes it.
-        files: where it lies.
+        advance: function that is called many times, with the offset in bytes that the scan has reached.
+        stamp: size and modification time that the file must have; see `open_shard`.
+        files: access to the file.
 
     Returns:
         int64 [number of records + 1]: offset of every record's header, and the file's size.
@@ -87,7 +87,7 @@ def read_records(
     stamp: Stamp | None = None,
     files: ShardFiles = LOCAL,
 ) -> Iterator[bytes]:
-    """Yields the data of every record of a file, with both checksums verified; see `scan_records`."""
+    """Yield the data of every record of a file, with both checksums verified; see `scan_records`."""
     for record in scan_records(path, advance, stamp, files):
         yield record.tobytes()
 
@@ -98,16 +98,16 @@ def scan_records(
     stamp: Stamp | None = None,
     files: ShardFiles = LOCAL,
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yields the data of every record of a file, uint8 [n], with both checksums verified.
+    """Yield the data of every record of a file, uint8 [n], with both checksums verified.
 
-    It is valid until the next one is asked for: all lie in one buffer, because fresh memory for each costs as much time
-    as reading it.
+    A record is valid until the next one is asked for: all lie in one buffer, because fresh memory for each would cost
+    as much time as reading it.
 
     Args:
         path: a TFRecord file.
-        advance: called with the offset in bytes that was reached, after every record.
-        stamp: as `open_shard` takes it.
-        files: where it lies.
+        advance: function that is called after every record, with the offset in bytes that was reached.
+        stamp: size and modification time that the file must have; see `open_shard`.
+        files: access to the file.
 
     Raises:
         ShardError: there is no such file, it is not a regular one or not the one of the stamp, or it cannot be read.
@@ -120,7 +120,7 @@ def scan_records(
         while offset < size:
             end = _record_end(path, header, 0, offset, number, size)
             length = end - offset - FRAME_SIZE
-            wanted = length + FOOTER_SIZE + HEADER_SIZE  # The next header comes along: one call less for each record.
+            wanted = length + FOOTER_SIZE + HEADER_SIZE  # The next header is read along: one call less for each record.
             if wanted > len(buffer):
                 buffer = np.empty(wanted + wanted // 4, np.uint8)
             found = _fill(file, buffer[:wanted])
@@ -139,7 +139,7 @@ def scan_records(
 
 
 def _fill(file: ShardFile, buffer: NDArray[np.uint8]) -> int:
-    """Reads into a buffer; returns how many bytes, fewer only where the file ends."""
+    """Read into a buffer; return how many bytes were read, fewer only where the file ends."""
     found = 0
     while found < len(buffer) and (more := file.readinto(buffer[found:].data)):
         found += more
@@ -148,18 +148,18 @@ def _fill(file: ShardFile, buffer: NDArray[np.uint8]) -> int:
 
 @lru_cache(maxsize=4096)
 def record_header(length: int) -> bytes:
-    """Returns the 12 bytes before the data of a record: its length and their checksum."""
+    """Return the 12 bytes before the data of a record: its length and their checksum."""
     encoded = length.to_bytes(8, "little")
     return encoded + checksum(encoded)
 
 
 def checksum(data: bytes | NDArray[np.uint8]) -> bytes:
-    """Returns the 4 bytes that follow a length or the data of a record: its masked CRC32C."""
+    """Return the 4 bytes that follow a length or the data of a record: its masked CRC32C."""
     return _masked_crc32c(data).to_bytes(4, "little")
 
 
 def _masked_crc32c(data: bytes | NDArray[np.uint8]) -> int:
-    """Returns the masked CRC32C of a length or of the data of a record, as the u32 that follows it."""
+    """Return the masked CRC32C of a length or of the data of a record, as the u32 that follows it."""
     crc: int = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -168,7 +168,7 @@ def _scan(path: str, file: ShardFile, advance: Advance | None) -> Int64Array:
     size = size_of(file)
     expect_jumps(file)
     offsets = array("q")
-    offset, record_bytes = 0, _LARGE_RECORD_BYTES  # The first header alone says which way to begin.
+    offset, record_bytes = 0, _LARGE_RECORD_BYTES  # The first header alone decides which way to begin.
     while offset < size:
         start, number = offset, len(offsets)
         file.seek(offset)
@@ -188,7 +188,7 @@ def _scan(path: str, file: ShardFile, advance: Advance | None) -> Int64Array:
 
 
 def _record_end(path: str, window: bytes, position: int, offset: int, number: int, size: int) -> int:
-    """Returns the offset after a record whose header is at `position` of a window."""
+    """Return the offset after a record whose header is at `position` of a window."""
     if len(window) - position < HEADER_SIZE:
         raise _cut(path, offset, number, min(size, offset + len(window) - position))
     length, stored = _unpack_header(window, position)

@@ -22,7 +22,7 @@ from tfds_torch.storage.shard_files import LOCAL, RangeReader
 from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.tfrecord.framing import FRAME_SIZE, scan_offsets
 
-_OFFSETS_AT_ONCE = 1 << 17  # Of those that are written: memory stays small.
+_OFFSETS_AT_ONCE = 1 << 17  # Bytes that are written at a time: memory stays small.
 _logger = logging.getLogger(__name__)
 
 
@@ -31,12 +31,12 @@ class Located:
     """Where examples lie; every field is int64 [n].
 
     Attributes:
-        file: position in `RecordIndex.files`.
-        record: number in its file.
+        file: position of the file in `RecordIndex.files`.
+        record: number of the record in its file.
         offset: where the record's header begins, in bytes.
-        length: bytes of the data.
+        length: size of the data, in bytes.
         place: number of the record among all records of the index; records that lie directly one after the other have
-            consecutive places, and records of different files never have.
+            consecutive places; records of different files never have consecutive places.
     """
 
     file: Int64Array
@@ -51,7 +51,7 @@ class TfrecordIndex(Protocol):
 
     @property
     def files(self) -> Sequence[str]:
-        """Paths or URLs."""
+        """Paths or URLs of the files."""
 
     @property
     def stamps(self) -> Sequence[Stamp]:
@@ -59,19 +59,19 @@ class TfrecordIndex(Protocol):
 
     @property
     def dataset(self) -> str:
-        """What the files belong to, for messages."""
+        """Name of the dataset, for messages."""
 
     def open_files(self) -> RangeReader:
-        """Returns a reader of the files as they were indexed."""
+        """Return a reader of the files as they were indexed."""
 
     def locate(self, index: Int64Array) -> Located:
-        """Returns where examples, int64 [n], lie, in the order asked."""
+        """Return where examples, int64 [n], lie, in the order asked."""
 
     def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Returns those of blocks, each of a file, that can be located without waiting."""
+        """Return the blocks, each a file and a number, that can be located without waiting."""
 
     def look_again(self, file: int) -> "TfrecordIndex | None":
-        """Returns an index that was built again where a file is not the indexed one; None: the index is right."""
+        """Return an index that was built again, where a file is not the indexed one; None where the index is right."""
 
 
 class RecordIndex:
@@ -90,10 +90,10 @@ class RecordIndex:
 
     @classmethod
     def open(cls, table: InstructionTable) -> "RecordIndex":
-        """Maps the index of a table's files, or builds it; of processes that start together one builds.
+        """Map the index of a table's files, or build it; where several processes start together, one builds it.
 
         Raises:
-            ConfigError: a file of another machine.
+            ConfigError: a file lies on another machine.
             ShardError: a file is missing, cannot be read, or does not hold what `dataset_info.json` promises.
             CorruptRecordError: a file ends inside a record, or a length does not have its checksum.
         """
@@ -103,26 +103,26 @@ class RecordIndex:
         return cls(table, stamps, cache.open() if table.files else np.empty(0, np.int64))
 
     def open_files(self) -> RangeReader:
-        """Returns a reader of the files as they were indexed."""
+        """Return a reader of the files as they were indexed."""
         return LOCAL.open(self.files, self.stamps)
 
     def __len__(self) -> int:
-        """Number of examples of the split."""
+        """Return the number of examples of the split."""
         return len(self._table)
 
     def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Returns all of them: every file is known."""
+        """Return all blocks: every file is known."""
         return blocks
 
     def locate(self, index: Int64Array) -> Located:
-        """Returns where examples, int64 [n], lie, in the order asked."""
+        """Return where examples, int64 [n], lie, in the order asked."""
         file, record = self._table.find(index)
         place = self._first_place[file] + record
         offset = self._offsets[place]
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
 
     def look_again(self, file: int) -> "RecordIndex | None":
-        """Scans a file in which a record differed from the index, though the file's size and time are the indexed ones.
+        """Scan a file in which a record differed from the index, though the file's size and time are the indexed ones.
 
         Returns:
             An index that was built again; None where this one is right, so that the file is damaged.
@@ -141,7 +141,7 @@ class RecordIndex:
             self.files[file],
         )
         cache = offsets_cache(self.dataset, self.files, self.stamps, self._table.num_in_file)
-        # Another process may have built it again meanwhile.
+        # Another process may have built the index again meanwhile.
         offsets = cache.open(lambda stored: np.array_equal(found, stored[place]))
         return RecordIndex(self._table, self.stamps, offsets)
 
@@ -154,15 +154,15 @@ def offsets_cache(
     build: Callable[[], Int64Array] | None = None,
     name_of: Callable[[str], str] = str,
 ) -> IndexCache[Int64Array]:
-    """Returns the index file of shards; see `find_records` for the arguments.
+    """Return the index file of shards; see `find_records` for the arguments.
 
     Args:
-        dataset: what the files belong to, for messages.
-        paths: of the shards.
-        stamps: of each.
-        counts: number of records of each.
-        build: makes the index; None: `find_records`.
-        name_of: path -> what names it in the index.
+        dataset: name of the dataset, for messages.
+        paths: paths of the shards.
+        stamps: size in bytes and version of each shard.
+        counts: number of records of each shard.
+        build: function that makes the index; None: `find_records`.
+        name_of: function: path -> the name of the shard in the index.
     """
     shards = [[name_of(path), *stamp, count] for path, stamp, count in zip(paths, stamps, counts, strict=True)]
     return IndexCache(
@@ -176,13 +176,13 @@ def offsets_cache(
 
 
 def find_records(paths: Sequence[str], stamps: Sequence[Stamp], counts: Sequence[int], dataset: str) -> Int64Array:
-    """Reads the headers of every shard.
+    """Read the headers of every shard.
 
     Args:
         paths: local TFRecord files.
         stamps: size in bytes and modification time in ns that each file must have.
         counts: number of records that each file must hold.
-        dataset: what the files belong to, for messages.
+        dataset: name of the dataset, for messages.
 
     Returns:
         int64 [sum of (count + 1)]: for each shard the offsets of its records, and its size.

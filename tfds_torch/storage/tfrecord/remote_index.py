@@ -22,7 +22,7 @@ from tfds_torch.storage.tfrecord.index import Located, offsets_cache
 
 
 class _NoIndexError(Exception):
-    """A shard whose index must be made from it; never leaves this module."""
+    """A shard has no index yet, which must be made from it; never leaves this module."""
 
 
 class RemoteRecordIndex:
@@ -30,12 +30,12 @@ class RemoteRecordIndex:
 
     The index of a shard comes from its file in the user's cache folder, or from a file beside the shard; where there is
     none, the shard is fetched, its headers are read, and the index is written to the cache folder. Threads may share
-    it; a forked process goes on with it.
+    it; a forked process continues to use it.
 
     Args:
-        table: instructions of one split expression, by URLs.
-        files: where the shards lie.
-        block_records: neighbouring examples that are fetched together.
+        table: instructions of one split expression, whose paths are URLs.
+        files: access to the shards.
+        block_records: number of neighbouring examples that are fetched together.
     """
 
     def __init__(self, table: InstructionTable, files: ObjectFiles, block_records: int) -> None:
@@ -43,22 +43,22 @@ class RemoteRecordIndex:
         self.stamps = files.stamps(table.files)
         self._table, self._store, self._blocks = table, files, OrderBlocks(table, block_records)
         self._first_place = table.first_places
-        # Pages of what no shard has filled take no memory.
+        # Pages that no shard has filled take no memory.
         self._offsets = np.empty(sum(table.num_in_file) + len(table.files), np.int64)
         self._is_known = np.zeros(len(table.files), np.bool_)
-        self._without_index: set[int] = set()  # Nothing lies beside them, and none was made yet.
+        self._without_index: set[int] = set()  # No index lies beside them, or was made yet.
         self._lock = ProcessLock()
 
     def __len__(self) -> int:
-        """Number of examples of the split."""
+        """Return the number of examples of the split."""
         return len(self._table)
 
     def open_files(self) -> RangeReader:
-        """Returns a reader of the shards, in blocks of the order."""
+        """Return a reader of the shards, in blocks of the order."""
         return self._store.open(self.files, self.stamps, self.cuts, has_checksums=True)
 
     def locate(self, index: Int64Array) -> Located:
-        """Returns where examples, int64 [n], lie, in the order asked; shards that are unknown yet are looked at.
+        """Return where examples, int64 [n], lie, in the order asked; unknown shards are indexed first.
 
         Raises:
             ShardError: a shard is missing, cannot be read, or does not hold what `dataset_info.json` promises.
@@ -71,13 +71,13 @@ class RemoteRecordIndex:
         return Located(file, record, offset, self._offsets[place + 1] - offset - FRAME_SIZE, place)
 
     def known_blocks(self, blocks: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Returns those of blocks whose shards have an index; the other shards are looked at meanwhile.
+        """Return the blocks whose shards have an index; the other shards are indexed in the background.
 
-        Where the cache does not hold all shards, they are looked at first, and all blocks are returned: what no window
-        has would not stay there until it is read.
+        Where the cache cannot hold all shards, they are indexed first, and all blocks are returned: a shard that no
+        window has would not stay in the cache until it is read.
         """
         files = np.array(list(dict.fromkeys(file for file, _ in blocks)), np.int64)
-        with suppress(TfdsTorchError):  # Reading reports it.
+        with suppress(TfdsTorchError):  # Reading reports the error.
             self._look_at(files, fetches=self._is_cache_small)
         missing = files[~self._is_known[files]].tolist()
         if missing:
@@ -86,21 +86,21 @@ class RemoteRecordIndex:
         return [(file, block) for file, block in blocks if self._is_known[file]]
 
     def look_again(self, file: int) -> None:
-        """Returns None: a shard that was exchanged is another version, and is not read."""
+        """Return None: a shard that was replaced has another version, and is not read."""
 
     def cuts(self, file: int) -> Int64Array:
-        """Returns the offsets at which the blocks of a shard begin, 0 first, its size last."""
+        """Return the offsets at which the blocks of a shard begin, 0 first, its size last."""
         self._need(np.array([file], np.int64))
         offsets = self._offsets_of(file)
         return unique(np.append(offsets[self._blocks.bounds(file)], offsets[-1])).values
 
     def look_at_one(self, file: int, advance: Advance) -> None:
-        """Finds the records of a shard, where they are not known; threads may look at others side by side."""
+        """Find the records of a shard, where they are not known; threads may index other shards at the same time."""
         if not self._is_known[file]:
             self._look_at_one(file, self.stamps[file], advance)
 
     def to_bytes(self, file: int) -> bytes:
-        """Returns the index of a shard as it lies beside it: read by `read_index` of the files."""
+        """Return the bytes of the index file beside a shard, which `read_index` of the files reads."""
         return self._beside(file, self.stamps[file]).to_bytes(self._offsets_of(file))
 
     @cached_property
@@ -113,24 +113,24 @@ class RemoteRecordIndex:
         return sum(size for size, _ in self.stamps)
 
     def _offsets_of(self, file: int) -> Int64Array:
-        """Returns the room for the offsets of a shard: one for each record, and one more."""
+        """Return the part of the array for the offsets of a shard: one for each record, and one more."""
         first = int(self._first_place[file])
         return self._offsets[first : first + self._table.num_in_file[file] + 1]
 
     def _look_ahead(self, files: Sequence[int]) -> None:
-        """Looks at shards, one after the other: a reader in a hurry waits for one only. Errors are left to reading."""
+        """Index shards one after the other, so that a reader waits for one only. Only reading reports errors."""
         with suppress(TfdsTorchError):
             for file in files:
                 self._look_at(np.array([file], np.int64))
 
     def _need(self, files: Int64Array) -> None:
-        """Looks at those of shards, int64 [n], that are not known yet."""
+        """Index the shards, int64 [n], that are not known yet."""
         is_known = self._is_known[files]
         if not is_known.all():
             self._look_at(unique(files[~is_known]).values)
 
     def _look_at(self, files: Int64Array, *, fetches: bool = True) -> None:
-        """Takes the indices of shards; where shards are not to be fetched, only those that need not be made."""
+        """Open the indices of shards; where shards must not be fetched, only indices that exist already."""
         with self._lock:
             missing = [file for file in files.tolist() if not self._is_known[file]]
             if not fetches:
@@ -164,7 +164,7 @@ class RemoteRecordIndex:
 
         self._offsets_of(file)[:] = self._cache(file, stamp, build).open()
         self._is_known[file] = True
-        if is_made:  # Blocks of what was fetched, where the cache does not hold all.
+        if is_made:  # Cut the fetched shard, where the cache cannot hold all.
             self._store.cut(self.files[file], stamp, self.cuts(file), self._total_bytes)
 
     def _cache(
@@ -181,5 +181,5 @@ class RemoteRecordIndex:
         return offsets
 
     def _beside(self, file: int, stamp: Stamp) -> IndexCache[Int64Array]:
-        # By name: the shard may be read through another URL, and a copy of all that keeps the times keeps it.
+        # By name: the shard may be read through another URL, and copies of all files with their times keep the index.
         return self._cache(file, stamp, lambda: self._find(file, stamp, lambda _: None), file_name)

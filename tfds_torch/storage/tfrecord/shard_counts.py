@@ -26,7 +26,7 @@ _Counts = dict[str, list[int]]  # path -> [size in bytes, mtime in ns, number of
 
 
 def check_shards(num_expected: Mapping[str, int], dataset: str) -> None:
-    """Raises unless every file exists, is whole, and holds the expected number of records."""
+    """Raise unless every file exists, is whole, and holds the expected number of records."""
     for folder in sorted({os.path.dirname(path) for path in num_expected}):
         _check_folder(folder, {p: n for p, n in num_expected.items() if os.path.dirname(p) == folder}, dataset)
 
@@ -51,7 +51,7 @@ def _cache_file(folder: str) -> Path:
 
 
 def _load(cache: Path) -> _Counts:
-    """Returns the counts that are kept; none where the folder is not this user's own, or they make no sense."""
+    """Return the stored counts; no counts where the folder belongs to another user, or they make no sense."""
     try:
         check_own_folder(cache.parent)
         counts = json.loads(cache.read_bytes())
@@ -72,7 +72,7 @@ def _load(cache: Path) -> _Counts:
 
 
 def _store(cache: Path, new: _Counts) -> None:
-    """Adds counts to the cache; without a writable cache folder the next process simply scans again."""
+    """Add counts to the cache; without a writable cache folder the next process scans again."""
     try:
         own_folder(cache.parent)
         with FileLock(cache.with_name(f"{cache.name}.lock"), timeout=_LOCK_TIMEOUT_S, mode=0o600):

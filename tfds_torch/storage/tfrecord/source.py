@@ -30,7 +30,7 @@ from tfds_torch.storage.tfrecord.index import Located, RecordIndex, TfrecordInde
 from tfds_torch.storage.tfrecord.remote_index import RemoteRecordIndex
 from tfds_torch.storage.tfrecord.shard_counts import check_shards
 
-_GAP_BYTES = 4096  # Between parts of examples: reading them costs less than another call.
+_GAP_BYTES = 4096  # Gaps between parts of examples: reading them costs less than another call.
 
 
 class TfrecordSource(RecordSource):
@@ -38,7 +38,7 @@ class TfrecordSource(RecordSource):
 
     @property
     def can_stream(self) -> bool:  # type: ignore[override]
-        """Whether tf.data can stream the records: of files that tensorflow opens."""
+        """Whether tf.data can stream the records: tensorflow must be able to open the files."""
         return self.files.are_streamed(self.table.files)
 
     def _open(self) -> RecordReader:
@@ -50,28 +50,28 @@ class TfrecordSource(RecordSource):
         return TfrecordReader(index, verify_checksums=self.verify_checksums)
 
     def scan(self, path: str, advance: Advance, stamp: Stamp) -> Iterator[NDArray[np.uint8]]:
-        """Yields all records of a file; see RecordSource."""
+        """Yield all records of a file; see RecordSource."""
         return scan_records(path, advance, stamp, self.files)
 
     def _count_records(self, path: str) -> int:
         return count_records(path)
 
     def _check_streamed(self, num_in_file: Mapping[str, int], streamed: Collection[str]) -> None:
-        """Counts records without building an index, which is of use only where examples are read by number."""
+        """Count records without building an index, which only helps where examples are read by number."""
         check_shards({path: n for path, n in num_in_file.items() if is_local(path) and path in streamed}, self.name)
 
 
 class TfrecordReader:
     """Reads examples by index with `pread`, sorted by file and offset, each record once per call.
 
-    A record that differs from the index may mean that the index is stale: a file was exchanged for one of the same
-    size and time. Its file is then scanned, once, before it is called corrupt.
+    A record that differs from the index may mean that the index is stale: a file was replaced by one of the same
+    size and time. The file is then scanned once, before it counts as corrupt.
 
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
 
     Args:
         index: index of the split.
-        verify_checksums: whether the data is compared with its CRC32C; the length always is.
+        verify_checksums: whether the data is compared with its CRC32C; the length is always compared.
     """
 
     def __init__(self, index: TfrecordIndex, *, verify_checksums: bool = True) -> None:
@@ -80,7 +80,7 @@ class TfrecordReader:
         self._verify = verify_checksums
         self._files: RangeReader = index.open_files()
         self._lock = ProcessLock()
-        self._scanned: set[int] = set()  # Files that were looked at again.
+        self._scanned: set[int] = set()  # Files that were scanned again.
 
     @property
     def stamps(self) -> Sequence[Stamp]:
@@ -88,12 +88,12 @@ class TfrecordReader:
         return self.index.stamps
 
     def read(self, index: Int64Array) -> list[bytes]:
-        """Returns encoded examples in the order asked.
+        """Return encoded examples in the order asked.
 
         Raises:
             ExampleNotFoundError: an index outside the split.
             ShardError: a file is missing, cannot be opened or read, or has changed since it was indexed.
-            CorruptRecordError: a record is not what was written.
+            CorruptRecordError: a record is damaged.
             ConfigError: the reader is closed.
         """
         index = np.asarray(index, np.int64)
@@ -106,7 +106,7 @@ class TfrecordReader:
                     raise self._corrupt(used, error) from None
 
     def read_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> list[bytes]:
-        """Returns parts of encoded examples in the order asked; see RecordReader. Near ones are read together."""
+        """Return parts of encoded examples in the order asked; see RecordReader. Near ones are read together."""
         order, ranges = self._part_ranges(index, start, stop)
         parts: list[bytes] = [b""] * len(order)
         places = order.tolist()
@@ -122,20 +122,20 @@ class TfrecordReader:
         return parts
 
     def discard(self, index: Int64Array) -> bool:
-        """Takes a damaged example, int64 [1], out of a cache; see RecordReader."""
+        """Remove a damaged example, int64 [1], from the cache; see RecordReader."""
         located = self.index.locate(index)
         begin = int(located.offset[0])
         return discard_range(self._files, int(located.file[0]), begin, begin + int(located.length[0]) + FRAME_SIZE)
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the blocks of an order's next windows ahead; see RecordReader.
+        """Fetch the blocks of an order's next windows ahead; see RecordReader.
 
-        Those of shards of which nothing is known yet are left out: these shards are looked at as wholes, meanwhile.
+        Blocks of shards without an index are left out: these shards are fetched as wholes and indexed meanwhile.
         """
         self._files.follow((window, self.index.known_blocks(blocks)) for window, blocks in schedule)
 
     def advise(self, index: Int64Array) -> None:
-        """Asks the system to read examples, int64 [n], ahead; returns at once."""
+        """Ask the system to read examples, int64 [n], ahead; return at once."""
 
         def find() -> ReadRanges:
             located = self.index.locate(index)
@@ -144,11 +144,11 @@ class TfrecordReader:
         self._files.advise_ranges(find)
 
     def advise_parts(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> None:
-        """Asks the same for parts of examples, bytes start..stop-1, int64 [n]."""
+        """Ask the system to read parts of examples ahead, bytes start..stop-1, int64 [n]."""
         self._files.advise_ranges(lambda: self._part_ranges(index, start, stop)[1])
 
     def close(self) -> None:
-        """Closes the files; may be called twice."""
+        """Close the files; may be called twice."""
         self._files.close()
 
     def __enter__(self) -> "TfrecordReader":
@@ -158,7 +158,7 @@ class TfrecordReader:
         self.close()
 
     def _part_ranges(self, index: Int64Array, start: Int64Array, stop: Int64Array) -> tuple[Int64Array, ReadRanges]:
-        """Returns the order of parts on the disk, int64 [n], and where they lie in this order."""
+        """Return the order of parts on the disk, int64 [n], and their ranges in this order."""
         located = self.index.locate(index)
         begin = located.offset + HEADER_SIZE
         first, last = (begin + np.minimum(bound, located.length) for bound in (start, stop))
@@ -186,7 +186,7 @@ class TfrecordReader:
         return [found[place] for place in back.tolist()]
 
     def _take(self, content: bytes, start: int, end: int) -> tuple[bytes, str]:
-        """Returns the data of the record that fills content[start:end], and what is wrong with it, or nothing."""
+        """Return the data of the record in content[start:end], and the problem with it; "": there is no problem."""
         if end > len(content):
             return b"", "the file ends inside it: it was cut"
         length = end - start - FRAME_SIZE
@@ -198,7 +198,7 @@ class TfrecordReader:
         return data, ""
 
     def _renew_index(self, used: TfrecordIndex, file: int) -> bool:
-        """Looks again at a file with a bad record; returns whether there is another index now than the used one."""
+        """Scan a file with a bad record again; return whether there is another index now than the used one."""
         with self._lock:
             if self.index is not used:  # Another thread was here first.
                 return True
@@ -207,7 +207,7 @@ class TfrecordReader:
             self._scanned.add(file)
             try:
                 renewed = used.look_again(file)
-            except CorruptRecordError:  # The bad record's own message tells more.
+            except CorruptRecordError:  # The message about the bad record says more.
                 return False
             if renewed is None:
                 return False
@@ -228,7 +228,7 @@ class TfrecordReader:
 
 
 def _ranges_of(located: Located, first: Int64Array) -> ReadRanges:
-    """Returns distinct records of which the first ones are at these positions."""
+    """Return the ranges of distinct records, of which each occurs first at one of these positions."""
     offset = located.offset[first]
     return ReadRanges(located.file[first], offset, offset + located.length[first] + FRAME_SIZE)
 

@@ -1,4 +1,4 @@
-"""What the names of members have to do with a field that is not found: dots in keys, or a folder for each sample.
+"""Hints for a field that is not found, from the names of members: dots in keys, or a folder for each sample.
 
 A key ends at the first dot of a file's name, as WebDataset has it: `v1.2.jpg` is the member `2.jpg` of a sample `v1`,
 and `0001/input.jpg` the member `jpg` of a sample `0001/input`.
@@ -15,14 +15,14 @@ from tfds_torch.runtime.printable import quoted
 from tfds_torch.storage.webdataset.tar_index import TarIndex, text_of
 
 _LOOKED_AT = 1000
-"""The first samples, whose names are like those of the others."""
+"""Number of first samples that are looked at: the names of the others are alike."""
 _MOST_SHOWN = 3
-_MOST_FILES = 32  # A folder of more is a class, and its files are samples.
+_MOST_FILES = 32  # A folder of more files is a class, and its files are samples.
 _WITH_DOTS = r"tar --sort=name --transform='s,/\([^/]\+\)$,.\1,' -cf new.tar *"
 
 
 def name_hint(index: TarIndex, wanted: Sequence[str]) -> str:
-    """Returns a sentence on extensions that no sample has, with a space before it; empty: nothing is known of them."""
+    """Return a sentence on extensions that no sample has, with a space before it; empty where there is no hint."""
     there = index.extensions
     by_end = _by_end(there)
     ends = [extension for extension in wanted if len(by_end.get(extension, ())) > 1]
@@ -35,7 +35,7 @@ def name_hint(index: TarIndex, wanted: Sequence[str]) -> str:
 
 
 def nearest(wanted: str, there: Sequence[str]) -> str:
-    """Returns " Did you mean 'jpg'?" for the nearest extension; of `1.jpg`, `2.jpg` none is meant more than others."""
+    """Return " Did you mean 'jpg'?" for the nearest extension; groups like `1.jpg`, `2.jpg` are left out."""
     by_end = _by_end(there)
     return did_you_mean(
         wanted, [one for one in there if len(by_end.get(one.rpartition(".")[2], ())) < 2 or "." not in one]
@@ -43,7 +43,7 @@ def nearest(wanted: str, there: Sequence[str]) -> str:
 
 
 def dot_hint(alike: Sequence[str]) -> str:
-    """Returns what extensions with dots mean that end as one does that is wanted, such as `1.jpg` and `2.jpg`."""
+    """Return an explanation of extensions with dots that end in a wanted one, like `1.jpg` and `2.jpg`."""
     shown, more = ", ".join(map(quoted, alike[:_MOST_SHOWN])), ", ..." if len(alike) > _MOST_SHOWN else ""
     are = "are extensions" if len(alike) > 1 else "is an extension"
     return (
@@ -53,11 +53,11 @@ def dot_hint(alike: Sequence[str]) -> str:
 
 
 def folder_hint(index: TarIndex, wanted: Sequence[str]) -> str:
-    """Returns how tars with a folder for each sample are to be read; empty: the names of their files do not repeat.
+    """Return advice on reading tars with a folder for each sample; empty: the names of their files do not repeat.
 
     Args:
-        index: of the tars.
-        wanted: extensions, of which `input.jpg` names the files `input.jpg` of all folders.
+        index: index of the tars.
+        wanted: the wanted extensions; `input.jpg` stands for the files `input.jpg` of all folders.
     """
     folders: dict[str, set[str]] = {}
     for key in index.keys_of(np.arange(min(len(index), _LOOKED_AT))):
@@ -68,7 +68,7 @@ def folder_hint(index: TarIndex, wanted: Sequence[str]) -> str:
     if not sets or sets[0][1] < max(2, len(folders) / 2) or len(sets[0][0]) > _MOST_FILES:
         return ""
     names = sorted(sets[0][0])
-    if all(name.isdigit() for name in names):  # Numbered samples of classes.
+    if all(name.isdigit() for name in names):  # Numbered samples in folders of classes.
         return ""
     asked = [
         one.removeprefix(f"{name.lower()}.") for name in names for one in wanted if one.startswith(f"{name.lower()}.")
@@ -89,7 +89,7 @@ def folder_hint(index: TarIndex, wanted: Sequence[str]) -> str:
 
 
 def _by_end(extensions: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the extensions with dots by their last part."""
+    """Return the extensions with dots by their last part."""
     found: dict[str, list[str]] = {}
     for one in extensions:
         if "." in one:

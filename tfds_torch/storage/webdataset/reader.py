@@ -12,25 +12,25 @@ from tfds_torch.storage.shard_files import RangeReader, discard_range
 from tfds_torch.storage.webdataset.tar_index import TarIndex
 from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES
 
-_GAP_BYTES = 4096  # What lies between is read as well: the system reads pages.
+_GAP_BYTES = 4096  # Smaller gaps are read as well: the system reads whole pages.
 
 
 class TarReader:
     """Reads members with `pread`, sorted by tar and offset, each once per call.
 
-    A tar has no checksum of its content. Its headers have, and each is compared with the indexed one: that finds a
-    tar that was exchanged for one of the same size and time.
+    A tar has no checksum of its content. Each of its headers has a checksum and is compared with the index, which finds
+    a tar that was replaced by one of the same size and time.
 
     Processes and threads: may be used by several threads (single reads take turns) and after a fork.
     """
 
     def __init__(self, index: TarIndex, paths: Sequence[str], files: RangeReader) -> None:
         self._index, self._paths, self._files = index, paths, files
-        # Members of a tar are consecutive: which tar a member is in follows from its number.
+        # Members of a tar are consecutive: the number of a member tells its tar.
         self._first_member = index.first[np.cumsum([0, *index.counts])[:-1]]
 
     def read(self, members: Int64Array) -> list[bytes]:
-        """Returns the contents of members, int64 [n], in the order asked."""
+        """Return the contents of members, int64 [n], in the order asked."""
         distinct, _, back = unique(members)
         ranges, header_crc = self._ranges_of(distinct), self._index.header_crc[distinct].tolist()
         found = list[bytes]()
@@ -46,19 +46,19 @@ class TarReader:
         return [found[place] for place in back.tolist()]
 
     def advise(self, members: Int64Array) -> None:
-        """Asks the system to read members, int64 [n], ahead; returns at once."""
+        """Ask the system to read members, int64 [n], ahead; return at once."""
         self._files.advise_ranges(lambda: self._ranges_of(unique(members).values))
 
     def follow(self, schedule: Iterable[tuple[int, Sequence[tuple[int, int]]]]) -> None:
-        """Fetches the blocks of an order's next windows ahead; see RangeReader."""
+        """Fetch the blocks of an order's next windows ahead; see RangeReader."""
         self._files.follow(schedule)
 
     def close(self) -> None:
-        """Closes the tars; may be called twice."""
+        """Close the tars; may be called twice."""
         self._files.close()
 
     def _cut(self, content: bytes, ranges: ReadRanges, start: int, stop: int, header_crc: Sequence[int]) -> list[bytes]:
-        """Returns the contents of neighbours that were read at once, whose headers have these CRCs."""
+        """Return the contents of neighbours that were read at once, whose headers have these CRCs."""
         tar, begin = ranges.file[start], ranges.start[start]
         found = list[bytes]()
         for number, crc in zip(range(start, stop), header_crc, strict=True):
@@ -70,7 +70,7 @@ class TarReader:
         return found
 
     def _ranges_of(self, members: Int64Array) -> ReadRanges:
-        """Returns distinct members, each with its header."""
+        """Return distinct members, each with its header."""
         tar = np.searchsorted(self._first_member, members, side="right") - 1
         offset = self._index.offset[members]
         return ReadRanges(tar, offset - BLOCK_BYTES, offset + self._index.size[members], _GAP_BYTES)

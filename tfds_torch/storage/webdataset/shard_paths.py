@@ -1,4 +1,4 @@
-"""The paths of tars, from one text with braces or from a list, and whether they are there."""
+"""The paths of tars, from one text with braces or from a list, and whether the tars exist."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from tfds_torch.storage.shard_errors import shard_status, unreadable
 from tfds_torch.storage.webdataset.tar_members import TAR_REMEDY
 
 _MOST_PATHS = 1_000_000
-_MOST_BRACES = 100  # Each that lies in another one takes a few of Python's stack frames.
+_MOST_BRACES = 100  # Each brace inside of another one takes a few of Python's stack frames.
 _SHOWN = 200
 _MOST_DIGITS = 18
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?|([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?")
@@ -27,16 +27,16 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 def shard_paths(urls: object) -> tuple[str, ...]:
-    """Returns the absolute paths of tars, or their URLs, in the order of their samples.
+    """Return the absolute paths of tars, or their URLs, in the order of their samples.
 
     Args:
         urls: one text, as `expand_urls` takes it: `train-{000..099}.tar`, `{train,val}.tar`, `a-{0..3}.tar::b.tar`; or
-            a path or URL, or a sequence of these, which are taken as they are. `~` is the home folder; a leading
+            a path or URL, or a sequence of these, which are used without changes. `~` is the home folder; a leading
             `file:` is left out.
 
     Raises:
-        ConfigError: it is none of these, is empty, names a tar twice, is of no scheme that is read, or braces are not
-            closed.
+        ConfigError: `urls` is none of these, is empty, names a tar twice, has a scheme that is not read, or braces are
+            not closed.
     """
     if isinstance(urls, str):
         found = list(expand_urls(urls))
@@ -56,7 +56,7 @@ def shard_paths(urls: object) -> tuple[str, ...]:
 
 
 def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
-    """Returns size and modification time of each tar."""
+    """Return size and modification time of each tar."""
     for path in paths:
         try:
             os.lstat(path)
@@ -68,12 +68,13 @@ def look_at(paths: Sequence[str]) -> tuple[Stamp, ...]:
 
 
 def expand_urls(text: str) -> Iterator[str]:
-    """Expands a text as WebDataset does: parts with `::` between them, and the braces of each.
+    """Expand a text as WebDataset does: parts with `::` between them, and the braces of each.
 
-    The `::` of an IPv6 address, `https://[::1]/a.tar`, is left, and that of fsspec's chains, `simplecache::s3://b/a.tar`.
+    The `::` of an IPv6 address, `https://[::1]/a.tar`, stays, and so does that of fsspec's chains,
+    `simplecache::s3://b/a.tar`.
 
     Raises:
-        ConfigError: as `expand_braces` raises it; all names together are counted.
+        ConfigError: see `expand_braces`; all names together are counted.
     """
     parts = _BETWEEN.split(text)
     if any(part.isidentifier() for part in parts):
@@ -85,12 +86,12 @@ def expand_urls(text: str) -> Iterator[str]:
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """Expands braces as a shell does: `{a,b}`, `{000..009}`, `{0..90..10}`, `{a..f}`; also inside of each other.
+    """Expand braces like a shell: `{a,b}`, `{000..009}`, `{0..90..10}`, `{a..f}`; also inside of each other.
 
     Braces that hold neither a comma nor a range stay as they are.
 
     Raises:
-        ConfigError: braces are not closed, are more than 100, or make more than a million names.
+        ConfigError: braces are not closed, there are more than 100 of them, or they make more than a million names.
     """
     if pattern.count("{") > _MOST_BRACES:
         raise ConfigError(
@@ -113,7 +114,7 @@ def _too_many(text: str) -> ConfigError:
 
 
 def _count_names(pattern: str) -> int:
-    """Returns how many names braces make, from the innermost ones outwards: none of the names is made."""
+    """Return how many names braces make, counted from the innermost braces outwards, without making the names."""
     counts: list[int] = []
 
     def product(text: str) -> int:
@@ -131,7 +132,7 @@ def _count_names(pattern: str) -> int:
 
 
 def _range_length(text: str) -> int:
-    """Returns how many numbers or letters a range has; 0: it is not one."""
+    """Return how many numbers or letters a range has; 0: the text is not a range."""
     found = _RANGE.fullmatch(text)
     if found is None:
         return 0
@@ -161,7 +162,7 @@ def _local(url: str) -> str:
 
 
 def _remedy(path: str) -> str:
-    """Returns the advice for a path that is not there."""
+    """Return advice for a path that does not exist."""
     if any(star in path for star in "*?["):
         return f" Stars are not expanded: write train-{{000..099}}.tar, or in Python sorted(glob.glob({quoted(path)}))."
     braces = _BRACES.search(path)
@@ -177,13 +178,13 @@ def _remedy(path: str) -> str:
         return f" The folder {quoted(folder)} does not exist."
     try:
         return did_you_mean(name, sorted(os.listdir(folder)))
-    except OSError:  # One may enter the folder, and not list it.
+    except OSError:  # The user may enter the folder, but not list it.
         return ""
 
 
 def _text(url: object, urls: object) -> str:
     path = os.fspath(url) if isinstance(url, str | os.PathLike) else url
-    if not isinstance(path, str):  # A path of bytes is one too.
+    if not isinstance(path, str):  # A path of bytes is an os.PathLike, too.
         raise _refusal(urls)
     return path
 

@@ -41,8 +41,8 @@ class _FieldMembers(NamedTuple):
     """Where the values of a field lie.
 
     Attributes:
-        members: int64 [N], of each sample the number of its member, or -1: it lacks one.
-        num_without: samples that lack one.
+        members: int64 [N], number of the member of each sample; -1: the sample lacks a member.
+        num_without: number of samples that lack a member.
     """
 
     members: Int64Array
@@ -50,22 +50,22 @@ class _FieldMembers(NamedTuple):
 
 
 class WebDatasetSource(ReadByNumber):
-    """A `Source` of tars. Building it maps their index, which is built where there is none; see `open_index`.
+    """A `Source` of tars. Making it maps their index, which is built where there is no index; see `open_index`.
 
-    Values are the bytes of members, and None where a sample lacks one. An extension that is of no field can be read by
-    its own name. A sample's id is its key; where two tars hold the same key, it is `<tar>/<key>` for all samples, with
-    the tar's path below the folder of them all.
+    Values are the bytes of members, and None where a sample lacks a member. An extension of no field can be read by
+    its name. The id of a sample is its key; where two tars hold the same key, ids are `<tar>/<key>` for all samples,
+    with the tar's path below the folder of them all.
 
     Args:
         urls: paths or URLs of the tars, as `shard_paths` takes them.
-        fields: name -> extension, or several with ";" between, of which a sample's first one is taken.
-        files: where they lie.
+        fields: name -> extension, or several separated by ";", of which the first that a sample has is taken.
+        files: access to the tars.
         is_complete: whether every sample must have the fields that others have.
 
     Raises:
-        ConfigError: urls that name no tar, or no such field.
-        ShardError: a tar is missing, or holds what cannot be read by number; a sample lacks a field that others have,
-            where it must not.
+        ConfigError: `urls` names no tar, or there is no such field.
+        ShardError: a tar is missing, or holds members that cannot be read by number; a sample lacks a field that others
+            have, where it must not.
         CorruptRecordError: a tar was cut, or a file is not a tar.
     """
 
@@ -88,14 +88,14 @@ class WebDatasetSource(ReadByNumber):
             self.check_field(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Whoever opens the tars first, in whatever process, divides those that were fetched as wholes.
+        # The process that opens the tars first cuts the tars that were fetched as wholes.
         state = {**self.__dict__, "_index": None, "_members": {}, "_reader": None, "_scanned": list(self._scanned)}
         state.pop("_starts", None)
         return state
 
     @property
     def index(self) -> TarIndex:
-        """Where the samples lie; mapped again in a process that got a pickled source."""
+        """The index of the samples; it is mapped again in a process that got a pickled source."""
         index = self._index
         if index is None:
             with self._lock:
@@ -106,13 +106,13 @@ class WebDatasetSource(ReadByNumber):
 
     @property
     def name(self) -> str:
-        """The file of one tar; of several the first and last one."""
+        """The file name of one tar; the first and last file name of several tars."""
         names = self._tar_names
         return names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
 
     @property
     def identity(self) -> object:
-        """Keys, extensions and sizes of the samples, whichever of their members are read."""
+        """A digest of keys, extensions and sizes of the samples, whichever members are read."""
         return [self._digest]
 
     @property
@@ -122,7 +122,7 @@ class WebDatasetSource(ReadByNumber):
 
     @property
     def specs(self) -> Mapping[str, FieldSpec]:
-        """The fields that the samples have, as bytes."""
+        """The fields of the samples, all of bytes."""
         return MappingProxyType({name: FieldSpec((), object) for name in self.alternatives if self.has(name)})
 
     @property
@@ -141,19 +141,19 @@ class WebDatasetSource(ReadByNumber):
 
     @property
     def networks(self) -> Collection[Network]:  # type: ignore[override]
-        """What far files come through; see `Source`."""
+        """The networks over which remote files come; see `Source`."""
         return self.files.networks
 
     @property
     def block_records(self) -> int | None:  # type: ignore[override]
-        """Neighbouring samples that are best read together; see `Source`."""
+        """Number of neighbouring samples that are best read together; see `Source`."""
         return self.files.block_records(self.mean_example_bytes)
 
     def in_blocks(self, block_records: int | None) -> "WebDatasetSource":
-        """Returns this source, read in an order of such blocks; see `Source`."""
+        """Return this source, read in an order of such blocks; see `Source`."""
         if self.files.are_local or block_records == self._blocks_of_order:
             return self
-        other = copy.copy(self)  # As a pickled one, it has no open file.
+        other = copy.copy(self)  # Like a pickled source, the copy has no open file.
         other._blocks_of_order, other._index, other._lock = block_records, self._index, ProcessLock()
         return other
 
@@ -162,31 +162,31 @@ class WebDatasetSource(ReadByNumber):
 
     @property
     def num_skipped(self) -> int:
-        """Files that belong to no sample, such as those that tar tools leave."""
+        """Number of files that belong to no sample, like those that tar tools leave."""
         return sum(self.index.num_skipped)
 
     def alternatives_of(self, name: str) -> tuple[str, ...]:
-        """Returns the extensions of a field: those given for it, else its name where that is one; empty: neither."""
+        """Return the extensions of a field: those in `fields`, else its name where that is one; empty: neither."""
         return self.alternatives.get(name) or ((name,) if name in self.index.extensions else ())
 
     def has(self, name: str) -> bool:
-        """Whether the samples have a field, or some of them."""
+        """Return whether the samples have a field, or some of them."""
         return self._members_of(name).num_without < len(self)
 
     def num_without(self, name: str) -> int:
-        """Returns how many samples lack a field."""
+        """Return how many samples lack a field."""
         return self._members_of(name).num_without
 
     def complete(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Returns which samples have all of some fields, bool [N]."""
+        """Return which samples have all the given fields, bool [N]."""
         found = np.ones(len(self), np.bool_)
         for name in names:
             found &= self._members_of(name).members >= 0
         return found
 
     def check(self, streamed: Collection[str] | None = None) -> None:
-        """Compares the tars with their sizes and times, and opens them; see `Source`."""
-        # Objects are compared with their stamps whenever some of them is fetched.
+        """Compare the tars with their sizes and times, and open them; see `Source`."""
+        # Objects are compared with their stamps whenever a part of them is fetched.
         stamps = look_at(self.paths) if self.files.are_local else self._stamps
         if stamps != self._stamps:
             was, self._stamps = self._stamps, stamps
@@ -200,7 +200,7 @@ class WebDatasetSource(ReadByNumber):
         self._opened()
 
     def read(self, index: Int64Array, fields: Sequence[str]) -> Columns:
-        """Returns encoded values of samples in the order asked; see `Source`."""
+        """Return encoded values of samples in the order asked; see `Source`."""
         index = self._checked(index)
         of_fields = [self._members_of(name) for name in fields]
         for name, own in zip(fields, of_fields, strict=True):
@@ -211,7 +211,7 @@ class WebDatasetSource(ReadByNumber):
                     f"Read fields that are there: {', '.join(self.specs) or 'none'}."
                 )
         self._read_last = tuple(fields)
-        # Together, because the members of a sample lie side by side.
+        # All fields together, because the members of a sample lie side by side.
         members = np.concatenate([np.empty(0, np.int64), *(own.members[index] for own in of_fields)])
         found: list[Any] = self._opened().read(members[members >= 0])
         if len(found) < len(members):
@@ -220,12 +220,12 @@ class WebDatasetSource(ReadByNumber):
         return {name: found[at * len(index) : (at + 1) * len(index)] for at, name in enumerate(fields)}
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
-        """Has the blocks of an order's next windows fetched ahead; see `Source`."""
+        """Fetch the blocks of an order's next windows ahead; see `Source`."""
         if not self.files.are_local:
             self._opened().follow(schedule_of(windows, self._blocks_in))
 
     def _blocks_in(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yields in which blocks samples start..stop-1 lie: the tar, and the number among its cuts."""
+        """Yield the blocks in which samples start..stop-1 lie: the tar, and the number of the block among its cuts."""
         (tar,) = self._tar_of(np.array([start], np.int64)).tolist()
         while start < stop:
             end, cuts = min(stop, self._starts[tar + 1]), self._cuts(tar)
@@ -236,7 +236,7 @@ class WebDatasetSource(ReadByNumber):
             start, tar = max(start, end), tar + 1
 
     def announce(self, index: Int64Array) -> None:
-        """Asks the system to read members ahead, of the fields that were read last; errors are left to reading."""
+        """Ask the system to read members ahead, of the fields that were read last; only reading reports errors."""
         try:
             index = self._checked(index)
             if self._read_last:
@@ -246,11 +246,11 @@ class WebDatasetSource(ReadByNumber):
             pass
 
     def ids(self, index: Int64Array) -> LazyIds:
-        """Returns the keys of samples, or `<tar>/<key>` where keys are in several tars."""
+        """Return the keys of samples, or `<tar>/<key>` where keys are in several tars."""
         return LazyIds(self._name_samples, self._checked(index))
 
     def find(self, id: str) -> int:
-        """Returns the number of the sample that has an id. Reads no tar."""
+        """Return the number of the sample that has an id; no tar is read."""
         if self.index.has_distinct_keys:
             places = [(0, len(self), id)]
         else:
@@ -259,27 +259,27 @@ class WebDatasetSource(ReadByNumber):
         for start, stop, key in places:
             try:
                 found = self.index.find_key(key.encode("utf-8", "surrogateescape"), start, stop) if key else None
-            except UnicodeEncodeError:  # A lone surrogate, which no key has.
+            except UnicodeEncodeError:  # The id has a lone surrogate, which no key has.
                 found = None
             if found is not None:
                 return found
         raise not_found(self, id, f"it has {len(self)} samples{such_as(self)}.")
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
-        """Returns the error for a sample whose content cannot be decoded; see `Source`."""
+        """Return the error for a sample whose content cannot be decoded; see `Source`."""
         return CorruptRecordError(
             f"{self.describe(index)} (index {index}) cannot be decoded: it is damaged, or was written that way. "
             f"{reason}"
         )
 
     def describe(self, index: int) -> str:
-        """Returns tar and key of a sample, for messages."""
+        """Return tar and key of a sample, for messages."""
         one = np.array([index], np.int64)
         (tar,), (key,) = self._tar_of(one).tolist(), self.index.keys_of(one)
         return f"{self.paths[tar]}: sample {quoted(text_of(key))}"
 
     def close(self) -> None:
-        """Closes the tars; the next read opens them again."""
+        """Close the tars; the next read opens them again."""
         with self._lock:
             reader, self._reader = self._reader, None
         if reader is not None:
@@ -299,7 +299,7 @@ class WebDatasetSource(ReadByNumber):
         return self.files.open(self.paths, self._stamps, self._cuts, remedy=TAR_REMEDY)
 
     def _cuts(self, tar: int) -> Int64Array:
-        """Returns the offsets at which the blocks of a tar begin, 0 first, its size last."""
+        """Return the offsets at which the blocks of a tar begin, 0 first, its size last."""
         block_records = self._blocks_of_order or self.block_records or 1
         starts = self.index.block_starts(self._starts[tar], self._starts[tar + 1], block_records)
         return unique(np.concatenate([starts, np.array([0, self._stamps[tar][0]], np.int64)])).values
@@ -329,12 +329,12 @@ class WebDatasetSource(ReadByNumber):
         return found
 
     def check_field(self, name: str, among: Int64Array | None = None, remedy: str = _REMEDY) -> None:
-        """Raises ShardError for a field that some samples have, and others lack.
+        """Raise ShardError for a field that some samples have, and others lack.
 
         Args:
-            name: of the field.
-            among: the samples that must have it, int64 [n]; None: all.
-            remedy: what to do, a part of the message.
+            name: name of the field.
+            among: the samples that must have it, int64 [n]; None: all samples.
+            remedy: advice, which is a part of the message.
         """
         (members, num_without), alternatives = self._members_of(name), self.alternatives_of(name)
         if not 0 < num_without < len(members):
@@ -356,14 +356,14 @@ class WebDatasetSource(ReadByNumber):
         )
 
     def _hint(self, wanted: Sequence[str], held: slice) -> str:
-        """Returns what the name of a sample has to do with extensions that it lacks; its members are held."""
+        """Return a hint on the wanted extensions, which a sample lacks; `held` are its members."""
         ends = tuple(f".{extension}" for extension in wanted)
         own = [self.index.extensions[one] for one in self.index.extension[held].tolist()]
         alike = [one for one in own if one.endswith(ends)]
         return folder_hint(self.index, wanted) or (dot_hint(alike) if alike else "")
 
     def _report_skipped(self) -> None:
-        """Logs how many files belong to no sample; raises ShardError where no file belongs to one."""
+        """Log how many files belong to no sample; raise ShardError where no file belongs to a sample."""
         if not self.num_skipped:
             return
         shown = ", ".join(self.index.skipped)
@@ -401,12 +401,12 @@ class WebDatasetSource(ReadByNumber):
 
     @cached_property
     def _starts(self) -> list[int]:
-        """First sample of each tar, and the number of them all."""
+        """First sample of each tar, and the number of all samples."""
         return [0, *accumulate(self.index.counts)]
 
     @cached_property
     def _tar_names(self) -> list[str]:
-        """The tars' paths below the folder of them all."""
+        """The paths of the tars below the folder that holds them all."""
         paths = [path.partition("://")[2] or path for path in self.paths]
         folder = os.path.dirname(paths[0])
         if len(paths) > 1:

@@ -30,7 +30,7 @@ from tfds_torch.storage.shard_scans import Advance, scan_shards
 from tfds_torch.storage.webdataset.tar_members import BLOCK_BYTES, find_members
 
 _logger = logging.getLogger(__name__)
-_OF_THE_TAR = re.compile(rb"__[^/]*__($|/)")  # Such as `__index__`, which belongs to no sample.
+_OF_THE_TAR = re.compile(rb"__[^/]*__($|/)")  # For example `__index__`, which belongs to no sample.
 _OF_A_TOOL = re.compile(rb"(.*/)?__MACOSX/")
 _LONGEST_SHOWN = 100
 _MOST_EXTENSIONS = 2**16
@@ -52,22 +52,22 @@ _ARRAYS = {
 
 @dataclass(frozen=True)
 class TarIndex:
-    """The samples of tars, and their members; N samples of M members.
+    """The samples of tars, and their members; N samples with M members in all.
 
     Attributes:
-        counts: samples of each tar.
+        counts: number of samples of each tar.
         extensions: names of the members' extensions, each once.
         has_distinct_keys: whether no key is in two tars.
-        num_skipped: files of each tar that belong to no sample.
+        num_skipped: number of files in each tar that belong to no sample.
         skipped: names of a few of these, for messages.
-        digest: hash of keys, extensions and sizes: equal where number n means the same sample.
+        digest: hash of keys, extensions and sizes; equal where number n means the same sample.
         first: int64 [N + 1], first member of each sample, and M.
         key_stops: int64 [N], where each key ends in `keys`.
-        offset: int64 [M], of each member's content in its tar, in bytes.
-        size: int64 [M], of each member's content, in bytes.
-        header_crc: uint32 [M], CRC32C of the header before it.
-        extension: uint16 [M], position in `extensions`.
-        keys: uint8 [bytes], of all samples, one behind the other.
+        offset: int64 [M], offset of each member's content in its tar, in bytes.
+        size: int64 [M], size of each member's content, in bytes.
+        header_crc: uint32 [M], CRC32C of the header before the content.
+        extension: uint16 [M], position of each member's extension in `extensions`.
+        keys: uint8 [bytes], keys of all samples, one behind the other.
     """
 
     counts: tuple[int, ...]
@@ -85,37 +85,37 @@ class TarIndex:
     keys: NDArray[np.uint8]
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self.key_stops)
 
     def keys_of(self, index: Int64Array) -> list[bytes]:
-        """Returns the keys of samples, int64 [n]."""
+        """Return the keys of samples, int64 [n]."""
         stops = self.key_stops[index].tolist()
         starts = np.where(index > 0, self.key_stops[index - 1], 0).tolist()
         return [self.keys[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
 
     def block_starts(self, start: int, stop: int, block_records: int) -> Int64Array:
-        """Returns the offsets in a tar at which blocks of neighbouring samples begin, int64 [k].
+        """Return the offsets in a tar at which blocks of neighbouring samples begin, int64 [k].
 
         Args:
             start: first sample of the tar.
             stop: the sample behind its last one.
-            block_records: samples of a block; blocks are counted from sample 0 of all tars.
+            block_records: number of samples in a block; blocks are counted from sample 0 of all tars.
         """
         samples = np.arange(start + -start % block_records, stop, block_records, dtype=np.int64)
         return self.offset[self.first[samples]] - BLOCK_BYTES
 
     def find_key(self, key: bytes, start: int, stop: int) -> int | None:
-        """Returns the number of the sample with a key, of those from start to stop - 1; None: there is none."""
+        """Return the number of the sample with a key, among samples start..stop-1; None: there is no such sample."""
         ends = self.key_stops[start:stop]
         begins = np.concatenate([self.key_stops[start - 1 : start] if start else [0], ends[:-1]]).astype(np.int64)
         found = np.flatnonzero(ends - begins == len(key))
-        for at in reversed(range(len(key))):  # The last bytes differ most.
+        for at in reversed(range(len(key))):  # The last bytes of keys differ most.
             found = found[self.keys[begins[found] + at] == key[at]]
         return start + int(found[0]) if len(found) else None
 
     def members_of(self, extensions: Sequence[str]) -> Int64Array:
-        """Returns int64 [N]: of each sample the member with the first of these extensions that it has, or -1."""
+        """Return int64 [N]: each sample's member with the first of these extensions that it has; -1: it has none."""
         rows = np.full(len(self), -1, np.int64)
         for name in reversed(extensions):
             if name in self.extensions:
@@ -131,18 +131,18 @@ def open_index(
     files: ShardFiles = LOCAL,
     note_scan: Callable[[int], object] = lambda _: None,
 ) -> TarIndex:
-    """Maps the index of these tars, or builds it; of processes that start together one builds.
+    """Map the index of these tars, or build it; where several processes start together, one builds it.
 
     Args:
-        paths: absolute, of the tars, or their URLs.
-        stamps: size and version of each.
+        paths: absolute paths of the tars, or their URLs.
+        stamps: size in bytes and version of each tar.
         name: one name for them all, for messages.
-        files: where they lie.
-        note_scan: called with the number of each tar that was scanned.
+        files: access to the tars.
+        note_scan: function that is called with the number of each tar that was scanned.
 
     Raises:
-        ShardError: a tar is missing, compressed, not the one of its stamp, or holds what cannot be read by number;
-            see `find_members`.
+        ShardError: a tar is missing, compressed, does not have its stamp, or holds members that cannot be read by
+            number; see `find_members`.
         CorruptRecordError: a tar was cut, or is not a tar.
     """
     sizes = [size for size, _ in stamps]
@@ -165,7 +165,7 @@ def open_index(
 
 
 def index_beside(path: str, stamp: Stamp) -> IndexCache[TarIndex]:
-    """Returns the index of one tar as it lies beside it, where the tar is named by its file's name alone."""
+    """Return the index file that lies beside a tar; it names the tar by its file name alone."""
     name = file_name(path)
 
     def build() -> TarIndex:
@@ -191,7 +191,7 @@ def _index_cache(
 def scan_tar(
     path: str, advance: Advance | None = None, stamp: Stamp | None = None, files: ShardFiles = LOCAL
 ) -> TarIndex:
-    """Returns the index of one tar; see `find_members` for the arguments and errors."""
+    """Return the index of one tar; see `find_members` for the arguments and errors."""
     first, stops, offsets, sizes = array("q"), array("q"), array("q"), array("q")
     crcs, extensions, keys = array("I"), array("H"), bytearray()
     numbers: dict[bytes, int] = {}
@@ -250,28 +250,29 @@ def scan_tar(
 
 
 def _split_name(name: bytes) -> tuple[bytes, bytes] | None:
-    """Returns key and extension of a member: `train/0017` and `seg.png` of `train/0017.seg.PNG`.
+    """Return key and extension of a member: `train/0017` and `seg.png` of `train/0017.seg.PNG`.
 
     Returns:
-        None: the member belongs to no sample: its name has no extension (`README`) or nothing in front of it
-        (`.DS_Store`, macOS's `._0017.png`), or lies in macOS's `__MACOSX`. WebDataset skips those outside of folders.
+        None for a member that belongs to no sample: its name has no extension (`README`) or nothing in front of it
+        (`.DS_Store`, macOS's `._0017.png`), or it lies in macOS's `__MACOSX`. WebDataset skips such members outside of
+        folders.
     """
     folder, slash, base = name.rpartition(b"/")
     stem, _, extension = base.partition(b".")
     if not stem or not extension or (b"__MACOSX/" in name and _OF_A_TOOL.match(name)):
         return None
-    # As text: bytes know the lower case of ASCII alone.
+    # As text: bytes only have lower case for ASCII.
     lower = extension.lower() if extension.isascii() else text_of(extension).lower().encode("utf-8", "surrogateescape")
     return folder + slash + stem, lower
 
 
 def text_of(name: bytes) -> str:
-    """Returns a key or an extension as text; bytes that are not UTF-8 come back when it is encoded the same way."""
+    """Return a key or an extension as text; bytes that are not UTF-8 come back when it is encoded the same way."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
-    """Returns one index of several tars, in their order."""
+    """Return one index of several tars, in their order."""
     extensions = tuple(sorted({name for tar in tars for name in tar.extensions}))
     if len(extensions) >= _MOST_EXTENSIONS:
         raise ShardError(f"{paths[0]} and the other tars have more than {_MOST_EXTENSIONS - 1:,} extensions.")
@@ -296,12 +297,12 @@ def join_indexes(tars: Sequence[TarIndex], paths: Sequence[str]) -> TarIndex:
         digest.update(memoryview(joined[name]).cast("B"))
     index = TarIndex(counts, extensions, True, num_skipped, skipped, digest.hexdigest(), **joined)
     _check_borders(index, paths)
-    # Those of one tar were found to be distinct when it was scanned.
+    # Keys of one tar were found to be distinct when it was scanned.
     return index if len(tars) == 1 else replace(index, has_distinct_keys=_find_repeated_key(index) is None)
 
 
 def _check_not_split(index: TarIndex, path: str) -> None:
-    """Raises ShardError for a sample of a tar that goes on after other samples."""
+    """Raise ShardError for a sample of a tar that has further members after other samples."""
     repeated = _find_repeated_key(index)
     if repeated is None:
         return
@@ -316,9 +317,10 @@ def _check_not_split(index: TarIndex, path: str) -> None:
 
 
 def _find_repeated_key(index: TarIndex) -> int | None:
-    """Returns a sample whose key an earlier one has; None: all keys are distinct.
+    """Return a sample whose key an earlier sample has; None: all keys are distinct.
 
-    Of several it is the next one with the earliest such key. Memory: some 20 bytes a sample, and not all keys.
+    Of several such samples it is the second one with the earliest such key. Memory: about 20 bytes for each sample,
+    rather than all keys.
     """
     hashes = np.empty(len(index), np.int64)
     for start in range(0, len(index), _KEYS_AT_ONCE):
@@ -340,7 +342,7 @@ def _find_repeated_key(index: TarIndex) -> int | None:
 
 
 def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
-    """Raises ShardError for a sample that begins in one tar and ends in the next one."""
+    """Raise ShardError for a sample that begins in one tar and ends in the next one."""
     stops = np.cumsum(index.counts).tolist()
     starts = [0, *stops[:-1]]
     filled = [tar for tar in range(len(stops)) if starts[tar] < stops[tar]]
@@ -358,7 +360,7 @@ def _check_borders(index: TarIndex, paths: Sequence[str]) -> None:
 
 
 def _encode(index: TarIndex) -> Iterator[bytes]:
-    """Yields the content of the index file: size of a head in JSON, the head, zeros up to a multiple of 8, arrays."""
+    """Yield the content of the index file: size of a head in JSON, the head, zeros up to a multiple of 8, arrays."""
     head = {name: getattr(index, name) for name in ("counts", "extensions", "has_distinct_keys", "num_skipped")}
     head |= {"skipped": index.skipped, "digest": index.digest}
     text = json.dumps(head | {"num_members": len(index.offset), "num_key_bytes": len(index.keys)}).encode()
@@ -396,7 +398,7 @@ def _decode(content: mmap.mmap | bytes, start: int, tar_sizes: Sequence[int]) ->
 
 
 def _is_inside(index: TarIndex, tar_sizes: Sequence[int]) -> bool:
-    """Whether all positions lie inside of what they point into, so that a forged index reads nothing else."""
+    """Return whether all positions lie inside of the arrays and tars they point into, against a forged index."""
     first, stops = np.diff(index.first, prepend=-1), np.diff(index.key_stops, prepend=0)
     ends = np.repeat(np.repeat(tar_sizes, index.counts), first[1:])
     return bool(

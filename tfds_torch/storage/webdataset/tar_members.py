@@ -1,7 +1,7 @@
-"""The plain files of a tar, found from its headers alone; a damaged tar, or one with anything else in it, is refused.
+"""The plain files of a tar, found from its headers alone; a damaged tar, or one that holds anything else, is refused.
 
-The standard library's tarfile reads each header. What it passes over (a cut file, bytes behind the end, numbers with a
-sign, a damaged extended header) is an error here. The forms `v7`, `ustar`, GNU and PAX are read.
+The standard library's tarfile reads each header. Damage that it ignores (a cut file, bytes behind the end, numbers with
+a sign, a damaged extended header) is an error here. The forms `v7`, `ustar`, GNU and PAX are read.
 Source: POSIX.1-2017, pax; GNU tar's manual, "Basic Tar Format".
 """
 
@@ -21,11 +21,11 @@ from tfds_torch.storage.shard_scans import Advance, ShardFile, expect_jumps, siz
 BLOCK_BYTES = tarfile.BLOCKSIZE
 TAR_REMEDY = "Give the path of a tar that is there, or make or copy it again."
 
-# As for TFRecord files: small members are found in large windows; of large ones only what lies between contents is
-# read, which in a page of the file are the header, the label behind an image, and the next header.
+# As for TFRecord files: small members are found in large windows; of large ones only the bytes between contents are
+# read: in a page of the file, these are the header, the label behind an image, and the next header.
 _WINDOW_BYTES, _PAGE_BYTES = 256 * 1024, 4096
 _LARGE_MEMBER_BYTES = 32 * 1024
-_MOST_EXTENDED_BYTES = 1 << 20  # Of a long name, or of PAX records.
+_MOST_EXTENDED_BYTES = 1 << 20  # Bytes of a long name, or of PAX records.
 _ZEROS_AT_ONCE = 1 << 20
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 
@@ -60,7 +60,7 @@ _REFUSED_KINDS = {
     b"D": ("a list of files of an incremental backup", f"{_AS_ONE}, without --listed-incremental"),
     b"N": ("a list of long names of an old GNU tar", f"{_AS_ONE}, with a tar of today"),
 }
-"""Type flag -> what it stands for, and what to do."""
+"""Type flag -> its meaning, and advice for the user."""
 _SPARSE_PREFIX = b"GNU.sparse."
 
 
@@ -68,9 +68,9 @@ class Member(NamedTuple):
     """A plain file in a tar.
 
     Attributes:
-        name: as it is stored.
+        name: name as it is stored.
         offset: where its content begins, in bytes; its own header is the block before.
-        size: bytes of its content.
+        size: size of its content, in bytes.
         header_crc: CRC32C of that block.
     """
 
@@ -83,18 +83,18 @@ class Member(NamedTuple):
 def find_members(
     path: str, advance: Advance | None = None, stamp: Stamp | None = None, files: ShardFiles = LOCAL
 ) -> Iterator[Member]:
-    """Yields the plain files of a tar, in their order; folders are passed over.
+    """Yield the plain files of a tar, in their order; folders are skipped.
 
     Args:
         path: a tar that is not compressed.
-        advance: called with the offset in bytes that the scan has reached, many times.
-        stamp: as `open_shard` takes it.
-        files: where it lies.
+        advance: function that is called many times, with the offset in bytes that the scan has reached.
+        stamp: size and modification time that the tar must have; see `open_shard`.
+        files: access to the tar.
 
     Raises:
-        ShardError: the file is missing, compressed, cannot be read or is not the one of the stamp, or holds a link, a
+        ShardError: the file is missing, compressed, cannot be read or does not have the stamp, or holds a link, a
             sparse file, a device, or a name that leaves its folder.
-        CorruptRecordError: it is not a tar, was cut, or has more behind its end.
+        CorruptRecordError: the file is not a tar, was cut, or has bytes behind its end.
     """
     with files.scan(path, stamp, TAR_REMEDY) as file:
         yield from _Scan(path, file, advance).members()
@@ -107,7 +107,7 @@ class _Scan:
         self._path, self._file, self._advance = path, file, advance
         self._size = size_of(file)
         self._window, self._window_at = b"", 0
-        self._member_bytes = _LARGE_MEMBER_BYTES  # A running mean. The first header alone says which way to begin.
+        self._member_bytes = _LARGE_MEMBER_BYTES  # A running mean. The first header alone decides which way to begin.
         expect_jumps(file)
 
     def members(self) -> Iterator[Member]:
@@ -128,7 +128,7 @@ class _Scan:
         self._check_end(offset)
 
     def _own_header(self, offset: int, block: bytes) -> tuple[int, bytes, tarfile.TarInfo, bytes]:
-        """Returns a member's own header (offset, bytes, meaning) and its name, after its long name and PAX records."""
+        """Return a member's own header (offset, bytes, meaning) and its name, after its long name and PAX records."""
         start, name = offset, None
         records: dict[bytes, bytes] = {}
         while (header := self._header(offset, block)).type in _EXTENDED_KINDS:
@@ -159,7 +159,7 @@ class _Scan:
         return offset, block, header, name
 
     def _check(self, name: bytes, header: tarfile.TarInfo, offset: int, records: dict[bytes, bytes]) -> None:
-        """Raises ShardError for a member that cannot be read as a plain file below its folder."""
+        """Raise ShardError for a member that cannot be read as a plain file below its folder."""
         is_sparse = any(key.startswith(_SPARSE_PREFIX) for key in records)
         refused = _SPARSE if is_sparse else _REFUSED_KINDS.get(header.type)
         if refused is None and not header.isdir() and not header.isreg():
@@ -186,7 +186,7 @@ class _Scan:
             )
 
     def _pax_records(self, content: bytes, offset: int) -> dict[bytes, bytes]:
-        r"""Returns the records of a PAX header, `<length> <key>=<value>\n` each; the last of a key counts."""
+        r"""Return the records of a PAX header, `<length> <key>=<value>\n` each; the last record of a key counts."""
         records: dict[bytes, bytes] = {}
         at = 0
         while at < len(content) and content[at]:
@@ -212,7 +212,7 @@ class _Scan:
         return header
 
     def _refuse_compressed(self, start: bytes) -> None:
-        """Raises ShardError for a file that begins as compressed ones do."""
+        """Raise ShardError for a file that begins like a compressed file."""
         for magic, (name, command) in _COMPRESSIONS.items():
             if start.startswith(magic):
                 raise ShardError(
@@ -239,7 +239,7 @@ class _Scan:
         return self._window[at : at + BLOCK_BYTES]
 
     def _end_of(self, offset: int, size: int, what: str, start: int) -> int:
-        """Returns where the next header begins, behind a content of this size."""
+        """Return the offset of the next header, behind a content of this size."""
         end = offset + size + -size % BLOCK_BYTES
         if end > self._size:
             raise CorruptRecordError(
@@ -249,7 +249,7 @@ class _Scan:
         return end
 
     def _check_end(self, offset: int) -> None:
-        """Raises CorruptRecordError unless zeros alone follow, two blocks of them at least."""
+        """Raise CorruptRecordError unless only zeros follow, at least two blocks of them."""
         if self._block(offset + BLOCK_BYTES) != _ZERO_BLOCK:
             self._corrupt("a block of zeros lies between members", offset)
         at = offset + 2 * BLOCK_BYTES
@@ -271,13 +271,13 @@ class _Scan:
 
 
 def _name_of(header: tarfile.TarInfo, block: bytes) -> bytes:
-    """Returns the name in a header, with its prefix only in the form `ustar`: GNU's tar has times there."""
+    """Return the name in a header, with its prefix only in the form `ustar`: GNU's tar has times in its place."""
     name = header.name.encode("utf-8", "surrogateescape")
     return name if block[257:263] == tarfile.POSIX_MAGIC[:6] else block[:100].partition(b"\0")[0]
 
 
 def _problem_of(name: bytes) -> str | None:
-    """Returns the problem with a member's name, as a clause; None where there is none."""
+    """Return the problem with a member's name, as a clause; None where there is no problem."""
     if not name:
         return "is empty"
     if name.startswith(b"/"):

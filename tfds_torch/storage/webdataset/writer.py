@@ -1,6 +1,6 @@
-"""TarWriter: WebDataset's tar files, in which nothing differs from one run to the next.
+"""TarWriter: writes WebDataset's tar files, whose bytes do not differ from one run to the next.
 
-Members are ustar's, without times, owners or extensions: any tar program reads them, and equal samples give equal
+Members are ustar's, without times, owners or extensions: any tar program reads them, and equal samples have equal
 bytes.
 Source: POSIX.1-1988, ustar interchange format.
 """
@@ -12,9 +12,9 @@ from tfds_torch.runtime.printable import quoted
 
 BLOCK_BYTES = 512
 RECORD_BYTES = 20 * BLOCK_BYTES
-"""What a tar file is filled up to."""
+"""A tar file is filled up to a multiple of so many bytes."""
 LONGEST_NAME = 100
-_MOST_BYTES = 8**11 - 1  # Eleven octal digits.
+_MOST_BYTES = 8**11 - 1  # The most that eleven octal digits hold.
 _MODE_TO_GROUP = b"0000644\0" + 2 * b"0000000\0"
 _TIME = b"00000000000\0"
 _AFTER_CHECKSUM = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
@@ -28,7 +28,7 @@ class TarWriter:
         self._write, self._num_bytes = write, 0
 
     def add(self, name: str, content: bytes) -> None:
-        """Writes a member."""
+        """Write a member."""
         self._write(member_header(name, len(content)))
         self._write(content)
         padding = -len(content) % BLOCK_BYTES
@@ -37,22 +37,22 @@ class TarWriter:
         self._num_bytes += member_bytes(len(content))
 
     def close(self) -> None:
-        """Writes the end of the file."""
+        """Write the end of the file."""
         self._write(bytes(tar_bytes(self._num_bytes) - self._num_bytes))
 
 
 def member_bytes(content_bytes: int) -> int:
-    """Returns the bytes of a member in a tar file: its header, and its content in whole blocks."""
+    """Return the bytes of a member in a tar file: its header, and its content in whole blocks."""
     return BLOCK_BYTES + -(-content_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def tar_bytes(members_bytes: int) -> int:
-    """Returns the size of a tar file whose members take so many bytes: two empty blocks end it, and it is filled up."""
+    """Return the size of a tar file whose members take so many bytes: two empty blocks end it, and it is filled up."""
     return -(-(members_bytes + 2 * BLOCK_BYTES) // RECORD_BYTES) * RECORD_BYTES
 
 
 def member_header(name: str, num_bytes: int) -> bytes:
-    """Returns the 512 bytes before a member's content."""
+    """Return the 512 bytes before a member's content."""
     encoded = name.encode("ascii", errors="replace")
     if len(encoded) > LONGEST_NAME or not name.isascii() or not name:
         raise ConfigError(
