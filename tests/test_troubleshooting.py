@@ -1,11 +1,14 @@
 """docs/troubleshooting.md quotes the package as it speaks, and explains every warning."""
 
 import ast
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from doc_blocks import ROOT
+
+from tfds_torch import errors
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 FROM_OTHERS = {"operator torchvision::nms does not exist"}
@@ -59,3 +62,11 @@ def test_every_folder_of_the_cache_is_named() -> None:
     calls = re.findall(r'(?:cache_folder|kept_path)\("(\w+)"', package)
     assert len(calls) > 5
     assert set(calls) <= set(re.findall(r"`(\w+)`", PAGE))
+
+
+def test_tracebacks_of_errors_with_an_outer_cause_name_the_page() -> None:
+    for kind in (errors.DatasetNotFoundError, errors.StateMismatchError, errors.WorkerError, errors.StallError):
+        error = pickle.loads(pickle.dumps(kind("all the facts")))  # As from a worker.
+        assert str(error) == "all the facts"
+        assert error.__notes__ == ["Causes and remedies: docs/troubleshooting.md"]
+    assert not hasattr(errors.ConfigError("a typo"), "__notes__")

@@ -4,9 +4,21 @@ Every type can be built from its message alone, because torch rebuilds a worker'
 the message therefore has all the facts: the request, the finding, and the next step.
 """
 
+from typing import ClassVar
+
 
 class TfdsTorchError(Exception):
-    """Base of every error that tfds_torch raises on purpose."""
+    """Base of every error that tfds_torch raises on purpose.
+
+    Tracebacks of errors whose cause may lie outside of the script name the page that lists causes and remedies.
+    """
+
+    _is_explained: ClassVar[bool] = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        if self._is_explained:
+            self.add_note("Causes and remedies: docs/troubleshooting.md")
 
 
 class ConfigError(TfdsTorchError, ValueError):
@@ -20,6 +32,8 @@ class ExampleNotFoundError(ConfigError, IndexError):
 class DatasetNotFoundError(TfdsTorchError, LookupError):
     """The dataset does not exist, or is not prepared under the given root."""
 
+    _is_explained = True
+
 
 class ShardError(TfdsTorchError):
     """A shard file is missing, or holds another number of examples than `dataset_info.json` says."""
@@ -32,13 +46,19 @@ class CorruptRecordError(ShardError):
 class StateMismatchError(TfdsTorchError, ValueError):
     """A saved state does not belong to this dataset, plan or world."""
 
+    _is_explained = True
+
 
 class WorkerError(TfdsTorchError, RuntimeError):
     """A process or thread that reads for us failed or ended before its work was done."""
 
+    _is_explained = True
+
 
 class StallError(TfdsTorchError, TimeoutError):
     """No batch came within the allowed time."""
+
+    _is_explained = True
 
 
 class ExportError(TfdsTorchError, RuntimeError):
