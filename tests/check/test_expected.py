@@ -109,7 +109,7 @@ def test_records_that_do_not_exist_are_an_error(
         expected_ids(Folder(str(write_info(tmp_path))), "train[:50%]", [instruction])
     assert str(caught.value) == (
         f"Split 'train[:50%]' reads examples {records} of {Path(instruction.path).name}, and dataset_info.json gives "
-        f"it {number} examples."
+        f"it {number} examples. Prepare the dataset again."
     )
 
 
@@ -144,5 +144,6 @@ def test_images_that_do_not_exist_are_an_error(tmp_path: Path) -> None:
         with pytest.raises(ShardError) as caught:
             expected_ids(Folder(str(root)), "test[:50%]", [instruction])
         assert str(caught.value) == (
-            f"Split 'test[:50%]' reads examples 0..{NUM_TEST} of {folder}, and the folder holds {number} examples."
+            f"Split 'test[:50%]' reads examples 0..{NUM_TEST} of {folder}, and the folder holds {number} examples. "
+            f"Images were removed after the parser had listed them: make the parser anew."
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,15 +63,12 @@ class ExpectedIds:
     @classmethod
     def of_members(cls, members: Mapping[str, "ExpectedIds"]) -> "ExpectedIds":
         """Return the ids of a mixture, `<member>/<id>`: those of each member, one after the other."""
-        return cls(
-            [
-                replace(run, file=f"{name}/{run.file}")
-                if run.names is None
-                else replace(run, names=[f"{name}/{id}" for id in run.names])
-                for name, ids in members.items()
-                for run in ids._runs
-            ]
-        )
+        runs = []
+        for name, ids in members.items():
+            for run in ids._runs:
+                names = None if run.names is None else [f"{name}/{id}" for id in run.names]
+                runs.append(replace(run, file=f"{name}/{run.file}", names=names))
+        return cls(runs)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -134,15 +132,14 @@ def expected_ids(folder: Folder, split: str, files: Sequence[FileInstruction]) -
     Raises:
         ShardError: an instruction names a shard or a record that `dataset_info.json`, or the folder, does not have.
     """
-    if folder.read(INFO) is None:
-        root = Path(folder.path)
-        names = {one.name: _ordered_images(one, one.name) for one in root.iterdir() if one.is_dir()}
-        if not any(names.values()):  # Folders of labels, without splits.
-            names = {"train": [id.partition("/")[2] for id in _ordered_images(root, "train")]}
-        splits = {name: [IdRun(name, 0, len(images), images)] for name, images in names.items()}
-        source = "the folder holds"
+    info = folder.read(INFO)
+    if info is None:
+        splits = _list_image_splits(Path(folder.path))
+        found = "the folder holds"
+        remedy = "Images were removed after the parser had listed them: make the parser anew."
     else:
-        splits, source = _read_splits(folder), "dataset_info.json gives it"
+        splits = _read_splits(json.loads(info))
+        found, remedy = "dataset_info.json gives it", "Prepare the dataset again."
     asked = [name.strip() for name in split.split("+")]
     if all(name in splits for name in asked):
         return ExpectedIds([run for name in asked for run in splits[name]])
@@ -153,8 +150,8 @@ def expected_ids(folder: Folder, split: str, files: Sequence[FileInstruction]) -
         there = whole.get(file, IdRun(file, 0, 0))
         if part.skip + part.take > there.length:
             raise ShardError(
-                f"Split {split!r} reads examples {part.skip}..{part.skip + part.take - 1} of {file}, and {source} "
-                f"{there.length} examples."
+                f"Split {split!r} reads examples {part.skip}..{part.skip + part.take - 1} of {file}, and {found} "
+                f"{there.length} examples. {remedy}"
             )
         runs.append(IdRun(file, part.skip, part.take, there.names))
     return ExpectedIds(runs)
@@ -163,32 +160,41 @@ def expected_ids(folder: Folder, split: str, files: Sequence[FileInstruction]) -
 def expected_windows(ids: ExpectedIds, episodes: Episodes) -> ExpectedIds:
     """Return the ids of windows, `<shard file>__<record>/<step>`, by index; `ids` are those of the episodes."""
     windows = episodes.windows
-    offsets = [0, *(one for own in windows.offsets.values() for one in own)] if windows.whole else [0]
-    before, after = -min(offsets), max(offsets)
+    offsets = [0]
+    if windows.whole:  # Each field must find all of its steps in the episode.
+        offsets += [offset for of_field in windows.offsets.values() for offset in of_field]
+    num_before, num_after = -min(offsets), max(offsets)
     runs = []
-    for episode, steps in zip(ids, episodes.num_steps.tolist(), strict=True):
-        own = [step for step in range(0, steps, windows.stride) if before <= step < steps - after]
-        if own:
-            runs.append(IdRun(episode, own[0], len(own), separator="/", stride=windows.stride))
+    for episode, num_steps in zip(ids, episodes.num_steps.tolist(), strict=True):
+        steps = [step for step in range(0, num_steps, windows.stride) if num_before <= step < num_steps - num_after]
+        if steps:
+            runs.append(IdRun(episode, steps[0], len(steps), separator="/", stride=windows.stride))
     return ExpectedIds(runs)
+
+
+def _list_image_splits(root: Path) -> dict[str, list[IdRun]]:
+    """Return split -> its images, as one run, for a folder `<split>/<label>/<image>` or `<label>/<image>`."""
+    names = {one.name: _ordered_images(one, one.name) for one in root.iterdir() if one.is_dir()}
+    if not any(names.values()):  # Folders of labels, without splits.
+        names = {"train": [id.partition("/")[2] for id in _ordered_images(root, "train")]}
+    return {name: [IdRun(name, 0, len(images), images)] for name, images in names.items()}
 
 
 def _ordered_images(folder: Path, split: str) -> list[str]:
     """Return `<split>/<label>/<image>` in TFDS's order: as `tfds.ImageFolder` lists, sorts and shuffles them."""
-    is_image = tuple(f".{extension}" for extension in EXTENSIONS)  # TFDS knows .jpg, .jpeg and .png alone.
+    suffixes = tuple(f".{extension}" for extension in EXTENSIONS)  # TFDS knows .jpg, .jpeg and .png alone.
     labels = sorted(label.name for label in folder.iterdir() if label.is_dir())
     ids = [
         f"{split}/{label}/{name}"
         for label in labels
-        for name in sorted(name for name in os.listdir(folder / label) if name.lower().endswith(is_image))
+        for name in sorted(name for name in os.listdir(folder / label) if name.lower().endswith(suffixes))
     ]
     random.Random(split).shuffle(ids)  # noqa: S311 (TFDS's order)
     return ids
 
 
-def _read_splits(folder: Folder) -> dict[str, list[IdRun]]:
-    """Return split -> its shards, each as a whole."""
-    info = json.loads(folder.read(INFO) or b"{}")
+def _read_splits(info: Mapping[str, Any]) -> dict[str, list[IdRun]]:
+    """Return split -> its shards, each as a whole, by the content of `dataset_info.json`."""
     splits = {}
     for split in info.get("splits", []):
         lengths = [int(length) for length in split.get("shardLengths", [])]
@@ -200,7 +206,8 @@ def _read_splits(folder: Folder) -> dict[str, list[IdRun]]:
     return splits
 
 
-def _shard_name(template: str, info: dict[str, str], split: str, number: int, num_shards: int) -> str:
+def _shard_name(template: str, info: Mapping[str, Any], split: str, number: int, num_shards: int) -> str:
+    """Return the name of a shard's file by a template of TFDS."""
     width = max(5, len(str(num_shards)))
     index, total = f"{number:0{width}d}", f"{num_shards:0{width}d}"
     parts = {
@@ -240,13 +247,15 @@ class Expectation:
         plan: the epoch plan of rank 0; its world has the numbers of ranks and workers.
         mode: the read mode, `index`, `files` or `examples`.
         ids: the split's ids by index.
+        num_epochs: epochs that are read.
         share: (rank, epoch) -> the examples that this rank must receive; worked out anew for every call.
         members: of a mixture, name -> number of examples of a pass, in their order; of balanced classes, label ->
             number of its examples; else empty.
         stored: of a mixture, the examples of each member's split; None for those of a pass.
         num_unread: examples of an epoch that uneven files leave unread in mode `files`; else 0.
         num_repeated: examples of an epoch that uneven files repeat in mode `files`; else 0.
-        may_lack_labels: whether examples may have the label of padding, which None in an optional feature becomes.
+        may_lack_labels: whether valid examples may have the label of padding: that of an optional feature without a
+            value.
     """
 
     plan: EpochPlan
@@ -262,7 +271,7 @@ class Expectation:
 
     @property
     def num_replicas(self) -> int:
-        """Ranks."""
+        """Number of ranks."""
         return self.plan.world.num_replicas
 
     @property
@@ -280,6 +289,9 @@ class PipelineCounts:
     """The numbers of examples that one worker of one rank must read in epoch 0.
 
     Attributes:
+        rank: number of the rank.
+        worker: number of its worker.
+        num_batches: batches of this worker.
         num_examples: examples of the epoch's own.
         num_fill: examples that fill its last batch (wrapped or padded).
         num_available: examples of the epoch in the files that it reads; differs from num_examples in mode `files`.
@@ -306,11 +318,11 @@ def expect(parser: DatasetParser, num_replicas: int, num_workers: int, num_epoch
     if mode == "index":
         members, stored = _members_of(parser, plan)
         return Expectation(
-            plan,
-            mode,
-            ids,
-            num_epochs,
-            lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
+            plan=plan,
+            mode=mode,
+            ids=ids,
+            num_epochs=num_epochs,
+            share=lambda rank, epoch: _share_of_order(parser.plan(World(rank, num_replicas)), epoch),
             members=members,
             stored=stored,
             may_lack_labels=may_lack_labels,
@@ -322,11 +334,11 @@ def expect(parser: DatasetParser, num_replicas: int, num_workers: int, num_epoch
         num_unread = max(num_unread, sum(number for number in excess if number > 0))
         num_repeated = max(num_repeated, -sum(number for number in excess if number < 0))
     return Expectation(
-        plan,
-        mode,
-        ids,
-        num_epochs,
-        lambda rank, epoch: _share_of_rank(parser, plan, rank, epoch),
+        plan=plan,
+        mode=mode,
+        ids=ids,
+        num_epochs=num_epochs,
+        share=lambda rank, epoch: _share_of_rank(parser, plan, rank, epoch),
         num_unread=num_unread,
         num_repeated=num_repeated,
         may_lack_labels=may_lack_labels,
@@ -349,13 +361,20 @@ def count_pipelines(parser: DatasetParser, expected: Expectation) -> list[Pipeli
 
 def _count(parser: DatasetParser, world: World, mode: str) -> PipelineCounts:
     plan = parser.plan(world)
-    num_batches = len(plan.worker_batches())
     if mode == "index":  # Every pipeline reads in all files.
         num_examples, num_fill = pipeline_counts(plan)
-        return PipelineCounts(world.rank, world.worker, num_batches, num_examples, num_fill, num_examples)
-    assignment = parser.assignment(world)
+        num_available = num_examples
+    else:
+        assignment = parser.assignment(world)
+        num_examples, num_fill = assignment.num_valid, assignment.num_fill
+        num_available = assignment.num_available
     return PipelineCounts(
-        world.rank, world.worker, num_batches, assignment.num_valid, assignment.num_fill, assignment.num_available
+        rank=world.rank,
+        worker=world.worker,
+        num_batches=len(plan.worker_batches()),
+        num_examples=num_examples,
+        num_fill=num_fill,
+        num_available=num_available,
     )
 
 

@@ -22,8 +22,10 @@ from tfds_torch.plan.epoch import EpochPlan
 from tfds_torch.storage.pillow_files import convert, open_image
 
 PIXELS_PROMISE = "pixels are Pillow's"
-_MOST_MEAN, _LEAST_PSNR = 1.0, 40.0
+_MOST_MEAN = 1.0  # Grey levels.
+_LEAST_PSNR = 40.0  # dB.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+"""Number of channels -> Pillow's mode."""
 
 Pixels = NDArray[np.uint8]
 
@@ -69,14 +71,14 @@ def judge_pixels(
     if preprocess is not None and preprocess.augments:
         kind = type(preprocess).__name__
         return NotJudged(PIXELS_PROMISE, f"the preprocess has an augment ({kind}), which may change them in any way")
-    both = sorted(came.keys() & encoded.keys())
-    if not both:
+    compared = sorted(came.keys() & encoded.keys())
+    if not compared:
         return NotJudged(PIXELS_PROMISE, "no encoded image was found that came in epoch 0")
     # A wrapped or repeated example has the random numbers of a later pass.
     num_passes = max(1, -(-plan.num_batches * plan.global_batch_size // max(1, plan.order.num_slots)))
-    wrong, most, least = CappedList(), 0.0, float("inf")
-    num_equal = 0
-    for index in both:
+    wrong = CappedList()
+    num_equal, largest_mean, lowest_psnr = 0, 0.0, float("inf")
+    for index in compared:
         possible = [passes[index]] if index in passes else range(num_passes)
         keys = [number * plan.num_examples + index for number in possible]
         try:
@@ -86,13 +88,15 @@ def judge_pixels(
             continue
         distance = min(distances, key=lambda one: (not one.is_close, one.mean))
         num_equal += distance.mean == 0
-        most, least = max(most, distance.mean), min(least, distance.psnr)
+        largest_mean, lowest_psnr = max(largest_mean, distance.mean), min(lowest_psnr, distance.psnr)
         if not distance.is_close:
-            far = f"{distance.mean:.2f} grey levels on average, {distance.psnr:.1f} dB"
-            wrong.add(f"{ids[index]}: {far}{', where they must be equal' * distance.must_be_equal}")
-    detail = f"{num_equal} of {len(both)} examples equal"
-    if num_equal < len(both):
-        detail += f", the others within {most:.2f} grey levels on average and {least:.0f} dB"
+            fault = f"{ids[index]}: {distance.mean:.2f} grey levels on average, {distance.psnr:.1f} dB"
+            if distance.must_be_equal:
+                fault += ", where they must be equal"
+            wrong.add(fault)
+    detail = f"{num_equal} of {len(compared)} examples equal"
+    if num_equal < len(compared):
+        detail += f", the others within {largest_mean:.2f} grey levels on average and {lowest_psnr:.0f} dB"
     return Promise(PIXELS_PROMISE, not wrong, str(wrong) or detail)
 
 
@@ -108,8 +112,9 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
 
     Raises:
         OSError: Pillow cannot read it.
+        ImageDecodeError: its header cannot be read.
     """
-    image = decode(encoded, came.shape[-1])
+    image = convert(open_image(encoded), _MODES[came.shape[-1]])
     if preprocess is None:
         return _distance(came, np.asarray(image).reshape(image.height, image.width, -1), must_be_equal=True)
     decoder = ImageDecoder("RGB", preprocess.max_pixels)
@@ -121,22 +126,17 @@ def measure(came: Pixels, encoded: bytes, preprocess: Preprocess | None, key: in
     return _distance(came, wanted, must_be_equal=is_undistorted)
 
 
-def decode(encoded: bytes, num_channels: int) -> Image.Image:
-    """Return Pillow's decoded image, with 1 to 4 channels; of 16 bits the upper 8."""
-    return convert(open_image(encoded), _MODES[num_channels])
-
-
 def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: int | tuple[int, ...]) -> Pixels:
     """Return uint8 [*size, C]: the crop of the parameters of one image, made by Pillow."""
     ((resized, steps, offset, flip, bicubic, columns_first),) = crop.rows()
     top, left, height, width = crop.windows[0].tolist()
     window = image.crop((left, top, left + width, top + height))
     shrink = int(crop.shrinks[0])
-    # Of an image whose centre is cut out, more lies in the window than the result shows.
-    right = min(width, resized[1] * steps[1] * shrink)
-    bottom = min(height, resized[0] * steps[0] * shrink)
     pixels = np.asarray(window).reshape(window.height, window.width, -1)
-    if (width, height) != (resized[1], resized[0]) or steps != [1.0, 1.0]:
+    if (height, width) != tuple(resized) or steps != [1.0, 1.0]:
+        # Of an image whose centre is cut out, more lies in the window than the result shows.
+        bottom = min(height, resized[0] * steps[0] * shrink)
+        right = min(width, resized[1] * steps[1] * shrink)
         whole_steps = bottom / resized[0], right / resized[1]
         pixels = resize_with_pillow(
             pixels, (resized[0], resized[1]), whole_steps, bicubic=bicubic, columns_first=columns_first
@@ -153,10 +153,7 @@ def _cut(image: Image.Image, crop: CropParameters, size: tuple[int, int], fill: 
 def _distance(came: Pixels, wanted: Pixels, must_be_equal: bool) -> Distance:
     if came.shape != wanted.shape:
         return Distance(float("inf"), 0.0, must_be_equal)
-    apart = came.astype(np.float64) - wanted
-    square = float((apart**2).mean())
-    return Distance(
-        float(np.abs(apart).mean()),
-        float("inf") if square == 0 else 10 * float(np.log10(255**2 / square)),
-        must_be_equal,
-    )
+    difference = came.astype(np.float64) - wanted
+    mean_square = float((difference**2).mean())
+    psnr = float("inf") if mean_square == 0 else 10 * float(np.log10(255**2 / mean_square))
+    return Distance(float(np.abs(difference).mean()), psnr, must_be_equal)

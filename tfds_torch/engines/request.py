@@ -26,10 +26,11 @@ class ReadContext:
 
     Attributes:
         make_buffer: makes the memory of a batch's images; None: numpy does.
-        has_one_size: whether the field `image` goes there without a preprocess, too: a batch's images have one size.
         metrics: metrics to which times and places are reported.
         num_local_ranks: ranks that share this machine, and so its cores; None: all of them.
         is_read_ahead: whether the consumer of the batches keeps some ready.
+        has_one_size: whether `image` goes into batch buffers also without a preprocess: the images of a batch must then
+            have one size.
         seeds_items: whether random numbers are seeded before a user's dataset is asked for an item.
     """
 
@@ -121,18 +122,18 @@ class ReadRequest:
         """Number of examples that are read and decoded at a time: part of a large batch, or several small batches."""
         batch_size, in_buffers = self.plan.batch_size, self.content.in_buffers
         size = find_chunk_size(batch_size, self.source.mean_example_bytes, in_buffers=in_buffers)
-        # Threads share the batches that are decoded ahead, rather than each taking its own batches.
-        most = -(-batch_size * (self.options.prefetch_batches + 1) // self.num_threads)
         if size > batch_size and self.is_lazy:
             return batch_size
+        # Threads share the batches that are decoded ahead, rather than each taking its own batches.
+        most = _divide_up(batch_size * (self.options.prefetch_batches + 1), self.num_threads)
         if size > batch_size:
             return max(1, min(size, most) // batch_size) * batch_size
-        return -(-batch_size // -(-batch_size // min(size, most)))
+        return _size_of_equal_parts(batch_size, min(size, most))
 
     @cached_property
     def num_chunks_ahead(self) -> int:
         """Number of chunks that are decoded ahead of the one that is handed over."""
-        most = -(-self.options.prefetch_batches * self.plan.batch_size // self.chunk_size)
+        most = _divide_up(self.options.prefetch_batches * self.plan.batch_size, self.chunk_size)
         is_lean = self.context.is_read_ahead and self.options.prefetch_batches == 1
         return min(most, self.num_threads + 1) if is_lean else most
 
@@ -142,5 +143,16 @@ def find_chunk_size(batch_size: int, mean_example_bytes: int, *, in_buffers: boo
     num_bytes = _BUFFERED_CHUNK_BYTES if in_buffers else _CHUNK_BYTES
     most = max(_SMALLEST_CHUNK, num_bytes // max(1, mean_example_bytes))
     if batch_size > most:
-        return -(-batch_size // -(-batch_size // most))
+        return _size_of_equal_parts(batch_size, most)
     return batch_size * max(1, min(most, _LARGEST_MERGED_CHUNK) // batch_size)
+
+
+def _size_of_equal_parts(batch_size: int, most: int) -> int:
+    """Return the size of a batch's parts, cut into as few as can be of at most `most`; the last one may be smaller."""
+    num_parts = _divide_up(batch_size, most)
+    return _divide_up(batch_size, num_parts)
+
+
+def _divide_up(number: int, divisor: int) -> int:
+    """Return a quotient, rounded up."""
+    return -(-number // divisor)

@@ -19,7 +19,9 @@ dataset, 130 interrupted."""
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the flags, None where one was not given; a misuse that argparse sees ends the process with code 2."""
     parser = argparse.ArgumentParser(prog="python -m tfds_torch.export", description=_DESCRIPTION, allow_abbrev=False)
-    what, how, output = map(parser.add_argument_group, ("what is read", "how it is stored", "what is written"))
+    what = parser.add_argument_group("what is read")
+    how = parser.add_argument_group("how it is stored")
+    output = parser.add_argument_group("what is written")
     what.add_argument("--name", help="dataset: name, name/config, name:version; a .beton file; tars: a-{000..099}.tar")
     what.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
     what.add_argument("--split", help="TFDS split expression, such as train[:10%%] (train)")
@@ -54,8 +56,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _main() -> int:
     flags = parse_arguments(None)
-    ending = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {one: signal.signal(one, _end) for one in ending}
+    ending = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _end) for number in ending}
     try:
         from tfds_torch.export.command import run  # Only now: TFDS takes a second.
 
@@ -67,7 +69,8 @@ def _main() -> int:
     finally:
         for number in ending:  # Only the end of Python is left.
             signal.signal(number, signal.SIG_IGN)
-        exec("")  # noqa: S102 (where Ctrl-C met code in a string, a dataclass's, Python would end by the signal)
+        # Where Ctrl-C met an `exec`, as when a dataclass is made, Python would end by the signal: this resets that.
+        exec("")  # noqa: S102 (of nothing)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

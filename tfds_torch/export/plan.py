@@ -22,9 +22,11 @@ SHARDED = ("webdataset", "tfrecord", "array_record")
 """Formats whose exports are folders of shards."""
 MOST_SHARDS = 1_000_000
 DEFAULT_SHARD_BYTES = 256 * 2**20
+"""Size of a shard where nothing is asked for and the mean size of an example is known."""
 DEFAULT_SHARD_EXAMPLES = 10_000
-"""Of a shard, where nothing is asked for: by the examples' mean size, or else by their number."""
+"""Size of a shard where nothing is asked for and the mean size of an example is unknown."""
 _NUMBER = re.compile("[0-9]{1,9}")
+"""A number of a part, as text."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,20 @@ class ExportPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as values that JSON has."""
-        own = {name: getattr(self, name) for name in ("format", "dataset", "split")}
         # Through JSON, so that a plan that was read again is equal.
-        return json.loads(  # type: ignore[no-any-return]
-            json.dumps({**own, "source": dict(self.source), "options": dict(self.options), "bounds": list(self.bounds)})
+        values: dict[str, Any] = json.loads(
+            json.dumps(
+                {
+                    "format": self.format,
+                    "dataset": self.dataset,
+                    "split": self.split,
+                    "source": dict(self.source),
+                    "options": dict(self.options),
+                    "bounds": list(self.bounds),
+                }
+            )
         )
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ExportPlan":
@@ -91,8 +102,14 @@ class ExportPlan:
             raise ValueError(f"{len(bounds):,} bounds are not those of 1 to {MOST_SHARDS:,} shards")
         if bounds[0] != 0 or any(start >= stop for start, stop in pairwise(bounds)):
             raise ValueError("bounds do not rise from 0")
-        names = {name: values[name] for name in ("format", "dataset", "split")}
-        return cls(**names, source=dict(values["source"]), options=dict(values["options"]), bounds=tuple(bounds))
+        return cls(
+            format=values["format"],
+            dataset=values["dataset"],
+            split=values["split"],
+            source=dict(values["source"]),
+            options=dict(values["options"]),
+            bounds=tuple(bounds),
+        )
 
     def differences(self, other: "ExportPlan") -> list[str]:
         """Return the unequal values, as `name is this one's, not the other's`."""
@@ -174,16 +191,13 @@ class ShardSizes:
         elif self.max_count is not None:
             bounds = (*range(0, num_examples, self.max_count), num_examples)
         else:
-            shards = self.num_shards
-            if shards is None:
-                per_shard = DEFAULT_SHARD_EXAMPLES if mean_bytes is None else DEFAULT_SHARD_BYTES // max(1, mean_bytes)
-                shards = -(-num_examples // max(1, per_shard))
-            if shards > num_examples:
+            num_shards = _usual_num_shards(num_examples, mean_bytes) if self.num_shards is None else self.num_shards
+            if num_shards > num_examples:
                 raise ConfigError(
-                    f"num_shards={shards:,} (--shards) is more than the {num_examples:,} examples: no shard may be "
+                    f"num_shards={num_shards:,} (--shards) is more than the {num_examples:,} examples: no shard may be "
                     f"empty."
                 )
-            bounds = tuple(num_examples * shard // shards for shard in range(shards + 1))
+            bounds = tuple(num_examples * shard // num_shards for shard in range(num_shards + 1))
         if len(bounds) - 1 > MOST_SHARDS:
             raise ConfigError(
                 f"These would be {len(bounds) - 1:,} shards, and {MOST_SHARDS:,} is the most: ask for fewer "
@@ -192,20 +206,28 @@ class ShardSizes:
         return bounds
 
 
+def _usual_num_shards(num_examples: int, mean_bytes: int | None) -> int:
+    """Return the number of shards of the usual size."""
+    per_shard = DEFAULT_SHARD_EXAMPLES if mean_bytes is None else DEFAULT_SHARD_BYTES // max(1, mean_bytes)
+    return -(-num_examples // max(1, per_shard))
+
+
 def _cut_by_bytes(
     sizes: Int64Array, max_bytes: int, end_bytes: int, block_bytes: int, max_count: int
 ) -> tuple[int, ...]:
-    def file_bytes(size: Any) -> int:
-        return -(-(int(size) + end_bytes) // block_bytes) * block_bytes
+    """Return the bounds of shards that are filled one after the other, as far as both limits allow."""
+
+    def file_bytes(content_bytes: int) -> int:
+        return -(-(content_bytes + end_bytes) // block_bytes) * block_bytes
 
     room = max_bytes // block_bytes * block_bytes - end_bytes
     too_large = np.flatnonzero(sizes > room)
     if len(too_large):
-        place = int(too_large[0])
+        place, largest = int(too_large[0]), int(sizes.max())
         raise ConfigError(
             f"max_bytes={max_bytes:,} (--max-bytes): a shard with example {place} alone takes "
-            f"{file_bytes(sizes[place]):,} bytes. Allow {file_bytes(sizes.max()):,} or more, for the largest one, or "
-            f"leave that out."
+            f"{file_bytes(int(sizes[place])):,} bytes. Allow {file_bytes(largest):,} or more, for the "
+            f"largest one, or leave that out."
         )
     ends = np.cumsum(sizes)
     bounds = [0]
@@ -217,6 +239,7 @@ def _cut_by_bytes(
 
 
 def _flat(plan: ExportPlan) -> dict[str, Any]:
+    """Return the values of a plan but its bounds, by the names that messages have for them."""
     values = plan.to_dict()
     return {
         **{name: values[name] for name in ("format", "dataset", "split")},
@@ -232,7 +255,7 @@ def _short(value: Any) -> str:
 
 def split_label(expression: str) -> str:
     """Return a split expression's name in names of files: `train[:10%]` is train, `train+test` train_test."""
-    parts: Sequence[str] = [part.partition("[")[0].strip() for part in expression.split("+")]
+    parts = [part.partition("[")[0].strip() for part in expression.split("+")]
     return safe_name("_".join(dict.fromkeys(parts))) or "all"
 
 
@@ -334,7 +357,7 @@ class ExportReport:
         num_samples: number of samples that it holds.
         num_bytes: size in bytes, of the file or of all shards.
         elapsed_s: how long the export took, seconds.
-        num_workers: processes that wrote it; 0: those of another Executor.
+        num_workers: processes that wrote it; 0: another Executor wrote it.
         num_reencoded: samples with an image that should have kept its bytes, and could not.
         fields: name in the file -> how it is stored.
         verified: whether all of the file was read again and found right; None: it was not tried.

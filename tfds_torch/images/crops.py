@@ -41,7 +41,9 @@ _WIDEST_SUPPORT = 2.0  # Of the bicubic filter, in pixels of the coarser grid.
 class PreprocessError(Exception):
     """A preprocess failed for an example, or returned a box that cannot be cut out of its image.
 
-    `position` is that of the example among those of the call, `reason` a sentence.
+    Attributes:
+        position: the example's place among the examples of the call.
+        reason: a sentence.
     """
 
     def __init__(self, position: int, reason: str) -> None:
@@ -111,25 +113,25 @@ class Crops:
         if self.starts is not None and self.resized is None:
             raise ValueError("Crops: starts are places in resized images, and there is no resized")
         count = len(self)
-        shapes: dict[str, tuple[int, ...]] = {"boxes": (count, 4), "resized": (count, 2), "starts": (count, 2)}
+        num_columns = {"boxes": 4, "resized": 2, "starts": 2}
         for name in ("boxes", "resized", "flips", "bicubic", "starts", "vflips"):
-            value, shape = getattr(self, name), shapes.get(name, (count,))
+            value = getattr(self, name)
             if value is None:
                 continue
-            kind = "int64" if name in shapes else "bool"
-            if (
-                not isinstance(value, np.ndarray)
-                or value.shape != shape
-                or value.dtype.kind not in ("iu" if name in shapes else "b")
-            ):
-                found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"{value!r:.100}"
-                raise ValueError(f"Crops: {name} must be a numpy array {kind} {list(shape)}, not {found}")
-            object.__setattr__(self, name, value.astype(kind, copy=False))
+            is_table = name in num_columns
+            shape = (count, num_columns[name]) if is_table else (count,)
+            dtype, allowed_kinds = ("int64", "iu") if is_table else ("bool", "b")
+            is_array = isinstance(value, np.ndarray)
+            if not is_array or value.shape != shape or value.dtype.kind not in allowed_kinds:
+                found = f"{value.dtype} {list(value.shape)}" if is_array else f"{value!r:.100}"
+                raise ValueError(f"Crops: {name} must be a numpy array {dtype} {list(shape)}, not {found}")
+            object.__setattr__(self, name, value.astype(dtype, copy=False))
         if self.resized is not None and (self.resized < 1).any():
             raise ValueError(f"Crops: resized must be at least 1, and one is {self.resized.min()}")
 
     def __len__(self) -> int:
         rows = self.resized if self.boxes is None else self.boxes
+        # The check of the arguments asks for the length first: they may be of any type then.
         return len(rows) if np.ndim(rows) else 0  # type: ignore[arg-type]
 
     def parameters(self, sizes: Int64Array, size: tuple[int, int], shrinkable: BoolArray) -> "CropParameters":
@@ -146,34 +148,47 @@ class Crops:
             PreprocessError: a box has no pixel of its image, or reaches outside of it and must be resized; or the
                 result has no pixel of the resized image.
         """
-        none = np.zeros(len(self), np.bool_)
-        flips, bicubic, vflips = (none if one is None else one for one in (self.flips, self.bicubic, self.vflips))
+        all_false = np.zeros(len(self), np.bool_)
+        bicubic = all_false if self.bicubic is None else self.bicubic
         target = np.array(size, np.int64)
         if self.resized is not None:
             starts = central_starts(self.resized, target) if self.starts is None else self.starts
             geometry = _cut_resized(self.resized, starts, sizes, target, shrinkable)
-            columns_first = resizes_columns_first(sizes, self.resized) if bicubic.any() else none
+            columns_first = resizes_columns_first(sizes, self.resized) if bicubic.any() else all_false
         else:
             assert self.boxes is not None  # noqa: S101 (or there is resized)
             geometry = _cut_boxes(self.boxes, sizes, target, shrinkable)
-            columns_first = resizes_columns_first(self.boxes[:, 2:], target) if bicubic.any() else none
-        return CropParameters(*geometry, flips, bicubic, columns_first, vflips)
+            columns_first = resizes_columns_first(self.boxes[:, 2:], target) if bicubic.any() else all_false
+        windows, shrinks, resized, steps, offsets = geometry
+        return CropParameters(
+            windows=windows,
+            shrinks=shrinks,
+            resized=resized,
+            steps=steps,
+            offsets=offsets,
+            flips=all_false if self.flips is None else self.flips,
+            bicubic=bicubic,
+            columns_first=columns_first,
+            vflips=all_false if self.vflips is None else self.vflips,
+        )
 
 
 _Geometry = tuple[Boxes, Int64Array, Int64Array, Float64Array, Int64Array]
-"""The first five attributes of CropParameters."""
+"""windows, shrinks, resized, steps and offsets of CropParameters."""
 
 
 def _cut_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array, shrinkable: BoolArray) -> _Geometry:
+    """Return how the boxes are decoded and resized to the target; a box of the target's size may be padded."""
     starts, lengths = boxes[:, :2], boxes[:, 2:]
     offsets, windows = np.minimum(starts, 0), np.empty_like(boxes)
     windows[:, :2] = starts - offsets
     windows[:, 2:] = np.minimum(starts + lengths, sizes) - windows[:, :2]
-    are_cut = bool((lengths == target).all())
-    if windows[:, 2:].min(initial=1) < 1 or (not are_cut and bool((windows != boxes).any())):
+    none_is_resized = bool((lengths == target).all())
+    # A cheap test, so that the check of each box runs only where one may be wrong.
+    if windows[:, 2:].min(initial=1) < 1 or (not none_is_resized and bool((windows != boxes).any())):
         _check_boxes(boxes, sizes, target)
     shrinks = np.ones(len(boxes), np.int64)
-    if are_cut:
+    if none_is_resized:
         return windows, shrinks, windows[:, 2:], np.ones(lengths.shape), offsets
     resized = np.where((lengths == target).all(axis=1)[:, None], windows[:, 2:], target)
     if shrinkable.any():
@@ -183,11 +198,13 @@ def _cut_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array, shrinkable: 
 
 
 def _check_boxes(boxes: Boxes, sizes: Int64Array, target: Int64Array) -> None:
+    """Raise PreprocessError for the first box that has no pixel of its image, or is resized and reaches outside."""
     starts, lengths = boxes[:, :2], boxes[:, 2:]
     stops = starts + lengths
-    reaches = ((starts < 0) | (stops > sizes)).any(axis=1)
+    reaches_outside = ((starts < 0) | (stops > sizes)).any(axis=1)
+    is_resized = (lengths != target).any(axis=1)
     is_empty = ((lengths < 1) | (stops < 1) | (starts >= sizes)).any(axis=1)
-    impossible = np.flatnonzero(is_empty | reaches & (lengths != target).any(axis=1))
+    impossible = np.flatnonzero(is_empty | (reaches_outside & is_resized))
     if len(impossible):
         (height, width), box = sizes[impossible[0]].tolist(), tuple(boxes[impossible[0]].tolist())
         raise PreprocessError(
@@ -227,7 +244,7 @@ def _cut_resized(
     shrinks = _shrinks(steps, shrinkable)
     stops = np.minimum(starts + target, resized)
     reach = np.ceil(stops * steps + _WIDEST_SUPPORT * np.maximum(steps, 1)).astype(np.int64) + 1
-    reach = -(-reach // shrinks[:, None]) * shrinks[:, None]
+    reach = -(-reach // shrinks[:, None]) * shrinks[:, None]  # Up to whole pixels of the shrunk image.
     windows = np.concatenate([np.zeros_like(sizes), np.minimum(reach, sizes)], axis=1)
     return windows, shrinks, stops, steps / shrinks[:, None], starts
 
@@ -372,8 +389,8 @@ def resize_keeping_ratio(sizes: Int64Array, size: tuple[int, int], *, inside: bo
     Source: timm 1.0.31, `transforms.ResizeKeepRatio`.
     """
     ratios = sizes / np.array(size)
-    ratio = (ratios.max if inside else ratios.min)(axis=1)[:, None]
-    resized: Int64Array = np.maximum(1, np.round(sizes / ratio)).astype(np.int64)
+    ratio = ratios.max(axis=1) if inside else ratios.min(axis=1)
+    resized: Int64Array = np.maximum(1, np.round(sizes / ratio[:, None])).astype(np.int64)
     return resized
 
 

@@ -40,14 +40,20 @@ _DECODERS: Mapping[ImageFormat, Sequence[Decoder]] = {
     ImageFormat.JPEG2000: (pillow_only,),
     ImageFormat.PPM: (pillow_only,),
 }
-"""The decoders of each format: the first one that does not refuse decodes. `decoders/jpeg.py` has those of JPEG, and
-`raw` converts stored pixels."""
+"""The decoders of each format, tried in this order: one that refuses an image returns None.
+
+`decoders/jpeg.py` chooses those of JPEG; `raw` converts stored pixels."""
 
 _STORED_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
 class BadImageError(Exception):
-    """One of several images, the one at `position`, cannot be used; `reason` is a sentence."""
+    """One of several images cannot be used.
+
+    Attributes:
+        position: the image's place among them.
+        reason: a sentence.
+    """
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -99,7 +105,14 @@ class ImageDecoder:
         return self._checked(header)
 
     def header_of_pixels(self, shape: tuple[int, ...]) -> Header:
-        """Return a header for an image that is stored as pixels uint8 [h, w, C]; raises the errors of `read_header`."""
+        """Return a header for an image that is stored as pixels.
+
+        Args:
+            shape: (h, w, C) of the pixels.
+
+        Raises:
+            ImageDecodeError: it has no pixels or more than `max_pixels`.
+        """
         height, width, channels = shape
         return self._checked(Header(ImageFormat.PIXELS, height, width, channels, 8))
 
@@ -140,12 +153,15 @@ class ImageDecoder:
         shape = (-(-header.height // shrink), -(-header.width // shrink), NUM_CHANNELS[mode])
         top, left, height, width = (0, 0, *shape[:2]) if window is None else window
         if min(top, left) < 0 or top + height > shape[0] or left + width > shape[1]:
-            raise ValueError(f"The window {top, left, height, width} is not inside an image of {_words(shape)}.")
+            raise ValueError(
+                f"The window {top, left, height, width} is not inside an image of {_describe_shape(shape)}."
+            )
         inside = slice(top, top + height), slice(left, left + width)
         pixels = self._decode(image, header, mode, inside, shrink, None)
-        if pixels.shape != (height, width, shape[2]):
+        promised = (height, width, shape[2])
+        if pixels.shape != promised:
             raise ImageDecodeError(
-                f"It decodes to {_words(pixels.shape)}, and its header promises {_words((height, width, shape[2]))}."
+                f"It decodes to {_describe_shape(pixels.shape)}, and its header promises {_describe_shape(promised)}."
             )
         return pixels
 
@@ -159,7 +175,9 @@ class ImageDecoder:
         mode = self._mode_of(header)
         shape = (header.height, header.width, NUM_CHANNELS[mode])
         if out.shape != shape:
-            raise ImageDecodeError(f"It has {_words(shape)}, and there is room for {_words(out.shape)}.")
+            raise ImageDecodeError(
+                f"It has {_describe_shape(shape)}, and there is room for {_describe_shape(out.shape)}."
+            )
         if not out.flags["C_CONTIGUOUS"]:
             raise ValueError(f"The memory to decode to is not contiguous: its strides are {out.strides}.")
         self._decode(image, header, mode, (slice(0, shape[0]), slice(0, shape[1])), 1, out)
@@ -188,5 +206,5 @@ class ImageDecoder:
         return _STORED_MODES.get(header.channels, "RGB")
 
 
-def _words(shape: Sequence[int]) -> str:
+def _describe_shape(shape: Sequence[int]) -> str:
     return f"{shape[0]} x {shape[1]} pixels of {shape[2]} channels" if len(shape) == 3 else f"the shape {tuple(shape)}"

@@ -9,7 +9,7 @@ A Trainer makes a DataLoader of its dataset, which would deal out a rank's share
 place in an epoch by reading batches and throwing them away.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import ExportableState, TrainerCallback
@@ -61,16 +61,17 @@ def use_loaders(
             the Trainer; or the Trainer counts other processes than the dataset.
     """
     of_trainer = trainer.eval_dataset
-    evaluated = of_trainer if eval_loader is None else eval_loader
-    evaluated = dict(evaluated) if isinstance(evaluated, Mapping) else evaluated
+    evaluated: Any = of_trainer if eval_loader is None else eval_loader
+    if isinstance(evaluated, Mapping):
+        evaluated = dict(evaluated)  # The Trainer knows several by this type alone.
     if eval_loader is not None:
-        for loader in evaluated.values() if isinstance(evaluated, dict) else [evaluated]:
+        for loader in _several(evaluated):
             _check_eval_loader(trainer, loader, train_loader)
     _check_loader(trainer, train_loader, trainer.args.train_batch_size, "per_device_train_batch_size")
     _check_arguments(trainer.args, train_loader)
     _check_dataloader_arguments(trainer.args, train_loader, evaluated)
     prepared = TrainerLoader(train_loader)
-    ways = {name: getattr(trainer, name) for name in ("get_eval_dataloader", "get_test_dataloader")}
+    own_eval_dataloader, own_test_dataloader = trainer.get_eval_dataloader, trainer.get_test_dataloader
 
     def loader_of(dataset: Any) -> TrainerLoader | None:
         """Return the loader of a dataset that the trainer is asked for; None where it makes its own."""
@@ -85,11 +86,11 @@ def use_loaders(
 
     def get_eval_dataloader(eval_dataset: Any = None) -> Any:
         loader = loader_of(eval_dataset)
-        return ways["get_eval_dataloader"](eval_dataset) if loader is None else loader
+        return own_eval_dataloader(eval_dataset) if loader is None else loader
 
     def get_test_dataloader(test_dataset: Any) -> Any:
         loader = loader_of(test_dataset)
-        return ways["get_test_dataloader"](test_dataset) if loader is None else loader
+        return own_test_dataloader(test_dataset) if loader is None else loader
 
     trainer.eval_dataset = evaluated
     vars(trainer).update(
@@ -168,6 +169,11 @@ class LoaderPosition(TrainerCallback, ExportableState):  # type: ignore[misc] # 
             state.epoch = state.global_step * args.gradient_accumulation_steps / len(self._loader)
 
 
+def _several(evaluated: Any) -> Sequence[Any]:
+    """Return what a Trainer evaluates with, one or several by name, as a sequence."""
+    return list(evaluated.values()) if isinstance(evaluated, dict) else [evaluated]
+
+
 def _planned(loader: Any) -> ImageDataset:
     return planned_of(loader, "use_loaders")
 
@@ -201,7 +207,7 @@ def _check_batch_size(planned: ImageDataset, batch_size: int, name: str) -> None
 
 
 def _check_arguments(args: "TrainingArguments", train_loader: Loader) -> None:
-    """Refuse TrainingArguments that the training loader contradicts."""
+    """Refuse TrainingArguments that the training loader contradicts; raise ConfigError."""
     if not args.ignore_data_skip:
         raise ConfigError(
             "The Trainer would read and throw away the batches of an epoch that it has seen, after the Loader has gone "
@@ -237,13 +243,17 @@ def _check_arguments(args: "TrainingArguments", train_loader: Loader) -> None:
 
 
 def _check_dataloader_arguments(args: "TrainingArguments", train_loader: Loader, evaluated: Any) -> None:
-    """Refuse arguments of DataLoaders that have no effect here, unless the Trainer reads a dataset itself."""
-    sources = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
-    has_own = any(not isinstance(source, Loader | None) for source in sources)
+    """Refuse arguments of DataLoaders that have no effect here, unless the Trainer reads a dataset itself.
+
+    Args:
+        args: the Trainer's.
+        train_loader: the Loader to train with.
+        evaluated: what the Trainer evaluates with, one or several by name: Loaders, its own datasets, or None.
+    """
+    reads_datasets = any(not isinstance(source, Loader | None) for source in _several(evaluated))
+    drops_last = _planned(train_loader).plan().remainder is Remainder.DROP
     for name, instead in _OF_DATALOADERS.items():
-        is_followed = has_own and name != "dataloader_drop_last"
-        if name == "dataloader_drop_last":
-            is_followed = _planned(train_loader).plan().remainder is Remainder.DROP
+        is_followed = drops_last if name == "dataloader_drop_last" else reads_datasets
         value = getattr(args, name)
         if value and not is_followed:
             raise ConfigError(

@@ -19,6 +19,9 @@ from tfds_torch.runtime.shared_slots import SharedSlots, SlotPacking
 ITEM, END, FAILURE = range(3)
 """Kinds of messages: an item, the end of a worker's items, and a `Failure`."""
 
+_NUMBERS = struct.Struct("<B7xqqqd")
+"""Of a message: its kind, iteration, number, num_examples and ready_at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -45,12 +48,11 @@ class Message:
 
 def pack_numbers(message: Message) -> bytes:
     """Return the numbers of a message, which a transport sends beside its worker and its item."""
-    numbers = message.iteration, message.number, message.num_examples, message.ready_at
-    return _NUMBERS.pack(message.kind, *numbers)
+    return _NUMBERS.pack(message.kind, message.iteration, message.number, message.num_examples, message.ready_at)
 
 
-def unpack_message(numbers: Any, worker: int, item: Any) -> Message:
-    """Return a message from the numbers of `pack_numbers`."""
+def unpack_message(numbers: bytes | bytearray | memoryview, worker: int, item: Any) -> Message:
+    """Return a message from memory that begins with the numbers of `pack_numbers`."""
     kind, iteration, number, num_examples, ready_at = _NUMBERS.unpack_from(numbers)
     return Message(kind, worker, iteration, number, num_examples, ready_at, item)
 
@@ -61,7 +63,7 @@ class ProtocolError(Exception):
 
 @contextmanager
 def refusing_malformed() -> Iterator[None]:
-    """Turn any error while a message is read into a ProtocolError: no reader checks all values of its sender."""
+    """Turn any error while a message is read into a ProtocolError: readers do not check every value they are sent."""
     try:
         yield
     except (ProtocolError, MemoryError):
@@ -84,14 +86,23 @@ class Sender(Protocol):
     """A worker's end of a transport. It travels to the worker's process."""
 
     def send(self, message: Message) -> None:
-        """Send a message, and return when its arrays may change. BrokenPipeError: the receiver has gone."""
+        """Send a message, and return when its arrays may change.
+
+        Raises:
+            BrokenPipeError: the receiver has gone.
+        """
 
     def close(self) -> None:
         """Close this process's end; messages that were not received yet may be lost."""
 
 
 class Transport(Protocol):
-    """The receiver's end, for all workers of a pool. For one thread."""
+    """The receiver's end, for all workers of a pool. For one thread.
+
+    Attributes:
+        name: the transport's name, as in the option `transport`.
+        num_rejected: messages and connections of others than the workers, which were rejected.
+    """
 
     name: str
     num_rejected: int
@@ -114,11 +125,11 @@ class Transport(Protocol):
         """End the transport."""
 
 
-_NUMBERS = struct.Struct("<B7xqqqd")
 _COUNTS = struct.Struct("<IIQ")
 """Of a message in a pipe: its slots, its frames, and the bytes of all that follows these counts."""
 _TABLES_AT = _NUMBERS.size + _COUNTS.size
 _ALIGNMENT = 16
+_MOST_BYTES = (1 << 48) - 1  # Of all that follows the counts: far more than a machine has.
 _MOST_JOINED_BYTES = 1 << 16  # Of a message that is written at once.
 
 
@@ -149,9 +160,11 @@ class PipeTransport:
         if message is None:
             return None
         with refusing_malformed():
-            numbers, frames = _unpack(message)
-        # All slots first: none is free before the whole item is decoded, or dropped.
-        received = {slot: self._slots.receive(slot) for slot in numbers} if self._slots is not None else {}
+            slots, frames = _unpack(message)
+        received: dict[int, NDArray[Any]] = {}
+        if self._slots is not None:
+            # All slots first: none is free before the whole item is decoded, or dropped.
+            received = {slot: self._slots.receive(slot) for slot in slots}
         try:
             item = self._codec.decode(frames, received) if frames else None
         except (ProtocolError, TypeError, KeyError) as reason:
@@ -250,22 +263,24 @@ def _unpack(message: bytearray) -> tuple[list[int], list[memoryview]]:
     return list(numbers[:num_slots]), frames
 
 
-@lru_cache(maxsize=128)  # Item by item they are the same.
+@lru_cache(maxsize=128)  # Most items of a pool have the same numbers of both.
 def _tables(num_slots: int, num_frames: int) -> struct.Struct:
+    """Return the layout of the tables of a message in a pipe: its slots, and the sizes of its frames."""
     return struct.Struct(f"<{num_slots}I{num_frames}Q")
 
 
 def _size_of(head: bytearray) -> int:
     """Return the bytes of a whole message, checked."""
-    kind, (*_, num_bytes) = head[0], _COUNTS.unpack_from(head, _NUMBERS.size)
-    if kind not in (ITEM, END, FAILURE) or num_bytes >= 1 << 48:
+    kind = head[0]
+    _, _, num_bytes = _COUNTS.unpack_from(head, _NUMBERS.size)
+    if kind not in (ITEM, END, FAILURE) or num_bytes > _MOST_BYTES:
         raise ProtocolError(f"a message of kind {kind} with {num_bytes:,} bytes")
     return _TABLES_AT + int(num_bytes)
 
 
-def _write_all(file: int, frames: Sequence[Any]) -> None:
-    """Write frames one after the other; the receiver takes its time."""
-    views = [memoryview(frame).cast("B") for frame in frames]
+def _write_all(file: int, pieces: Sequence[Any]) -> None:
+    """Write all pieces, one after the other; a write may take a part of one, where the pipe is full."""
+    views = [memoryview(piece).cast("B") for piece in pieces]
     if sum(view.nbytes for view in views) <= _MOST_JOINED_BYTES:
         views = [memoryview(b"".join(views))]
     for view in views:

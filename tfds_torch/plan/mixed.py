@@ -14,7 +14,7 @@ grows with the slot.
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heappop, heappush, heappushpop
+from heapq import heappop, heappush
 from typing import NamedTuple, Never
 
 import numpy as np
@@ -100,15 +100,12 @@ def make_table(counts: tuple[int, ...], seed: int) -> PeriodTable:
     order = np.argsort(release, kind="stable")
     keys = (deadline * num_members + tie[member])[order].tolist()  # Of one member, an earlier copy comes first.
     num_released = np.searchsorted(release[order], np.arange(period), side="right").tolist()
-    waiting: list[int] = []
+    waiting: list[int] = []  # Copies that may be dealt now, a heap by deadline.
     dealt, start = [], 0
     for stop in num_released:
-        if start == stop:
-            dealt.append(heappop(waiting))
-            continue
-        for key in keys[start : stop - 1]:
+        for key in keys[start:stop]:
             heappush(waiting, key)
-        dealt.append(heappushpop(waiting, keys[stop - 1]))
+        dealt.append(heappop(waiting))
         start = stop
     members = np.argsort(tie)[np.array(dealt, np.int64) % num_members]
     places = np.argsort(members, kind="stable")
@@ -182,6 +179,7 @@ class Mixed(Order):
         """Return the pass over its member, and the example, in any slots, int64 [n] each; see `Order.at`."""
         member, position = self.deal(slots)
         sizes = self._sizes[member]
+        # Neither is negative: numpy divides unsigned integers faster.
         pass_number = (position.view(np.uint64) // sizes.view(np.uint64)).view(np.int64)
         example = position - pass_number * sizes
         if self.shuffle:
@@ -233,10 +231,10 @@ class Mixed(Order):
         )
 
     def _count(self, num_slots: int) -> tuple[Int64Array, Int64Array]:
+        """Return how often each example comes in the first slots, at least and at most; see `Promise.count`."""
         least, most = np.zeros(self.num_examples, np.int64), np.zeros(self.num_examples, np.int64)
-        for count, first, one in zip(
-            self.counts(num_slots).tolist(), self.offsets.tolist(), self.members, strict=False
-        ):
+        counts, firsts = self.counts(num_slots).tolist(), self.offsets[:-1].tolist()
+        for count, first, one in zip(counts, firsts, self.members, strict=True):
             here = slice(first, first + one.n) if one.subset is None else first + one.subset.numbers
             least[here], most[here] = count // one.pass_size, -(-count // one.pass_size)
         return least, most
@@ -273,17 +271,19 @@ class Mixed(Order):
 
     @cached_property
     def num_keyed(self) -> int:
-        """At least so many slots have sample keys, `pass_number * num_examples + index`, that fit into int64."""
+        """A lower bound of the slots from 0 on whose sample keys, `pass * num_examples + example`, fit into int64."""
         most_passes = LARGEST_KEY // self.num_examples
+        stops = [*(segment.start for segment in self.segments[1:]), None]
         found = MOST_SLOTS
         for number, member in enumerate(self.members):
-            before = 0  # An upper bound, for which no table is needed.
-            for segment, stop in zip(self.segments, [*(one.start for one in self.segments[1:]), None], strict=True):
-                left, count = most_passes * member.pass_size - before, segment.counts[number]
+            left = most_passes * member.pass_size  # The member's slots that have keys, from this segment on.
+            for segment, stop in zip(self.segments, stops, strict=True):
+                count = segment.counts[number]
                 if count and (stop is None or left * segment.period // count <= stop - segment.start):
                     found = min(found, max(0, segment.start + (left - 1) * segment.period // count))
                     break
-                before += 0 if stop is None else (stop - segment.start) * count // segment.period + 1
+                if stop is not None:  # At most so many slots are the member's; the exact number needs a table.
+                    left -= (stop - segment.start) * count // segment.period + 1
         return found
 
     def members_of(self, index: Int64Array) -> Int64Array:
@@ -334,6 +334,7 @@ class Mixed(Order):
         return make_table(self.segments[number].counts, self.seed)
 
     def _positions_in(self, number: int, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return as `deal` does, for slots of one segment."""
         segment, table = self.segments[number], self._table(number)
         from_start: Int64Array = slots - segment.start
         periods = from_start // segment.period
@@ -346,14 +347,16 @@ class Mixed(Order):
     def _end_of_pass(self, number: int) -> int | None:
         """Return the slot behind the last slot of a member's first pass; None: the pass never ends."""
         last = self.members[number].pass_size - 1  # Its position among the member's slots.
-        for at, segment in enumerate(self.segments):
+        for segment_number, segment in enumerate(self.segments):
             count = segment.counts[number]
             if not count:
                 continue
-            periods, rank = divmod(last - int(self._counts_before[at][number]), count)
-            table = self._table(at)
-            end = segment.start + periods * segment.period + int(table.places[table.firsts[number] + rank]) + 1
-            if at + 1 == len(self.segments) or end <= self.segments[at + 1].start:
+            periods, rank = divmod(last - int(self._counts_before[segment_number][number]), count)
+            table = self._table(segment_number)
+            place = int(table.places[table.firsts[number] + rank])
+            end = segment.start + periods * segment.period + place + 1
+            is_last = segment_number + 1 == len(self.segments)
+            if is_last or end <= self.segments[segment_number + 1].start:
                 return end
         return None
 
@@ -365,8 +368,8 @@ class Mixed(Order):
         if not some:
             return None
         sizes = np.array([0 if part is None else len(part) for part in parts], np.int64)
-        starts = np.where([part is None for part in parts], -1, np.cumsum(sizes) - sizes)
-        return np.concatenate(some), starts
+        has_none = [part is None for part in parts]
+        return np.concatenate(some), np.where(has_none, -1, np.cumsum(sizes) - sizes)
 
     def _in_split(self, member: Int64Array, example: Int64Array) -> Int64Array:
         """Return the numbers in their splits of examples that are given by their numbers in a pass."""
@@ -374,7 +377,8 @@ class Mixed(Order):
             return example
         numbers, starts = self._subsets
         first = starts[member]
-        found: Int64Array = np.where(first < 0, example, numbers[np.where(first < 0, 0, first + example)])
+        has_subset = first >= 0
+        found: Int64Array = np.where(has_subset, numbers[np.where(has_subset, first + example, 0)], example)
         return found
 
     def _shuffled(self, member: Int64Array, pass_number: Int64Array, position: Int64Array) -> Int64Array:
@@ -387,12 +391,12 @@ class Mixed(Order):
         blocks = [self.members[number].blocks for number in members]
         if not any(blocks):
             return orders_at(position, which, orders)
-        example, in_blocks = np.empty_like(position), np.array([one is not None for one in blocks])
-        for number, sizes in enumerate(blocks):
+        example = np.empty_like(position)
+        for pair, sizes in enumerate(blocks):
             if sizes is not None:
-                here = which == number
-                example[here] = BlockRow(orders[number], sizes).examples_at(position[here])
-        others = ~in_blocks[which]
+                here = which == pair
+                example[here] = BlockRow(orders[pair], sizes).examples_at(position[here])
+        others = np.array([sizes is None for sizes in blocks])[which]
         example[others] = orders_at(position[others], which[others], orders)
         return example
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import cached_property  # noqa: TID251 (of other packages)
+from functools import cached_property  # noqa: TID251 (those of other packages are looked for)
 from typing import Any
 from weakref import WeakSet
 
@@ -17,12 +17,12 @@ from tfds_torch.runtime.user_random import renew_locks_of_generators
 
 _LONGEST_IMPORT_S = 10.0
 _LOOK_S = 0.005
-_HAVE_LOCKS = sys.version_info < (3, 12)
+_PROPERTIES_HAVE_LOCKS = sys.version_info < (3, 12)
 """Whether a cached property of functools has a lock, one for all objects of its class."""
 
-_endless: set[tuple[int, str]] = set()  # Imports of threads for which nobody waits any more.
-_properties: "WeakSet[Any]" = WeakSet()  # The cached properties of the modules that were looked through.
-_looked_through: set[str] = set()
+_endless: set[tuple[int, str]] = set()  # (thread, module) of imports for which nobody waits any more.
+_cached_properties: "WeakSet[Any]" = WeakSet()  # Those in the modules that were looked through.
+_looked_through: set[str] = set()  # Names of modules.
 
 
 def wait_for_imports() -> None:
@@ -34,21 +34,21 @@ def wait_for_imports() -> None:
     ends_at = time.monotonic() + _LONGEST_IMPORT_S
     own = threading.get_ident()
     while own not in (imports := _imports()):  # Else they may wait for this thread's module.
-        left = imports.items() - _endless
-        if not left:
+        awaited = imports.items() - _endless
+        if not awaited:
             break
         if time.monotonic() >= ends_at:
-            _endless.update(left)
+            _endless.update(awaited)
             break
         time.sleep(_LOOK_S)
-    if _HAVE_LOCKS:
-        _find_properties()
+    if _PROPERTIES_HAVE_LOCKS:
+        _find_cached_properties()
 
 
 def run_forked(target: Callable[..., None], args: tuple[Any, ...]) -> None:
     """Unlock the locks that threads of the parent may hold, and run a worker in a process that was forked for it."""
-    for one in _properties:
-        one.lock = threading.RLock()
+    for found in _cached_properties:
+        found.lock = threading.RLock()
     renew_locks_of_generators()
     target(*args)
 
@@ -64,7 +64,7 @@ def _imports() -> dict[int, str]:
     return outermost
 
 
-def _find_properties() -> None:
+def _find_cached_properties() -> None:
     """Find the cached properties in the classes of modules that were imported since the last look."""
     for name, module in list(sys.modules.items()):
         if name in _looked_through:
@@ -72,4 +72,5 @@ def _find_properties() -> None:
         _looked_through.add(name)
         for value in list(getattr(module, "__dict__", {}).values()):
             if issubclass(type(value), type):  # isinstance would ask objects that warn of it.
-                _properties.update(one for one in list(vars(value).values()) if type(one) is cached_property)
+                members = list(vars(value).values())
+                _cached_properties.update(one for one in members if type(one) is cached_property)

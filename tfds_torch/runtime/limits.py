@@ -17,7 +17,6 @@ from tfds_torch.errors import ConfigError
 _ROOT = Path("/")
 _MEMORY_LIMITS = ("memory.max", "memory.limit_in_bytes")  # Of control groups, version 2 and 1.
 _MEMORY_USAGES = ("memory.current", "memory.usage_in_bytes")
-_CACHES = ("inactive_file", "total_inactive_file")  # In memory.stat; inner groups included, as in the usage.
 
 WORKER_BYTES = 400_000_000
 """About what a worker takes: its process (115 MB), images being decoded, and some batches that are ready."""
@@ -26,21 +25,36 @@ _MOST_WORKERS = 16  # Of a rank: more have rarely anything to do, and each takes
 
 
 class UsableCores(NamedTuple):
-    """The processors that this process, and all ranks beside it, may use."""
+    """The processors that this process, and all ranks beside it, may use.
+
+    Attributes:
+        number: how many; not whole where a container limits their time.
+        source: where the number comes from, for messages.
+    """
 
     number: float
     source: str
 
 
 class WorkerChoice(NamedTuple):
-    """A number of workers for each rank (0: the training process reads by itself), and the reason with all figures."""
+    """A number of workers.
+
+    Attributes:
+        num_workers: workers of each rank; 0: the training process reads by itself.
+        reason: a sentence with all figures.
+    """
 
     num_workers: int
     reason: str
 
 
 class MemoryLimit(NamedTuple):
-    """The most memory that this process, and those beside it, may take, and where the limit comes from."""
+    """The most memory that this process, and those beside it, may take.
+
+    Attributes:
+        bytes: how much.
+        source: where the limit comes from, for messages.
+    """
 
     bytes: int
     source: str
@@ -49,15 +63,11 @@ class MemoryLimit(NamedTuple):
 def usable_cores(root: Path = _ROOT) -> UsableCores:
     """Return the processors that this process may use, by its affinity or its container's share of their time."""
     if hasattr(os, "sched_getaffinity"):
-        found = UsableCores(len(os.sched_getaffinity(0)), "this process's affinity")
+        own = UsableCores(len(os.sched_getaffinity(0)), "this process's affinity")
     else:
-        found = UsableCores(os.cpu_count() or 1, "the machine's")
-    shares = [found]
-    for folder in group_folders("cpu", root):
-        quota, period, name = _quota(folder)
-        if quota > 0 and period > 0:
-            shares.append(UsableCores(quota / period, f"the container's limit, {folder / name}"))
-    return min(shares, key=lambda share: share.number)
+        own = UsableCores(os.cpu_count() or 1, "the machine's")
+    in_groups = (_cores_of_group(folder) for folder in group_folders("cpu", root))
+    return min([own, *(share for share in in_groups if share is not None)], key=lambda share: share.number)
 
 
 def num_cores() -> int:
@@ -66,7 +76,11 @@ def num_cores() -> int:
 
 
 def num_local_ranks(environ: Mapping[str, str]) -> int:
-    """Return how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none."""
+    """Return how many ranks share this machine: `LOCAL_WORLD_SIZE` of an environment, 1 where it has none.
+
+    Raises:
+        ConfigError: the value is not an integer >= 1.
+    """
     text = environ.get("LOCAL_WORLD_SIZE", "1")
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ConfigError(f"LOCAL_WORLD_SIZE={text!r} in the environment must be an integer >= 1, or unset.")
@@ -102,8 +116,9 @@ def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes
     the memory (None: no limit is known) does not hold are left out; a rank without room for any reads by itself.
     """
     share = cores.number / num_local_ranks
-    ranks = f"{num_local_ranks} rank{'s' * (num_local_ranks > 1)} on this machine"
-    reason = f"{cores.number:g} core{'s' * (cores.number != 1)} ({cores.source}) for {ranks}: {share:.3g} each"
+    ranks = "1 rank" if num_local_ranks == 1 else f"{num_local_ranks} ranks"
+    own = "1 core" if cores.number == 1 else f"{cores.number:g} cores"
+    reason = f"{own} ({cores.source}) for {ranks} on this machine: {share:.3g} each"
     num_workers = max(1, math.floor(share))
     if num_workers > 2:
         num_workers -= 1
@@ -116,7 +131,8 @@ def choose_workers(cores: UsableCores, num_local_ranks: int = 1, available_bytes
         reason += f"; {available_bytes / 1e9:.3g} GB of memory are free, room for {room} of {WORKER_BYTES / 1e9:.3g} GB"
         reason += " on each rank" if num_local_ranks > 1 else ""
         num_workers = min(num_workers, room)
-    return WorkerChoice(num_workers, f"{num_workers} worker{'s' * (num_workers != 1)}: {reason}.")
+    workers = "1 worker" if num_workers == 1 else f"{num_workers} workers"
+    return WorkerChoice(num_workers, f"{workers}: {reason}.")
 
 
 # Control groups
@@ -156,13 +172,19 @@ def read_table(file: Path) -> dict[str, int]:
     return {name: int(number) for name, number in (line.split() for line in _lines(file))}
 
 
-def _quota(folder: Path) -> tuple[float, float, str]:
-    """Return a control group's processor time, the period for which it holds, and the file's name; 0: no limit."""
-    words = (read_word(folder / "cpu.max") or "").split()  # Version 2.
+def _cores_of_group(folder: Path) -> UsableCores | None:
+    """Return a control group's share of processor time: quota by period; None where it has no limit."""
+    file = folder / "cpu.max"  # Version 2: "quota period".
+    words = (read_word(file) or "").split()
     if len(words) == 2:
-        return (0.0 if words[0] == "max" else float(words[0])), float(words[1]), "cpu.max"
-    quota, period = (read_word(folder / f"cpu.cfs_{name}_us") or "0" for name in ("quota", "period"))
-    return float(quota), float(period), "cpu.cfs_quota_us"
+        quota, period = words
+    else:
+        file = folder / "cpu.cfs_quota_us"  # Version 1; -1 stands for no limit.
+        quota = read_word(file) or "0"
+        period = read_word(folder / "cpu.cfs_period_us") or "0"
+    if quota == "max" or float(quota) <= 0 or float(period) <= 0:
+        return None
+    return UsableCores(float(quota) / float(period), f"the container's limit, {file}")
 
 
 def _available_in_group(folder: Path) -> int | None:
@@ -170,9 +192,9 @@ def _available_in_group(folder: Path) -> int | None:
     limit, usage = _first_size(folder, _MEMORY_LIMITS), _first_size(folder, _MEMORY_USAGES)
     if limit is None or usage is None:
         return None
-    caches = read_table(folder / "memory.stat")
-    # Version 1 has both names; there only the one with `total` counts inner groups.
-    cache = caches.get(_CACHES[1], caches.get(_CACHES[0], 0))
+    counts = read_table(folder / "memory.stat")
+    # Inner groups included, as in the usage: version 1 has both names, and there only the one with `total` counts them.
+    cache = counts.get("total_inactive_file", counts.get("inactive_file", 0))
     return max(0, limit - max(0, usage - cache))
 
 
@@ -197,8 +219,9 @@ def _own_paths(root: Path) -> dict[str, str]:
 
 def _upwards(mount_point: Path, mount_root: str, path: str) -> list[Path]:
     """Return the folders from a group's up to where its hierarchy is mounted."""
-    if path.startswith(mount_root.rstrip("/") + "/"):  # A container is often shown its own part of the hierarchy only.
-        path = path[len(mount_root.rstrip("/")) :]
+    shown_root = mount_root.rstrip("/")
+    if path.startswith(f"{shown_root}/"):  # A container is often shown its own part of the hierarchy only.
+        path = path.removeprefix(shown_root)
     inner = [part for part in path.split("/") if part]
     if ".." in inner:  # The group lies outside of what this process is shown.
         inner = []

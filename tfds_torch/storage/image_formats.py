@@ -38,12 +38,16 @@ FORMATS = (
     FileFormat("GIF", "GIF", ("gif",), re.compile(rb"GIF8[79]a")),
     FileFormat("BMP", "BMP", ("bmp",), re.compile(rb"BM")),
     FileFormat("WebP", "WEBP", ("webp",), re.compile(rb"RIFF....WEBP", re.DOTALL)),
-    FileFormat("TIFF", "TIFF", ("tif", "tiff"), re.compile(rb"II[*+]\0|MM\0[*+]"), True),
-    FileFormat("AVIF", "AVIF", ("avif",), re.compile(rb"....ftyp(avi[fs]|m[is]f1)", re.DOTALL), True),
+    FileFormat("TIFF", "TIFF", ("tif", "tiff"), re.compile(rb"II[*+]\0|MM\0[*+]"), is_pillows=True),
+    FileFormat("AVIF", "AVIF", ("avif",), re.compile(rb"....ftyp(avi[fs]|m[is]f1)", re.DOTALL), is_pillows=True),
     FileFormat(
-        "JPEG 2000", "JPEG2000", _J2K_EXTENSIONS, re.compile(rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n"), True
+        "JPEG 2000",
+        "JPEG2000",
+        _J2K_EXTENSIONS,
+        re.compile(rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n"),
+        is_pillows=True,
     ),
-    FileFormat("PPM", "PPM", _PPM_EXTENSIONS, re.compile(rb"P[1-6f][\t-\r ]+[0-9#]"), True),
+    FileFormat("PPM", "PPM", _PPM_EXTENSIONS, re.compile(rb"P[1-6f][\t-\r ]+[0-9#]"), is_pillows=True),
 )
 
 EXTENSIONS = tuple(extension for one in FORMATS for extension in one.extensions)

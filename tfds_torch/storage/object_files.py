@@ -123,7 +123,7 @@ class ObjectFiles:
     def write_index(self, path: str, content: bytes, kind: str = "") -> None:
         """Write an index of a kind beside an object; raise ShardError where that is not allowed."""
         url = index_url(path, kind)
-        if split(url)[0] not in LISTED_SCHEMES:
+        if split(url).scheme not in LISTED_SCHEMES:
             raise ShardError(f"{url} cannot be written: a web server takes no files.")
         self.store.write_small(url, content)
 

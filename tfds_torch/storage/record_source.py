@@ -58,7 +58,8 @@ class InstructionTable:
             whole = min(item.skip, item.take) >= 0 and item.skip + item.take <= item.num_in_shard
             if not whole or promised != item.num_in_shard or item.first_index != first:
                 raise ConfigError(
-                    f"{dataset}: {item} does not continue the instructions before it, or leaves its file."
+                    f"{dataset}: {item} does not continue the instructions before it, or leaves its file: "
+                    f"its first_index must be {first}, and its records must lie among the {promised} of the shard."
                 )
             first += item.take
         self.files, self.num_in_file = tuple(counts), tuple(counts.values())
@@ -148,7 +149,8 @@ class RecordSource(ABC):
         labels: Mapping[str, Sequence[Int64Array | None]] = MappingProxyType({}),
     ) -> None:
         self.name, self.specs, self.files = name, specs, files
-        self._folders, self._labels = tuple(f"{_absolute(one).rstrip('/')}/" for one in folders), dict(labels)
+        self._folders = tuple(f"{_absolute(folder).rstrip('/')}/" for folder in folders)
+        self._labels = dict(labels)
         self.instructions = tuple(map(_with_absolute_path, instructions))
         self.mean_example_bytes = mean_example_bytes
         self.verify_checksums = verify_checksums
@@ -200,8 +202,8 @@ class RecordSource(ABC):
 
     def with_checksums(self, verify_checksums: bool) -> "RecordSource":
         """Return a copy of this source, with checksums verified or not. The copy opens its own files."""
-        other = copy.copy(self)  # Like a pickled source, the copy has no open files.
-        other.verify_checksums, other._lock = verify_checksums, ProcessLock()
+        other = self._unopened_copy()
+        other.verify_checksums = verify_checksums
         return other
 
     @property
@@ -218,8 +220,14 @@ class RecordSource(ABC):
         """Return this source, read in an order of such blocks; see `Source`."""
         if self.files.are_local or block_records == self._blocks_of_order:
             return self
+        other = self._unopened_copy()
+        other._blocks_of_order = block_records
+        return other
+
+    def _unopened_copy(self) -> "RecordSource":
+        """Return a copy that, like a pickled source, has no open files; it shares no lock with this source."""
         other = copy.copy(self)
-        other._blocks_of_order, other._lock = block_records, ProcessLock()
+        other._lock = ProcessLock()
         return other
 
     @property
@@ -233,7 +241,10 @@ class RecordSource(ABC):
         files = [(self._name_of(item.path), item.skip, item.take, item.num_in_shard) for item in self.instructions]
         if not self._labels:
             return files
-        labels = {key: [None if one is None else one.tolist() for one in own] for key, own in self._labels.items()}
+        labels = {
+            key: [None if numbering is None else numbering.tolist() for numbering in of_folders]
+            for key, of_folders in self._labels.items()
+        }
         return files, labels
 
     @property
@@ -294,18 +305,20 @@ class RecordSource(ABC):
             columns = self._examples.read(records, fields)
         except BadExampleError as error:
             raise self.undecodable(int(index[error.position]), error.reason) from None
-        own = self._labels.keys() & columns.keys()
-        return columns if not own else {**columns, **{key: self._relabel(key, columns[key], index) for key in own}}
+        relabelled = {key: self._relabel(key, columns[key], index) for key in self._labels.keys() & columns.keys()}
+        return {**columns, **relabelled} if relabelled else columns
 
     def _relabel(self, key: str, labels: Any, index: Int64Array) -> Any:
         """Return labels of examples, an array [n] or n arrays, in the numbering of the first folder."""
-        folder, own = self._folder_of_file[self.table.find(index)[0]], self._labels[key]
+        files, _ = self.table.find(index)
+        folders, numberings = self._folder_of_file[files], self._labels[key]
         if not isinstance(labels, np.ndarray) or labels.dtype == object:
-            return [_stand_for(own[number], one) for number, one in zip(folder.tolist(), labels, strict=True)]
-        found = labels.copy()
-        for number in np.unique(folder).tolist():
-            found[folder == number] = _stand_for(own[number], labels[folder == number])
-        return found
+            return [_renumber(one, numberings[folder]) for one, folder in zip(labels, folders.tolist(), strict=True)]
+        renumbered = labels.copy()
+        for folder in np.unique(folders).tolist():
+            here = folders == folder
+            renumbered[here] = _renumber(labels[here], numberings[folder])
+        return renumbered
 
     def follow(self, windows: Iterable[ExampleRanges]) -> None:
         """Fetch the blocks of an order's next windows ahead; see `Source`."""
@@ -345,8 +358,8 @@ class RecordSource(ABC):
 
     def undecodable(self, index: int, reason: str) -> CorruptRecordError:
         """Return the error for an example whose content cannot be decoded; see `Source`."""
-        (file,), (record,) = (numbers.tolist() for numbers in self.table.find(np.array([index], np.int64)))
-        path = self.table.files[file]
+        files, records = self.table.find(np.array([index], np.int64))
+        path, record = self.table.files[int(files[0])], int(records[0])
         cause = (
             ", though its checksum is right: it was written that way."
             if self._trusts_checksums
@@ -393,15 +406,16 @@ class RecordSource(ABC):
                     found = self._count_object(files, url)
                     if found:
                         raise wrong_count(url, found, 0, self.name)
-                self._seen_empty[url] = (0, 0)
+                self._seen_empty[url] = (0, 0)  # Any stamp: it is not looked at again.
 
     def _count_object(self, files: ObjectFiles, url: str) -> int:
         """Return how many records an object holds that is not part of the split."""
         return sum(1 for _ in self.scan(url, lambda _: None, files.stamps([url])[0]))
 
     def _name_records(self, index: Int64Array) -> list[str]:
-        names, (file, record) = self._file_names, self.table.find(index)
-        return [f"{names[one]}__{number}" for one, number in zip(file.tolist(), record.tolist(), strict=True)]
+        files, records = self.table.find(index)
+        names = self._file_names
+        return [f"{names[file]}__{record}" for file, record in zip(files.tolist(), records.tolist(), strict=True)]
 
     @cached_property
     def _file_names(self) -> list[str]:
@@ -427,12 +441,17 @@ class RecordSource(ABC):
         return found
 
 
-def _stand_for(own: Int64Array | None, labels: Any) -> Any:
-    """Return the labels of the dataset for a folder's labels, a number or an array; TFDS's label for none stays."""
-    if own is None:
+def _renumber(labels: Any, numbering: Int64Array | None) -> Any:
+    """Return the labels of the dataset for a folder's labels, a number or an array; TFDS's label for none stays.
+
+    Args:
+        labels: labels of examples of the folder.
+        numbering: the dataset's labels for 0, 1, ... of the folder; None: they are the same.
+    """
+    if numbering is None:
         return labels
-    is_known = (labels >= 0) & (labels < len(own))  # Unknown labels are reported by the field that checks labels.
-    return np.where(is_known, own[np.where(is_known, labels, 0)], labels)
+    is_known = (labels >= 0) & (labels < len(numbering))  # The field that checks labels reports unknown ones.
+    return np.where(is_known, numbering[np.where(is_known, labels, 0)], labels)
 
 
 def _with_absolute_path(item: FileInstruction) -> FileInstruction:

@@ -61,14 +61,17 @@ class ForeignReader:
         context = WorkerContext.of(num_workers, options.prefetch_batches)
         self.metrics = context.metrics
         self._dataset, self._options, self._owner = options.dataset, options, os.getpid()
-        self._is_closed, self._num_begun, self._asked_at = False, 0, 0.0
+        self._is_closed = False
+        self._num_begun = 0  # Iterations.
+        self._asked_at = 0.0  # When the latest batch was asked for, by the machine's monotonic clock, seconds.
         names = ErrorContext(type(self._dataset).__name__)
-        self._length: int | None = None
-        self._num_items = 0
+        self._length: int | None = None  # Reported by an IterableDataset; None: unknown, or warned of already.
+        self._num_items = 0  # Fetched in this iteration.
         # Indices of a map-style dataset are dealt out by torch.
         self._repeated = RepeatedItems(names.dataset, _TO_DEAL_OUT) if is_iterable(options.dataset) else None
         self._processes: ForeignWorkers | None = None
         self._watchdog: Watchdog | None = None
+        self._torch: list[Any]  # torch's loader, and its iterator as soon as there is one.
         if num_workers:
             start_method = options.multiprocessing_context or get_start_method()
             self._processes = workers = ForeignWorkers(start_method, names, context, options.timeout_s)
@@ -95,8 +98,11 @@ class ForeignReader:
                 raise
             if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):
                 raise WorkerError(f"A worker ended while the others were started: {error}") from error
-            inputs = {name: getattr(self._options, name) for name in ("collate_fn", "worker_init_fn")}
-            inputs = {f"create_loader: {name}": value for name, value in {**inputs, "dataset": self._dataset}.items()}
+            inputs = {
+                "create_loader: collate_fn": self._options.collate_fn,
+                "create_loader: worker_init_fn": self._options.worker_init_fn,
+                "create_loader: dataset": self._dataset,
+            }
             found = start_error(error, inputs, method)
             if found is None:
                 raise
@@ -214,29 +220,32 @@ class ForeignWorkers(WorkerProcesses):
         self._is_open = True
         self._queues: list[Any] = []
         self._began_at, self._is_slow_start_logged = time.monotonic(), False
-        self.context = self._keeping(self.context)
+        self.context = self._tracking(self.context)
         _running.add(self)
 
-    def _keeping(self, context: BaseContext) -> BaseContext:
+    def _tracking(self, context: BaseContext) -> BaseContext:
         """Return a context that makes processes and queues as another one does, and keeps them here."""
 
         def make_process(target: Callable[..., None], args: tuple[Any, ...]) -> Any:
-            self._processes.append(self.make(target, args))
-            leave_to_parent(self._processes[-1:])
-            return self._processes[-1]
+            process = self.make(target, args)
+            self._processes.append(process)
+            leave_to_parent([process])
+            return process
 
         def make_queue() -> Any:
-            self._queues.append(context.Queue())
-            return self._queues[-1]
+            queue = context.Queue()
+            self._queues.append(queue)
+            return queue
 
-        keeping = copy.copy(context)
-        vars(keeping).update(Process=make_process, Queue=make_queue)
-        return keeping
+        tracking = copy.copy(context)
+        vars(tracking).update(Process=make_process, Queue=make_queue)
+        return tracking
 
     def find_failed(self, error: BaseException | None = None) -> list[tuple[int, int, int]]:
         """Return (worker, pid, exit code) of those that ended too early.
 
-        The argument is the error of torch's loader, perhaps because of a dead worker.
+        Args:
+            error: the error of torch's loader, which a dead worker may have caused; None: there was none.
         """
         # The other end of a connection is about to die, but may not be dead yet.
         has_broken = isinstance(error, OSError | EOFError)
@@ -245,12 +254,16 @@ class ForeignWorkers(WorkerProcesses):
 
     def has_crashed(self) -> bool:
         """Return whether a worker has crashed; any thread may ask, while a batch is waited for."""
+        self._log_slow_start()
+        return bool(self.find_failed())
+
+    def _log_slow_start(self) -> None:
+        """Log once that no worker has started after some seconds."""
         metrics = self.faults.metrics
         if not self._is_slow_start_logged and time.monotonic() - self._began_at >= _SLOW_START_S:
             self._is_slow_start_logged = True
             if not any(metrics.has_started(worker) for worker in range(metrics.num_workers)):
                 _logger.info("%s", self.faults.describe_slow_start(_SLOW_START_S))
-        return bool(self.find_failed())
 
     def describe_waiting(self, stack: str) -> str:
         """Return the message for a batch that did not come; the stack would show torch's code only."""

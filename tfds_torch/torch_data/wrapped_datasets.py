@@ -10,6 +10,7 @@ from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.protocol import Parser
 
 _DATA_LOADER, _STATE = "accelerate.data_loader", "accelerate.state"
+"""Modules of Accelerate."""
 
 _Found = TypeVar("_Found")
 
@@ -40,14 +41,22 @@ def refuse_second_shards(dataset: Any, parser: Parser) -> None:
     `Accelerator.prepare` splits an iterable dataset among the processes: rank 0 reads for all (its default), or every
     rank keeps each R-th batch. An ImageDataset already reads its rank's share, so either way most examples would never
     be seen. Accelerate sets the epoch in every process before it reads anything, so that no rank waits for another one.
+
+    Args:
+        dataset: the dataset that reads, anywhere within the loader's.
+        parser: its parser, for the message.
+
+    Raises:
+        ConfigError: Accelerate splits the dataset among several processes.
     """
     if _STATE not in sys.modules or _DATA_LOADER not in sys.modules:
         return
-    loader, kinds = sys.modules[_STATE].GradientState().active_dataloader, sys.modules[_DATA_LOADER]
+    data_loader = sys.modules[_DATA_LOADER]
+    loader = sys.modules[_STATE].GradientState().active_dataloader
     inner = getattr(loader, "dataset", None)
-    if isinstance(loader, kinds.DataLoaderDispatcher):
+    if isinstance(loader, data_loader.DataLoaderDispatcher):
         num_processes = loader.state.num_processes
-    elif isinstance(inner, kinds.IterableDatasetShard):
+    elif isinstance(inner, data_loader.IterableDatasetShard):
         num_processes = inner.num_processes
     else:
         return

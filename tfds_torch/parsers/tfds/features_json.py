@@ -82,7 +82,10 @@ def _make(folder: Folder, declared: Mapping[str, Any], classes: set[str]) -> Any
     except Exception as error:  # TFDS does not check its metadata: a damaged file may raise anything.
         what = f"The dataset in {folder} cannot be opened: making the features of its {FEATURES} raises"
         if isinstance(error, ImportError | MemoryError | OSError):
-            raise DatasetNotFoundError(f"{what} {one_line(error)}. Open it again where that is there.") from error
+            raise DatasetNotFoundError(
+                f"{what} {one_line(error)}. Open it again when the machine has what is missing: the file is not the "
+                f"cause."
+            ) from error
         own = sorted(name for name in classes if not name.startswith((_OF_TFDS, __name__)))
         if own and not isinstance(error, json_format.ParseError):
             raise DatasetNotFoundError(
@@ -232,28 +235,26 @@ class _NewerError(Exception):
     """A feature whose content is of a kind that this TFDS does not know; the message is a sentence."""
 
 
-def without_unknown(declared: Any, message: Any, path: str = "") -> tuple[Any, list[str]]:
+def without_unknown(declared: Any, message: Any) -> tuple[Any, list[str]]:
     """Return a declaration without the keys that a message of TFDS lacks, and the paths of these keys.
 
     Args:
         declared: the message in JSON.
         message: the protobuf descriptor of the message.
-        path: the path of the message in its file.
 
     Raises:
         ValueError: a tensor or an image has no type.
     """
+    unknown: list[str] = []
+    return _keep_known(declared, message, "", unknown), unknown
+
+
+def _keep_known(declared: Any, message: Any, path: str, unknown: list[str]) -> Any:
+    """Return the declaration at a path without the keys that a message of TFDS lacks, and note their paths."""
     if not isinstance(declared, dict):
-        return declared, []
+        return declared
     fields = {name: field for field in message.fields for name in (field.name, field.json_name)}
     known: dict[str, Any] = {}
-    unknown: list[str] = []
-
-    def look_into(value: Any, inner: Any, place: str) -> Any:
-        found, more = without_unknown(value, inner, place)
-        unknown.extend(more)
-        return found
-
     for key, value in declared.items():
         place = f"{path}/{key}" if path else key
         if key not in fields:
@@ -265,20 +266,20 @@ def without_unknown(declared: Any, message: Any, path: str = "") -> tuple[Any, l
         if inner is None or not inner.full_name.startswith(_OF_TFDS):  # Schemas and statistics are large, and unused.
             known[key] = value
         elif is_map and isinstance(value, dict):
-            known[key] = {name: look_into(one, inner, f"{place}/{name}") for name, one in value.items()}
+            known[key] = {name: _keep_known(one, inner, f"{place}/{name}", unknown) for name, one in value.items()}
         elif isinstance(value, list):
-            known[key] = [look_into(one, inner, f"{place}/{number}") for number, one in enumerate(value)]
+            known[key] = [_keep_known(one, inner, f"{place}/{number}", unknown) for number, one in enumerate(value)]
         else:
-            known[key] = look_into(value, inner, place)
+            known[key] = _keep_known(value, inner, place, unknown)
     if message.name in _TYPED and not known.get("dtype"):  # TFDS itself would import tensorflow to say so.
         raise ValueError(f"{quoted(path)} has no dtype")
-    own = [key for key in declared if key not in fields]
-    if own and message.full_name == feature_pb2.Feature.DESCRIPTOR.full_name and not _CONTENTS & known.keys():
+    lacking = [key for key in declared if key not in fields]
+    if lacking and message.full_name == feature_pb2.Feature.DESCRIPTOR.full_name and not _CONTENTS & known.keys():
         raise _NewerError(
             f"TFDS {tfds.__version__} knows no content of a feature of its {FEATURES}, {quoted(path)}: its keys are "
-            f"{_shown(own)}."
+            f"{_shown(lacking)}."
         )
-    return known, unknown
+    return known
 
 
 def warn_of_keys(folder: Folder, file: str, keys: Sequence[str]) -> None:
@@ -320,27 +321,33 @@ def _load_class_names(folder: Folder, features: Any) -> None:
 
 
 def _labels(folder: Folder, feature: Any, name: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the file that has the names of each label of a feature, and the label; others read their own files."""
-    f = tfds.features
+    """Yield (file of class names, label) for each label of a feature.
+
+    A connector that reads files in its own way reads them here, and yields nothing.
+    """
     if type(feature).load_metadata not in _LOADS:
         if folder.is_local:
             with contextlib.suppress(Exception):  # Like TFDS, which drops the errors of all features.
                 feature.load_metadata(folder.path, feature_name=name)
-    elif isinstance(feature, f.Sequence):
+    elif isinstance(feature, tfds.features.Sequence):
         yield from _labels(folder, feature.feature, name)
-    elif isinstance(feature, f.FeaturesDict):
+    elif isinstance(feature, tfds.features.FeaturesDict):
         for child, one in feature.items():
             yield from _labels(folder, one, feature_lib.convert_feature_name_to_filename(child, name))
-    elif isinstance(feature, f.ClassLabel | f.LabeledImage):
-        label = feature if isinstance(feature, f.ClassLabel) else feature._class_label
-        yield f.ClassLabel.get_names_filepath("", name).name, label
+    elif isinstance(feature, tfds.features.ClassLabel | tfds.features.LabeledImage):
+        label = feature if isinstance(feature, tfds.features.ClassLabel) else feature._class_label
+        yield tfds.features.ClassLabel.get_names_filepath("", name).name, label
 
 
 _LOADS = {
     kind.load_metadata
     for kind in (
-        *(tfds.features.FeatureConnector, tfds.features.FeaturesDict, tfds.features.Sequence),
-        *(tfds.features.ClassLabel, tfds.features.LabeledImage, tfds.features.Text),
+        tfds.features.FeatureConnector,
+        tfds.features.FeaturesDict,
+        tfds.features.Sequence,
+        tfds.features.ClassLabel,
+        tfds.features.LabeledImage,
+        tfds.features.Text,
     )
 }
 """TFDS's own ways to read the files of a feature: names of classes, or none."""

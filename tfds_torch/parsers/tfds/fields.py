@@ -36,7 +36,9 @@ from tfds_torch.storage.source import Columns, FieldSpec
 
 _CHANNELS = (1, 3, 4)
 """The numbers of channels of pictures."""
+
 _FILE_NAME_KEYS = ("file_name", "filename", "image/filename", "id", "image_id")
+"""Usual features that name files, the best one first."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,14 @@ def are_none(values: Any, none: float) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class DatasetFields:
-    """The features of a dataset, and which of them are `image` and `label`; see NamedFields."""
+    """The features of a dataset, and which of them are `image` and `label`.
+
+    Attributes:
+        dataset: name of the dataset, for messages.
+        features: the features of an example.
+        image_key: feature of the field `image`; None: there is no such field.
+        target_key: feature of the field `label`, or the binary features that make it up; None: there is no such field.
+    """
 
     dataset: str
     features: Feature
@@ -91,13 +100,18 @@ class DatasetFields:
     @property
     def file_name_key(self) -> str | None:
         """The first of the usual features that name files, where it is one value."""
-        found = next(filter(None, (find_feature(self.features, key) for key in _FILE_NAME_KEYS)), None)
-        return None if found is None or found.feature.shape != () else "/".join(found.path)
+        for key in _FILE_NAME_KEYS:
+            found = find_feature(self.features, key)
+            if found is not None:
+                return "/".join(found.path) if found.feature.shape == () else None
+        return None
 
     def paths(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """Return field -> keys of its feature, for fields that are made of one feature."""
-        several = {"label"} if isinstance(self.target_key, tuple) else set()
-        return {name: self.find(name).path for name in names if name not in {*METADATA_SPECS, *several}}
+        left_out = set(METADATA_SPECS)
+        if isinstance(self.target_key, tuple):
+            left_out.add("label")
+        return {name: self.find(name).path for name in names if name not in left_out}
 
     def find(self, name: str) -> FoundFeature:
         """Return the feature behind a field; for several target keys, that of the first."""
@@ -166,8 +180,10 @@ class DatasetFields:
         if self._is_one_image(found):
             are_deep = found.feature.spec.dtype != np.uint8 or len(decoder.keys) > 1
             return ImageBesideField(decoder.keys[0], declared=decoder, are_deep=are_deep)
-        none = found.feature.none if isinstance(found.feature, Leaf) and not self._is_repeated(found) else None
-        return decoder if none is None or name != "label" else OptionalLabelField(decoder, none)
+        if name == "label" and isinstance(found.feature, Leaf) and not self._is_repeated(found):
+            none = found.feature.none
+            return decoder if none is None else OptionalLabelField(decoder, none)
+        return decoder
 
     def encoded_field(self, name: str) -> EncodedField:
         """Return how a field is handed over as it is stored."""
@@ -189,18 +205,20 @@ class DatasetFields:
     @property
     def has_scalar_target(self) -> bool:
         """Whether the field `label` is one value."""
-        found = find_feature(self.features, self.target_key) if isinstance(self.target_key, str) else None
-        return found is not None and not self._is_repeated(found) and found.feature.shape == ()
+        return self._scalar_target() is not None
 
     @property
     def has_integer_target(self) -> bool:
         """Whether the field `label` is one integer."""
-        if self.target_key is None or isinstance(self.target_key, tuple):
-            return False
-        found = find_feature(self.features, self.target_key)
-        if found is None or self._is_repeated(found):
-            return False
-        return found.feature.shape == () and np.dtype(found.feature.spec.dtype).kind in "iub"
+        found = self._scalar_target()
+        return found is not None and np.dtype(found.feature.spec.dtype).kind in "iub"
+
+    def _scalar_target(self) -> FoundFeature | None:
+        """Return the feature behind `label` where an example has one value of it."""
+        found = find_feature(self.features, self.target_key) if isinstance(self.target_key, str) else None
+        if found is None or self._is_repeated(found) or found.feature.shape != ():
+            return None
+        return found
 
     def _is_one_image(self, found: FoundFeature) -> bool:
         return is_image(found.feature) and len(found.feature.spec.shape) == 3 and not self._is_repeated(found)

@@ -177,7 +177,7 @@ class _ObjectFolder(Folder):
     ) -> None:
         super().__init__(url.rstrip("/"))
         self._store, self._fetched, self._doubtful = store, fetched, doubtful
-        self.lists = split(url)[0] in LISTED_SCHEMES
+        self.lists = split(url).scheme in LISTED_SCHEMES
 
     def __str__(self) -> str:
         return without_secrets(self.path)

@@ -233,7 +233,7 @@ class Client:
 
     async def _with_reason(self, fault: Fault, store: Any, path: str, url: str) -> Fault:
         """Return a fault with the store's reason, which an answer to a HEAD request lacks, as it has no body."""
-        if fault.kind not in ("missing", "refused") or split(url)[0] not in LISTED_SCHEMES:
+        if fault.kind not in ("missing", "refused") or split(url).scheme not in LISTED_SCHEMES:
             return fault
         try:
             self.num_requests += 1

@@ -47,16 +47,17 @@ class Scheduler:
     """
 
     def __init__(self, cache: Cache, budget: Budget, transfers: Transfers, connections: int) -> None:
-        self._cache, self._budget, self._transfers, self._most = cache, budget, transfers, connections
+        self._cache, self._budget, self._transfers = cache, budget, transfers
+        self._connections = connections
         self._jobs: dict[BlockKey, BlockJob] = {}
         self._urgent: deque[BlockJob] = deque()
         self._heap: list[tuple[Rank, int, BlockJob]] = []
-        self._number = itertools.count()
+        self._push_number = itertools.count()  # Blocks of one rank keep the order in which they were queued.
         self._elsewhere: dict[BlockKey, BlockJob] = {}  # Claimed by other processes, or without room.
         self._active: dict[Segment, asyncio.Task[None]] = {}
-        self._past = defaultdict[tuple[str, str], asyncio.Semaphore](lambda: asyncio.Semaphore(connections))
+        self._past_cache = defaultdict[tuple[str, str], asyncio.Semaphore](lambda: asyncio.Semaphore(connections))
         self._num_claims, self._most_claims = 0, most_open_files()
-        self._ramp = min(_FIRST_CONNECTIONS, connections)
+        self._ramp = min(_FIRST_CONNECTIONS, connections)  # Connections for bytes that nobody waits for; it grows.
         self._hold = Hold(self._active)
         self._poll: asyncio.Task[None] | None = None
         self.num_cached = 0
@@ -103,7 +104,7 @@ class Scheduler:
     async def read_past(self, found: RemoteObject, first: int, last: int) -> bytes:
         """Return bytes past the cache, where there is no room, or another process has been fetching them for long."""
         parts: list[bytes] = []
-        async with self._past[split(found.url)[:2]]:
+        async with self._past_cache[split(found.url)[:2]]:
             await self._transfers.fetch(found, first, last, lambda content, _: parts.append(content))
         return b"".join(parts)
 
@@ -118,8 +119,8 @@ class Scheduler:
 
     def discard(self, found: RemoteObject, start: int, stop: int) -> None:
         """Remove a damaged block, or else the object as a whole, which holds it: the next read fetches it again."""
-        for one in ((start, stop), (0, found.size)):
-            if self._budget.discard((found.folder, *one), is_damaged=True):
+        for first, last in ((start, stop), (0, found.size)):
+            if self._budget.discard((found.folder, first, last), is_damaged=True):
                 return
 
     async def cut(self, found: RemoteObject, cuts: Sequence[int], total: int | None) -> None:
@@ -142,7 +143,7 @@ class Scheduler:
             if await cut_object(self._cache, self._budget, found, cuts, self._jobs):
                 self._budget.discard((found.folder, 0, found.size), is_damaged=False)
         except OSError as error:
-            raise self._as_ours(found, error) from error
+            raise self._as_own_error(found, error) from error
 
     @property
     def num_removed(self) -> int:
@@ -156,13 +157,14 @@ class Scheduler:
 
     def pump(self) -> None:
         """Start as many requests as may run at a time."""
-        while len(self._active) < self._most:
-            job, is_urgent = self._next()
+        while len(self._active) < self._connections:
+            job, is_urgent = self._next_job()
             if job is None:
                 break
-            if not self._is_claimed(job, is_urgent=is_urgent):
+            if not self._ensure_claim(job, is_urgent=is_urgent):
                 continue
-            start, stop = (job.urgent if is_urgent else job.pending).pop(0)
+            waiting = job.urgent if is_urgent else job.pending
+            start, stop = waiting.pop(0)
             segment = Segment(start, stop, is_awaited=is_urgent)
             job.active.append(segment)
             self._active[segment] = asyncio.get_running_loop().create_task(self._fetch(job, segment))
@@ -191,6 +193,7 @@ class Scheduler:
         return waiter.result()
 
     def _job(self, found: RemoteObject, start: int, stop: int, rank: Rank) -> BlockJob:
+        """Return the job of a block, a new one if there is none; the smaller rank holds."""
         key = (found.folder, start, stop)
         job = self._jobs.get(key)
         if job is None:
@@ -200,11 +203,9 @@ class Scheduler:
         return job
 
     def _make_urgent(self, job: BlockJob, first: int, last: int) -> None:
-        """Fetch a range before all else; where a followed window has its block, the whole block, which is read soon.
-
-        Otherwise readers that outrun fetching ahead would continue with small requests.
-        """
+        """Fetch bytes first..last-1 of a block before all else, or the whole block where a followed window has it."""
         if self.is_followed(job.key):
+            # Else readers that outrun fetching ahead would continue with small requests.
             first, last = job.start, job.stop
         job.make_urgent(first, last)
 
@@ -215,9 +216,10 @@ class Scheduler:
         if job.urgent:
             self._urgent.append(job)
         if job.pending:
-            heapq.heappush(self._heap, (job.rank, next(self._number), job))
+            heapq.heappush(self._heap, (job.rank, next(self._push_number), job))
 
-    def _next(self) -> tuple[BlockJob | None, bool]:
+    def _next_job(self) -> tuple[BlockJob | None, bool]:
+        """Return the job whose next segment is fetched, None if there is none, and whether it is an urgent segment."""
         while self._urgent:
             job = self._urgent.popleft()
             if job.urgent and not job.is_over and job.key not in self._elsewhere:
@@ -234,8 +236,8 @@ class Scheduler:
             return job, False
         return None, False
 
-    def _is_claimed(self, job: BlockJob, *, is_urgent: bool) -> bool:
-        """Return whether this process may write the block now; if not, the job has ended, or waits."""
+    def _ensure_claim(self, job: BlockJob, *, is_urgent: bool) -> bool:
+        """Claim a block for this process; return False where it must not write it now: the job has ended, or waits."""
         if job.claim is not None:
             return True
         is_awaited = is_urgent or job.has_waiters
@@ -246,12 +248,12 @@ class Scheduler:
             if not is_awaited and not self._budget.is_wanted(job.key):  # Another process fetched it before.
                 self._forget(job)
                 return False
-            job.claim = self._claim(job, is_awaited=is_awaited)
+            job.claim = self._take_claim(job, is_awaited=is_awaited)
         except _NoRoomError as error:
             self._end(job, error)
             return False
         except Exception as error:
-            self._end(job, self._as_ours(job.object, error))
+            self._end(job, self._as_own_error(job.object, error))
             return False
         if job.claim is None:
             self._elsewhere[job.key] = job
@@ -261,7 +263,7 @@ class Scheduler:
         self._num_claims += 1
         return True
 
-    def _claim(self, job: BlockJob, *, is_awaited: bool) -> Claim | None:
+    def _take_claim(self, job: BlockJob, *, is_awaited: bool) -> Claim | None:
         """Return the claim to a block for which there is room; None: another process has it, or it must wait for room.
 
         Raises:
@@ -304,9 +306,9 @@ class Scheduler:
                 return
 
     async def _fetch(self, job: BlockJob, segment: Segment) -> None:
+        """Fetch a segment into the file of its block, then start other requests; readers get the error if it fails."""
         claim = job.claim
-        if claim is None:
-            raise AssertionError("A segment is fetched by the holder of the claim.")
+        assert claim is not None  # noqa: S101 (only blocks that this process has claimed are fetched)
         error: Exception | None = None
 
         def write(content: bytes, offset: int) -> None:
@@ -322,11 +324,11 @@ class Scheduler:
         except asyncio.CancelledError:
             raise
         except BaseException as found:  # A panic of the client is not an Exception; readers wait for an answer.
-            error = self._as_ours(job.object, found)
+            error = self._as_own_error(job.object, found)
         finally:
             job.active.remove(segment)
             del self._active[segment]
-        self._ramp = min(self._most - self._most // _RESERVED, self._ramp + 1)
+        self._ramp = min(self._connections - self._connections // _RESERVED, self._ramp + 1)
         if error is not None:
             self._end(job, error)
         elif not job.is_over and job.is_whole:
@@ -338,6 +340,7 @@ class Scheduler:
             asyncio.get_running_loop().call_later(hold.SHORTEST_S, self.pump)
 
     def _finish(self, job: BlockJob) -> None:
+        """Put the file of a whole block into the cache, and answer its readers."""
         claim, job.claim = job.claim, None
         if claim is None:
             return
@@ -345,7 +348,7 @@ class Scheduler:
             claim.finish()
         except Exception as error:
             job.claim = claim
-            self._end(job, self._as_ours(job.object, error))
+            self._end(job, self._as_own_error(job.object, error))
             self._give_up(job)
             return
         self._num_claims -= 1
@@ -353,6 +356,7 @@ class Scheduler:
         self._end(job)
 
     def _give_up(self, job: BlockJob) -> None:
+        """Drop the claim to a block that is not whole, and its room in the budget; do nothing without a claim."""
         claim, job.claim = job.claim, None
         if claim is not None:
             self._num_claims -= 1
@@ -364,6 +368,7 @@ class Scheduler:
                 claim.drop()
 
     def _end(self, job: BlockJob, error: Exception | None = None) -> None:
+        """Answer the readers of a block, with an error if there is one, and forget the job."""
         if error is not None and not job.has_waiters:
             _logger.debug("%s", error)
         job.end(error)
@@ -373,7 +378,8 @@ class Scheduler:
         if self._jobs.get(job.key) is job:
             del self._jobs[job.key]
 
-    def _as_ours(self, found: RemoteObject, error: BaseException) -> TfdsTorchError:
+    def _as_own_error(self, found: RemoteObject, error: BaseException) -> TfdsTorchError:
+        """Return the library's own error for one that came while an object was fetched or cached."""
         if isinstance(error, TfdsTorchError):
             return error
         url = without_secrets(found.url)

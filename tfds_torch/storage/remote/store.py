@@ -135,7 +135,7 @@ class ObjectStore:
             ShardError: no answer came.
             ConfigError: the URL is that of a plain web server, which does not list its files.
         """
-        scheme, _, _ = urls.split(url)
+        scheme = urls.split(url).scheme
         if scheme not in urls.LISTED_SCHEMES:
             raise ConfigError(
                 f"{urls.without_secrets(url)} cannot be listed: a plain web server does not say what it has. Name the "

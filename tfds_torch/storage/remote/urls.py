@@ -1,5 +1,6 @@
 """URLs of objects: which URLs are read here, and their parts."""
 
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tfds_torch.errors import ConfigError
@@ -9,6 +10,20 @@ from tfds_torch.runtime.printable import quoted
 SCHEMES = ("s3", "gs", "az", "https", "http")
 LISTED_SCHEMES = ("s3", "gs", "az")
 """Schemes whose servers list the names below a prefix."""
+
+
+class UrlParts(NamedTuple):
+    """The parts of an object's URL.
+
+    Attributes:
+        scheme: one of SCHEMES.
+        bucket: bucket, container, or host with its port.
+        path: the rest, without the slash at its beginning.
+    """
+
+    scheme: str
+    bucket: str
+    path: str
 
 
 def is_object_url(path: object) -> bool:
@@ -25,8 +40,8 @@ def join(url: str, *names: str) -> str:
     return "/".join((place.rstrip("/"), *(name.strip("/") for name in names))) + mark + query
 
 
-def split(url: str) -> tuple[str, str, str]:
-    """Return scheme, bucket (or container, or host with its port) and path of an object's URL.
+def split(url: str) -> UrlParts:
+    """Return the parts of an object's URL.
 
     Raises:
         ConfigError: the text is not the URL of an object.
@@ -39,10 +54,11 @@ def split(url: str) -> tuple[str, str, str]:
         )
     bucket, _, path = rest.partition("/")
     if not bucket:
-        raise ConfigError(f"{quoted(without_secrets(url))} has no bucket: write {scheme}://BUCKET/PATH.")
+        what = "bucket" if scheme in LISTED_SCHEMES else "host"
+        raise ConfigError(f"{quoted(without_secrets(url))} has no {what}: write {scheme}://{what.upper()}/PATH.")
     if scheme in ("https", "http") and not _has_valid_port(bucket):
         raise ConfigError(f"{quoted(without_secrets(url))}: the port behind the host must be a number in 1..65535.")
-    return scheme, bucket, path
+    return UrlParts(scheme, bucket, path)
 
 
 def _has_valid_port(host: str) -> bool:
