@@ -210,7 +210,7 @@ def open_cached(source: Source, split: str, image_key: str, cache: DecodedCache)
     Call it in the training process: it may take as long as an epoch.
 
     Raises:
-        ConfigError: the files are remote.
+        ConfigError: the files can only be streamed.
         ShardError: a file is missing, or does not hold the promised number of examples.
     """
     if source.obstacle is not None:

@@ -269,7 +269,7 @@ class Dataset(ABC):
             absolute: whether to prefix the folder of the files: the version directory, or the root of an image folder.
 
         Raises:
-            ConfigError: names are among the features, and the shards are remote.
+            ConfigError: names are among the features, and the shards can only be streamed.
             ShardError: a shard is missing or damaged.
         """
         names = self._file_names()
@@ -684,7 +684,7 @@ class Dataset(ABC):
         from the end; iterating ends with the split. For more than a few examples use `examples_by_index`.
 
         Raises:
-            ConfigError: key is not an index, id or slice, or the files are remote.
+            ConfigError: key is not an index, id or slice, or the files can only be streamed.
             ExampleNotFoundError: there is no such example.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.

@@ -465,8 +465,8 @@ class DatasetParser:
             context: the memory of preprocessed images, and metrics.
 
         Raises:
-            ConfigError: a field does not exist, a key is neither an index nor an id, or files are remote; the sample
-                keys of the epoch do not fit into int64; or there is an epoch and a preprocess that makes views.
+            ConfigError: a field does not exist, a key is neither an index nor an id, or files can only be streamed; the
+                sample keys of the epoch do not fit into int64; or there is an epoch and a preprocess that makes views.
             ExampleNotFoundError: there is no such example.
             ShardError: a shard is missing, or does not hold the promised number of examples.
             CorruptRecordError: a record or an image is damaged.
@@ -584,7 +584,7 @@ class DatasetParser:
             absolute: whether to prefix the folder of the files.
 
         Raises:
-            ConfigError: names are among the features, and the shards are remote.
+            ConfigError: names are among the features, and the shards can only be streamed.
             ShardError: a shard is missing or damaged.
         """
         return self.dataset.filenames(basename, absolute)

@@ -337,7 +337,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
             absolute: whether to prefix the dataset's directory.
 
         Raises:
-            ConfigError: the shards are remote.
+            ConfigError: the shards can only be streamed.
             ShardError: a shard is missing or damaged.
         """
         return self.parser.filenames(basename, absolute)

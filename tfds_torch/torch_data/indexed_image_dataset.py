@@ -202,7 +202,7 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
             absolute: whether to prefix the dataset's directory.
 
         Raises:
-            ConfigError: the shards are remote.
+            ConfigError: the shards can only be streamed.
             ShardError: a shard is missing or damaged.
         """
         return self.parser.filenames(basename, absolute)

@@ -74,7 +74,7 @@ class WindowArguments:
 
         Raises:
             ConfigError: an argument cannot work, or a feature does not exist; the files are not records of shards, or
-                are remote.
+                can only be streamed.
         """
         dataset = source.name
         self._check(dataset, others)
