@@ -9,6 +9,7 @@ import pytest
 from doc_blocks import ROOT, THE_FIRST_CODE, Reader, blocks_of
 from zygote import forked_instead_of_fresh
 
+from benchmarks import picture
 from benchmarks.report import read_reports
 from tfds_torch import ParserTfds, World, demo
 
@@ -78,6 +79,12 @@ def test_figures_of_speed_in_the_text_are_those_of_the_reports() -> None:
         for figure in (*speeds, *seconds)
         if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d.,]\d)", reports)
     ] == []
+
+
+def test_the_picture_of_the_speed_shows_the_report() -> None:
+    shown = picture.PICTURE.read_text()
+    assert shown == picture.draw(read_reports()["jpeg"])
+    assert shown.count('class="peer" x=') >= 6
 
 
 def test_figures_of_digits_are_those_of_the_demo() -> None:
