@@ -10,7 +10,7 @@ PICTURE = Path(__file__).parents[1] / "docs" / "assets" / "speed.svg"
 
 _SHOWN = ("ours", "ffcv", "dali", "webdataset", "grain", "data_source", "hugging_face", "timm")
 _SPEED = "examples_per_s"
-_LINE, _LEFT, _WIDEST, _WIDTH = 30, 270, 410, 760
+_LINE, _LEFT, _WIDEST, _WIDTH = 30, 290, 390, 760
 
 _STYLE = """
     .ground { fill: #ffffff; }
