@@ -1,6 +1,7 @@
 """A peer's process: its figures, its failures, and its end."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,15 +78,17 @@ def test_one_that_fails_says_why(begin: Begin, kind: str, reason: str) -> None:
     process = begin(kind)
     if kind.endswith("epoch 1"):
         process.run_epoch()
-    with pytest.raises(WorkerError, match=reason):
+    with pytest.raises(WorkerError) as caught:
         process.run_epoch()
+    assert re.search(reason, str(caught.value))
     assert process.processes() == []
 
 
 def test_one_that_hangs_is_ended(begin: Begin, tmp_path: Path) -> None:
     process = begin("hangs", timeout_s=3, pids=str(tmp_path / "pids"))
-    with pytest.raises(StallError, match=r"^epoch 0 was not over after 3 s$"):
+    with pytest.raises(StallError) as caught:
         process.run_epoch()
+    assert str(caught.value) == "epoch 0 was not over after 3 s"
     assert process.processes() == []
 
 

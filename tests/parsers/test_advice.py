@@ -26,6 +26,7 @@ from tfds_torch.parsers.advice import (
     describe_padding,
     describe_remainder,
     describe_repeats,
+    describe_unmarked_padding,
     worker_parts,
 )
 from tfds_torch.plan.epoch import EpochPlan, Remainder
@@ -113,6 +114,28 @@ def test_rows_that_ranks_read_twice_are_told(plan: EpochPlan, is_said: bool) -> 
         "ParserMapStyle(rows, batch_size=5), fields=(..., 'valid'), batched=True))."
     )
     check_text(describe_padding(plan, FACTS), said if is_said else None)
+
+
+UNMARKED = Facts("cats:1.0.0", "val", tells_padding=False)
+
+
+@pytest.mark.parametrize(
+    ("plan", "facts", "is_said"),
+    [
+        (plan_of(15, 2, 4, is_training=False), UNMARKED, True),
+        (plan_of(15, 2, 4, is_training=False), FACTS, False),
+        (plan_of(16, 2, 4, is_training=False), UNMARKED, False),
+        (plan_of(15, 1, 4, is_training=False), UNMARKED, False),
+        (plan_of(15, 2, 4), UNMARKED, False),
+    ],
+)
+def test_padding_that_no_field_marks_is_told(plan: EpochPlan, facts: Facts, is_said: bool) -> None:
+    said = (
+        "cats:1.0.0, split 'val', has 15 examples, and 1 more pad the last batches, so that all 2 ranks have as many. "
+        "No field that is asked for tells them from examples: ask for the field 'valid', and leave out what is not "
+        "valid."
+    )
+    check_text(describe_unmarked_padding(plan, facts), said if is_said else None)
 
 
 # What fills a last batch

@@ -676,6 +676,15 @@ def test_a_line_is_logged_every_n_batches(caplog: pytest.LogCaptureFixture) -> N
     assert "waiting" in lines[0]
 
 
+def test_lines_are_counted_over_short_epochs(caplog: pytest.LogCaptureFixture) -> None:
+    loader = create_loader(Batches(), log_every=2 * NUM_BATCHES + 1)
+    with caplog.at_level(logging.INFO, "tfds_torch"):
+        for _ in range(3):
+            assert len(numbers(loader)) == NUM_BATCHES
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"Batches: {2 * NUM_BATCHES + 1} batches")
+
+
 def test_create_loader_has_the_designed_parameters() -> None:
     parameters = inspect.signature(create_loader).parameters.values()
     positional = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]

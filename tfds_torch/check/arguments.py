@@ -27,7 +27,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     what.add_argument("--root", help="TFDS data directory, or a version directory (TFDS's default)")
     what.add_argument(
-        "--split", help="TFDS split expression, such as train[:10%%] (train; with --eval: test, validation or train)"
+        "--split",
+        help="TFDS split expression, such as train[:10%%] (train; with --eval: test, validation, val or train)",
     )
     what.add_argument("--config", metavar="FILE.toml", help="a recipe, such as those in configs/; flags beat it")
     what.add_argument("--fake", type=int, metavar="N", help="build the dataset with N made-up examples per split")

@@ -163,7 +163,7 @@ def _ways_on(name: str, root: str | tuple[str, ...] | None, command: str) -> str
 
 
 def _usual_split(there: Sequence[str], is_training: bool) -> str:
-    wanted = ("train",) if is_training else ("test", "validation", "train")
+    wanted = ("train",) if is_training else ("test", "validation", "val", "train")
     return next((split for split in wanted if split in there), next(iter(there), "train"))
 
 

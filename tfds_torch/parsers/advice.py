@@ -17,6 +17,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import MemoryLimit
 from tfds_torch.runtime.printable import quoted
 
+_TELL_PADDING = frozenset({"valid", "label", "index", "id"})  # A label of padding is -100 or NaN.
 _LARGE_REMAINDER = 0.05
 _TENSORFLOW_BYTES = 400 * 2**20
 _PROCESS_BYTES = 115 * 2**20  # Of a forked worker; a spawned one imports torch anew.
@@ -34,6 +35,7 @@ class Facts:
         unmoved_boxes: fields whose boxes stay those of the whole image, though the image beside them is cropped or
             flipped.
         hidden: names of a batch's metadata that the dataset stores as well, where the stored fields are not asked for.
+        tells_padding: whether a field that is asked for tells padding from examples.
     """
 
     dataset: str
@@ -41,6 +43,7 @@ class Facts:
     preprocess: Preprocess | None = None
     unmoved_boxes: Sequence[str] = ()
     hidden: Sequence[str] = ()
+    tells_padding: bool = True
 
 
 def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
@@ -52,18 +55,20 @@ def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
     asked = [name for name in METADATA_FIELDS if name in fields and stored_name(name) not in fields]
     stored = parser.element_spec.fields if asked else {}
     hidden = [name for name in asked if stored_name(name) in stored]
-    return Facts(parser.dataset_name, parser.split, preprocess, boxes, hidden)
+    tells_padding = not _TELL_PADDING.isdisjoint(fields)
+    return Facts(parser.dataset_name, parser.split, preprocess, boxes, hidden, tells_padding)
 
 
 def advise_reading(parser: Parser, fields: Sequence[str], rank: World) -> Iterator[str]:
-    """Yield a loader's warnings about a parser: small splits, cut groups of blocks, boxes that stay, hidden names."""
+    """Yield a loader's warnings about a parser: small splits, cut groups, padding, boxes that stay, hidden names."""
     facts = facts_of(parser, fields)
     try:
         plan = parser.plan(rank)
     except ConfigError:  # Reported where the loader is iterated.
         pass
     else:
-        yield from filter(None, (describe_repeats(plan, facts), describe_groups(plan, facts)))
+        of_plan = (describe_repeats(plan, facts), describe_groups(plan, facts), describe_unmarked_padding(plan, facts))
+        yield from filter(None, of_plan)
     yield from advise_fields(facts)
 
 
@@ -111,6 +116,18 @@ def describe_groups(plan: EpochPlan, facts: Facts) -> str | None:
         f"{facts.dataset}, split {quoted(facts.split)}: block_groups={groups} does not divide the global batch "
         f"of {plan.global_batch_size} ({num_replicas} ranks x batch_size {plan.batch_size}), so that every rank reads "
         f"from all groups, and every machine nearly all blocks. Use batch_size={sizes}, or other block_groups."
+    )
+
+
+def describe_unmarked_padding(plan: EpochPlan, facts: Facts) -> str | None:
+    """Return the warning for an evaluation whose batches have padding, and no field that tells it from examples."""
+    num_padded = plan.num_batches * plan.global_batch_size - plan.num_own_slots
+    if facts.tells_padding or plan.remainder is not Remainder.PAD or num_padded <= 0:
+        return None
+    return (
+        f"{facts.dataset}, split {quoted(facts.split)}, has {plan.num_own_slots} examples, and {num_padded} more pad "
+        f"the last batches, so that all {plan.world.num_replicas} ranks have as many. No field that is asked for tells "
+        f"them from examples: ask for the field 'valid', and leave out what is not valid."
     )
 
 
