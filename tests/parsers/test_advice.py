@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parsers.cached_pictures import NUM_EXAMPLES, write_small
-from tfds_torch import ImageDataset, IndexedImageDataset, MultiLoader, ParserTfds, ReadOptions, World, create_loader
+from tfds_torch import (
+    ImageDataset,
+    IndexedImageDataset,
+    MultiLoader,
+    ParserMapStyle,
+    ParserTfds,
+    ReadOptions,
+    World,
+    create_loader,
+)
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.preprocess import TrainPreprocess
 from tfds_torch.images.views import Views
@@ -136,6 +145,14 @@ def test_padding_that_no_field_marks_is_told(plan: EpochPlan, facts: Facts, is_s
         "valid."
     )
     check_text(describe_unmarked_padding(plan, facts), said if is_said else None)
+
+
+def test_a_dataset_warns_of_it_and_a_multi_loader_whose_batches_have_valid_does_not() -> None:
+    parser = ParserMapStyle([(number,) for number in range(5)], names=("x",), batch_size=2)
+    with pytest.warns(UserWarning, match="No field that is asked for tells them from examples"):
+        ImageDataset(parser, fields=("x",), world=World(0, 2))
+    ImageDataset(parser, fields=("x", "valid"), world=World(0, 2))
+    MultiLoader(parser, num_workers=1, world=World(0, 2), fields=("x",)).close()
 
 
 # What fills a last batch

@@ -59,9 +59,18 @@ def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
     return Facts(parser.dataset_name, parser.split, preprocess, boxes, hidden, tells_padding)
 
 
-def advise_reading(parser: Parser, fields: Sequence[str], rank: World) -> Iterator[str]:
-    """Yield a loader's warnings about a parser: small splits, cut groups, padding, boxes that stay, hidden names."""
+def advise_reading(parser: Parser, fields: Sequence[str], rank: World, *, has_valid: bool = False) -> Iterator[str]:
+    """Yield a loader's warnings about a parser: small splits, cut groups, padding, boxes that stay, hidden names.
+
+    Args:
+        parser: that the loader reads.
+        fields: that are asked for.
+        rank: of this process.
+        has_valid: whether batches say which examples are padding, whatever is asked for.
+    """
     facts = facts_of(parser, fields)
+    if has_valid:
+        facts = replace(facts, tells_padding=True)
     try:
         plan = parser.plan(rank)
     except ConfigError:  # Reported where the loader is iterated.
