@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import get_spawning_popen
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch.utils.data
 
@@ -117,6 +117,8 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
             `WORLD_SIZE`) is reported by `len` and iteration, since the rank may become known after construction.
     """
 
+    _loader_warns_of_padding: ClassVar[bool] = False
+
     def __init__(
         self,
         parser: Parser,
@@ -148,7 +150,8 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self.pad = check_pad(parser, self.fields, pad, self.is_batched)
         self._rank = RankFinder(world)
         self._iterations = PlainIterations()
-        for text in advise_reading(parser, self.fields, self._rank.find_now() or World()):
+        rank = self._rank.find_now() or World()
+        for text in advise_reading(parser, self.fields, rank, has_valid=self._loader_warns_of_padding):
             warnings.warn(text, UserWarning, stacklevel=3)
         self.hands_on_batches = False  # Whether collation hands on the batch whose rows the examples are.
         self.is_read_ahead = False  # By something between this dataset and the training loop.

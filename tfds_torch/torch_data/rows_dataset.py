@@ -38,6 +38,8 @@ class RowsDataset(ImageDataset):
         ConfigError: it has no items by number, or no length.
     """
 
+    _loader_warns_of_padding = True  # With the remedy for rows, and once ranks are known.
+
     def __init__(self, rows: Any, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int | None) -> None:
         parser = ParserMapStyle(
             rows,
