@@ -6,6 +6,8 @@ Importing this package loads neither tensorflow nor torch; each name is imported
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tfds_torch.runtime.lazy_names import import_at_first_use
+
 if TYPE_CHECKING:
     from tfds_torch import demo, errors
     from tfds_torch.engines.batch import Batch
@@ -132,12 +134,11 @@ __all__ = [
 ]
 
 
+_get_name = import_at_first_use(__name__, {name: f"tfds_torch.{room}" for name, room in _ROOMS.items()})
+
+
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"tfds_torch.{name}")
-    if name in _ROOMS:
-        return getattr(importlib.import_module(f"tfds_torch.{_ROOMS[name]}"), name)
-    raise AttributeError(f"module 'tfds_torch' has no attribute {name!r}")
+    return importlib.import_module(f"tfds_torch.{name}") if name in _MODULES else _get_name(name)
 
 
 def __dir__() -> list[str]:

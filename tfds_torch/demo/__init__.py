@@ -6,7 +6,9 @@ names and made-up content. Importing this room loads neither tensorflow nor torc
 in another process.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfds_torch.runtime.lazy_names import import_at_first_use
 
 if TYPE_CHECKING:
     from tfds_torch.demo.preparation import prepare, prepare_fake
@@ -14,20 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DEMO_NAMES", "is_fake", "prepare", "prepare_fake"]
 
-_HOMES = {
-    "DEMO_NAMES": "spec",
-    "is_fake": "spec",
-    "prepare": "preparation",
-    "prepare_fake": "preparation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = import_at_first_use(
+    __name__,
+    {
+        "DEMO_NAMES": "tfds_torch.demo.spec",
+        "is_fake": "tfds_torch.demo.spec",
+        "prepare": "tfds_torch.demo.preparation",
+        "prepare_fake": "tfds_torch.demo.preparation",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,9 @@
 `.beton` file) and `verify_shards` (of a folder) read every byte that was written.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tfds_torch.runtime.lazy_names import import_at_first_use
 
 if TYPE_CHECKING:
     from tfds_torch.export.api import export_dataset
@@ -39,19 +41,23 @@ __all__ = [
     "verify_shards",
 ]
 
-_HOMES = {
-    "BetonImage": "storage.beton.image_field",
-    "BetonWriter": "storage.beton.writer",
-    "export_dataset": "export.api",
-    "verify": "storage.beton.verify",
-    "verify_shards": "export.folder",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Not before: the command reads its flags before anything that takes time.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"tfds_torch.{_HOMES.get(name, 'storage.beton.fields')}"), name)
+_FIELDS = "tfds_torch.storage.beton.fields"
+# The command reads its flags before anything that takes time.
+__getattr__ = import_at_first_use(
+    __name__,
+    {
+        "BetonArray": _FIELDS,
+        "BetonBytes": _FIELDS,
+        "BetonCustom": _FIELDS,
+        "BetonField": _FIELDS,
+        "BetonFloat": _FIELDS,
+        "BetonImage": "tfds_torch.storage.beton.image_field",
+        "BetonInt": _FIELDS,
+        "BetonJson": _FIELDS,
+        "BetonTensor": _FIELDS,
+        "BetonWriter": "tfds_torch.storage.beton.writer",
+        "export_dataset": "tfds_torch.export.api",
+        "verify": "tfds_torch.storage.beton.verify",
+        "verify_shards": "tfds_torch.export.folder",
+    },
+)
