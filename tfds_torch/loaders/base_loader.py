@@ -121,7 +121,6 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
     ) -> None:
         self._name, self._keeps_reader, self._is_concurrent = name, keeps_reader, is_concurrent
         self._log_every = log_every
-        self._num_since_line = 0
         self._kept: _Reader | None = None
         self._live: weakref.WeakKeyDictionary[LoaderIteration, _Reader] = weakref.WeakKeyDictionary()
         self._is_closed = False
@@ -238,9 +237,8 @@ class BaseLoader(Iterable[Any], Generic[_Reader]):
         for iteration in list(self._live):
             iteration.replace()
 
-    def _log_progress(self, position: Position) -> None:
-        self._num_since_line += 1  # Over epochs: an epoch may have fewer batches.
-        if self._log_every is not None and self._num_since_line >= self._log_every:
-            self._num_since_line = 0
+    def _log_progress(self) -> None:
+        # Over epochs: an epoch may have fewer batches.
+        if self._log_every is not None and self._metrics.num_batches % self._log_every == 0:
             workers = f"; workers' pids {', '.join(map(str, self.worker_pids))}" if self.worker_pids else ""
             _logger.info("%s: %s%s", self._name, self.stats(), workers)

@@ -200,7 +200,7 @@ class LoaderIteration(Iterator[Any]):
         position: where the iteration began; counts the batches of the iteration.
         num_expected: batches of an exact plan; None: unknown.
         on_end: called once: True where a new iteration may use the same processes.
-        on_delivery: called after each batch with the position; None: nothing is.
+        on_delivery: called after each batch, once it is counted; None: nothing is.
         on_exhausted: called when the last batch has been delivered and another one is asked for.
     """
 
@@ -211,7 +211,7 @@ class LoaderIteration(Iterator[Any]):
         position: Position,
         num_expected: int | None,
         on_end: Callable[[bool], None],
-        on_delivery: Callable[[Position], None] | None,
+        on_delivery: Callable[[], None] | None,
         on_exhausted: Callable[[], None],
     ) -> None:
         self._batches: Iterator[tuple[Any, int]] | None = batches
@@ -256,7 +256,7 @@ class LoaderIteration(Iterator[Any]):
         self._position.delivered += 1
         self._metrics.leave(asked_at, num_examples)
         if self._on_delivery is not None:
-            self._on_delivery(self._position)
+            self._on_delivery()
         return batch
 
     def replace(self) -> None:
