@@ -118,7 +118,7 @@ class MultiLoader(BaseLoader[PoolReader]):
         self._cursor = Cursor(self.num_workers)
         if isinstance(read := self._setup.source, ParserSource):
             self._note_parser(read.parser, read.fields)
-            for text in advise_reading(read.parser, read.fields, self.world, has_valid=True):
+            for text in advise_reading(read.parser, read.fields, self.world, of_padding=False):
                 warnings.warn(text, UserWarning, stacklevel=3)
         self._num_rejected = 0
 

@@ -59,25 +59,25 @@ def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
     return Facts(parser.dataset_name, parser.split, preprocess, boxes, hidden, tells_padding)
 
 
-def advise_reading(parser: Parser, fields: Sequence[str], rank: World, *, has_valid: bool = False) -> Iterator[str]:
+def advise_reading(parser: Parser, fields: Sequence[str], rank: World, *, of_padding: bool = True) -> Iterator[str]:
     """Yield a loader's warnings about a parser: small splits, cut groups, padding, boxes that stay, hidden names.
 
     Args:
         parser: that the loader reads.
         fields: that are asked for.
         rank: of this process.
-        has_valid: whether batches say which examples are padding, whatever is asked for.
+        of_padding: whether padding that no field marks is warned of; False where batches mark it in any case, or
+            the loader warns of it itself.
     """
     facts = facts_of(parser, fields)
-    if has_valid:
-        facts = replace(facts, tells_padding=True)
     try:
         plan = parser.plan(rank)
     except ConfigError:  # Reported where the loader is iterated.
         pass
     else:
-        of_plan = (describe_repeats(plan, facts), describe_groups(plan, facts), describe_unmarked_padding(plan, facts))
-        yield from filter(None, of_plan)
+        yield from filter(None, (describe_repeats(plan, facts), describe_groups(plan, facts)))
+        if of_padding and (text := describe_unmarked_padding(plan, facts)):
+            yield text
     yield from advise_fields(facts)
 
 
@@ -130,8 +130,8 @@ def describe_groups(plan: EpochPlan, facts: Facts) -> str | None:
 
 def describe_unmarked_padding(plan: EpochPlan, facts: Facts) -> str | None:
     """Return the warning for an evaluation whose batches have padding, and no field that tells it from examples."""
-    num_padded = plan.num_batches * plan.global_batch_size - plan.num_own_slots
-    if facts.tells_padding or plan.remainder is not Remainder.PAD or num_padded <= 0:
+    num_padded = _num_wasted(plan) if plan.remainder is Remainder.PAD else 0
+    if facts.tells_padding or not num_padded:
         return None
     return (
         f"{facts.dataset}, split {quoted(facts.split)}, has {plan.num_own_slots} examples, and {num_padded} more pad "

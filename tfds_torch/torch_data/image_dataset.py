@@ -151,7 +151,7 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         self._rank = RankFinder(world)
         self._iterations = PlainIterations()
         rank = self._rank.find_now() or World()
-        for text in advise_reading(parser, self.fields, rank, has_valid=self._loader_warns_of_padding):
+        for text in advise_reading(parser, self.fields, rank, of_padding=not self._loader_warns_of_padding):
             warnings.warn(text, UserWarning, stacklevel=3)
         self.hands_on_batches = False  # Whether collation hands on the batch whose rows the examples are.
         self.is_read_ahead = False  # By something between this dataset and the training loop.
