@@ -157,22 +157,21 @@ def test_a_page_is_read_in_minutes() -> None:
     assert {name: number for name, number in words.items() if number > 1500} == {}
 
 
-FRONTS = ("check", "demo", "errors", "export", "remote", "timm")
+FRONTS = ("check", "demo", "errors", "export", "integrations", "remote", "timm")
+"""Rooms, and files, that users name by themselves; a command's front may have no names."""
 FOR_USERS = [page for page in PAGES if page.stem != "contributing" and page.parent.name != "decisions"]
 
 
 def is_public(name: str) -> bool:
     """Returns whether a name, from `tfds_torch.` on, is imported from the package or from the front of a room."""
-    room, _, rest = name.partition(".")
-    if room == "integrations":
-        room, _, rest = rest.partition(".")
-        front = importlib.import_module(f"tfds_torch.integrations.{room}".rstrip("."))
-        return not rest or (hasattr(front, rest) and not rest.startswith("_"))
-    if room in FRONTS:
-        return not rest or rest in getattr(
-            importlib.import_module(f"tfds_torch.{room}"), "__all__", dir(tfds_torch.errors)
-        )
-    return room in tfds_torch.__all__
+    first, *rest = name.split(".")
+    if first not in FRONTS:
+        return first in tfds_torch.__all__
+    if first == "integrations" and rest:  # Each of its modules is a front.
+        first = f"integrations.{rest.pop(0)}"
+    front = importlib.import_module(f"tfds_torch.{first}")
+    names = getattr(front, "__all__", [one for one, value in vars(front).items() if not inspect.ismodule(value)])
+    return not rest or (rest[0] in names and not rest[0].startswith("_"))
 
 
 def test_pages_name_public_names_only() -> None:

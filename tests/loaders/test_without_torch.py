@@ -91,6 +91,7 @@ def test_the_loop_of_the_docs_needs_no_torch(
 ) -> None:
     page = (root / "docs" / "without-torch.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
     done = run_python("-c", "from tfds_torch import demo; demo.prepare('digits')")  # By tensorflow, elsewhere.
     assert done.returncode == 0, done.stderr
     printed, imports = live(blocks[0])
@@ -98,3 +99,4 @@ def test_the_loop_of_the_docs_needs_no_torch(
     assert float(printed.split()[-2]) > 0.8
     assert imports == []
     assert live(blocks[1]) == ("", [])
+    assert live(blocks[2])[1] == []  # The last one hands a Feeder's batches to create_loader, which is torch's.
