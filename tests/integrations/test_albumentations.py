@@ -99,6 +99,12 @@ def test_images_of_windows_are_refused() -> None:
         call(transform(FLIP, image="camera", version="2"), {"camera": np.zeros((2, 4, 4, 3), np.uint8)})
 
 
+def test_wide_numbers_of_masks_are_kept() -> None:
+    mask = np.full((20, 30), 2**31 - 1, np.int64)
+    found = call(transform(A.Compose([FLIP, A.Resize(8, 8)]), None, ["mask"]), make_example() | {"mask": mask})["mask"]
+    assert (found.dtype, found.shape, found.min()) == (np.int64, (8, 8), 2**31 - 1)
+
+
 def test_without_boxes_image_and_masks_move() -> None:
     check_mirrored(transform(FLIP, None, ["mask"]))
 

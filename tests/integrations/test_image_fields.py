@@ -69,6 +69,22 @@ def test_a_single_box_stays_and_is_zeros_out_of_sight(box: tuple[float, ...], ex
     assert found["bbox"].dtype == np.float32
 
 
+@pytest.mark.parametrize("boxes", [[], np.zeros(0), [[0, 0, 1, 0.25], [0, 0.5, 1, 1]]], ids=["none", "empty", "two"])
+def test_boxes_may_be_lists_and_none_of_them_are_no_single_box(boxes) -> None:
+    example = {"image": make_example()["image"], "boxes": boxes, "labels": [b"a", b"b"][: len(boxes)]}
+    found = call(left_part({"boxes": ["labels"]}), example)
+    assert found["boxes"].tolist() == [[0, 0, 1, 0.5]][: len(boxes)]
+    assert (found["boxes"].shape[1:], found["labels"]) == ((4,), [b"a"][: len(boxes)])
+
+
+def test_masks_may_have_no_axis_of_channels_and_keep_their_type() -> None:
+    example = make_example()
+    mask = example["mask"][..., 0].astype(np.int64)
+    found = call(left_part(None, ["mask"]), {"image": example["image"], "mask": mask})
+    assert found["mask"].dtype == np.int64
+    np.testing.assert_array_equal(found["mask"], mask[:, :15])
+
+
 def test_fields_that_have_rows_may_be_named() -> None:
     single = {"image": make_example()["image"], "bbox": np.zeros(4, np.float32), "label": 3}
     assert call(left_part({"bbox": ["label"]}), single)["label"] == 3
@@ -89,6 +105,10 @@ def without(*names):
     return {name: value for name, value in make_example().items() if name not in names}
 
 
+def two_boxes():
+    return {"image": make_example()["image"], "boxes": np.zeros((2, 4))}
+
+
 @pytest.mark.parametrize(
     ("boxes", "masks", "example", "words"),
     [
@@ -101,6 +121,11 @@ def without(*names):
         ("objects/bbox", [], make_example() | {"label": np.arange(4)}, r"'label' may have a row for each of 4 boxes"),
         ("objects/bbox", [], make_example() | {"objects/count": 4}, r"'objects/count' has no row for each of 4 boxes"),
         ({"objects/bbox": ["other"]}, [], make_example() | {"other": [1]}, r"'other' has no row for each of 4 boxes"),
+        ("boxes", [], two_boxes() | {"labels": np.arange(3)}, r"'labels' may have a row for each of the boxes 'boxes'"),
+        ("objects/bbox", [], two_boxes(), r"\['boxes'\] would stay where they are"),
+        ("objects/bbox", [], make_example() | {"objects/bbox": np.zeros((4, 5))}, r"\[4, 5\], and boxes are numbers"),
+        ("objects/bbox", [], make_example() | {"objects/bbox": [b"a"]}, r"\[b'a'\], and boxes are numbers"),
+        (None, ["mask"], make_example() | {"mask": np.array([[-(2**31)]])}, r"'mask' has numbers from -2147483648"),
         ({"a": [], "b": []}, [], None, r"boxes=.* must be the name of a field"),
         ("objects/bbox", "mask", None, r"masks='mask' must be a list"),
     ],

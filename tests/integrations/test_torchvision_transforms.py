@@ -65,6 +65,22 @@ def test_sanitized_boxes_take_their_rows_along_and_leave_masks_whole(num_boxes: 
     assert len({len(example["objects/label"]) for example in found}) > min(num_boxes, 1)
 
 
+def test_boxes_that_touch_an_edge_are_not_lost_to_rounding() -> None:
+    """SanitizeBoundingBoxes drops a box that is a millionth of a pixel outside, as resizing leaves many."""
+    parts = [v2.RandomApply([v2.RandomCrop(60)]), v2.Resize((47, 47)), v2.SanitizeBoundingBoxes()]
+    made = transform(v2.Compose(parts), {"boxes": []})
+    boxes = np.array([(0, 0, 1, 1), (0.1, 0.1, 1, 0.9), (0, 0, 0.01, 0.01)], np.float32)
+    lost = 0
+    for seed in range(40):
+        image = np.zeros((61 + seed, 67 + seed, 3), np.uint8)
+        found = call(made, {"image": image, "boxes": boxes}, seed)["boxes"]
+        np.testing.assert_allclose(found[0], [0, 0, 1, 1], atol=1e-6)
+        assert len(found) >= 2
+        lost += len(found) == 2  # Outside of the crop, or too small.
+    assert lost
+    assert len(parts) == 3  # What was given is left as it was.
+
+
 def test_the_default_generator_of_torch_decides() -> None:
     made = transform(
         v2.Compose([v2.RandomHorizontalFlip(), v2.RandomChoice([v2.RandomCrop(12), v2.RandomVerticalFlip()])])

@@ -61,6 +61,8 @@ class Forms:
         if dtype in ("str", _OBJECT):  # Lists in every batch, of whatever length.
             return (None,) * len(shape), dtype
         spec = self.stored(name)
+        if spec is not None and np.dtype(spec.dtype) == _OBJECT:  # Lists are stored: their lengths are not known.
+            return (None,) * len(shape), dtype
         if spec is None or len(spec.shape) != len(shape):
             return form
         return tuple(None if side is None else own for side, own in zip(spec.shape, shape, strict=True)), dtype

@@ -89,7 +89,7 @@ class AlbumentationsTransform(ImageFields):
         # Its transforms draw from these two, and never from the global generators.
         self.random.seed(int(rng.integers(2**63)))
         self.compose.set_random_state(rng, self.random)
-        given = {"image": moving.image} | {_FIELD + name: mask for name, mask in moving.masks.items()}
+        given = {"image": moving.image} | {_FIELD + name: _narrow(mask) for name, mask in moving.masks.items()}
         if moving.boxes is not None:  # A fifth column goes through with the box.
             given["bboxes"] = np.column_stack([moving.boxes, moving.rows])
         found = self.compose(**given)
@@ -105,6 +105,12 @@ def _parts_of(transform: Any) -> Iterator[Any]:
     yield transform
     for part in getattr(transform, "transforms", ()):
         yield from _parts_of(part)
+
+
+def _narrow(mask: NDArray[Any]) -> NDArray[Any]:
+    """Return a mask of wide integers as int32, the widest that albumentations keeps."""
+    is_wide = mask.dtype.kind in "iu" and not np.can_cast(mask.dtype, np.int32)
+    return mask.astype(np.int32) if is_wide else mask
 
 
 def _channels_last(mask: Any, image: NDArray[Any]) -> NDArray[Any]:

@@ -17,7 +17,6 @@ BOXES = "objects/bbox"
 Boxes = str | Mapping[str, Sequence[str]] | None
 """The field of the boxes; or this field -> the fields that have a row for each box; None: boxes stay as they are."""
 
-_NAME_OF_BOXES = "bbox"  # Within names of fields of TFDS.
 _MOST = 2.0  # Of a relative coordinate: a box may reach beyond the image by a part of it, but not by pixels.
 _LEAST_SIDE = 1e-6  # By the image's: a smaller rest of a box that a cut touches is rounding.
 
@@ -28,7 +27,7 @@ class Moving:
 
     Attributes:
         image: [H, W, C]; of a window [T, H, W, C].
-        masks: field -> [H, W, C], likewise.
+        masks: field -> [H, W, C], likewise; results may have no axis of channels.
         boxes: float64 [n, 4], xmin, ymin, xmax and ymax, relative to the image; None: they stay.
         rows: int64 [n], the row that each box has in the example.
     """
@@ -54,7 +53,12 @@ class ImageFields(ABC):
         boxes: as of `Boxes`. A missing field of the default's name is not an error.
         masks: the fields that are masks.
         image: the field of the image.
+
+    Attributes:
+        largest_mask_number: up to which the library keeps integers of masks.
     """
+
+    largest_mask_number = 2**31 - 1
 
     def __init__(self, boxes: Boxes, masks: Sequence[str], image: str = "image") -> None:
         check_masks(masks)
@@ -84,18 +88,23 @@ class ImageFields(ABC):
         self._check(example)
         if self.image not in example:
             return {}
-        stored = None if self.boxes is None else example.get(self.boxes)  # [n, 4], or [4] of a single one.
-        given = np.empty((0, 4)) if stored is None else np.reshape(stored, (-1, 4))[:, [1, 0, 3, 2]].astype(np.float64)
+        stored = None if self.boxes is None else _as_boxes(self.boxes, example.get(self.boxes))
+        given = np.empty((0, 4)) if stored is None else stored.reshape(-1, 4)[:, [1, 0, 3, 2]]
         _check_are_relative(str(self.boxes), given)
         boxes, rows = _without_empty(given)
-        masks = {name: np.ascontiguousarray(example[name]) for name in self.masks if name in example}
         image = np.ascontiguousarray(example[self.image])
+        own = {name: np.ascontiguousarray(example[name]) for name in self.masks if name in example}
+        for name, mask in own.items():
+            self._check_numbers(name, mask)
+        masks = {name: mask[..., None] if mask.ndim < image.ndim else mask for name, mask in own.items()}
         moved = self.apply(Moving(image, masks, None if self.boxes is None else boxes, rows), rng)
-        found = {self.image: moved.image, **moved.masks}
-        found = {name: value.reshape((*value.shape, 1)[: example[name].ndim]) for name, value in found.items()}
+        found = {self.image: _with_axes(moved.image, image.ndim)}
+        for name, mask in own.items():
+            found[name] = _with_axes(moved.masks[name], mask.ndim).astype(mask.dtype, copy=False)
         if stored is not None and moved.boxes is not None:
             boxes, left = _without_empty(moved.boxes)
-            found |= self._rows_of(example, boxes[:, [1, 0, 3, 2]].astype(np.float32), moved.rows[left])
+            moved_boxes = boxes[:, [1, 0, 3, 2]].astype(np.float32)
+            found |= self._rows_of(example, stored, moved_boxes, moved.rows[left])
         return found
 
     def _check(self, example: Mapping[str, Any]) -> None:
@@ -108,7 +117,7 @@ class ImageFields(ABC):
             missing.append(self.boxes)
         if self.image not in example and (others or any(name in example for name in (self.boxes, *self.masks))):
             missing.append(self.image)
-        unnamed = [name for name in example if _NAME_OF_BOXES in name.rpartition("/")[2]]
+        unnamed = [name for name in example if looks_like_boxes(name)]
         if self.boxes is not None and self.boxes not in example and unnamed and not missing:
             self._refuse_unnamed(unnamed)
         if missing:
@@ -116,6 +125,15 @@ class ImageFields(ABC):
                 f"transform: {quoted(missing)} must be asked for, as what moves with an image moves together. It gets "
                 f"the fields {quoted(list(example))}. Name them in fields= of the dataset; or name other fields, or "
                 f"none, in image=, boxes=, masks=."
+            )
+
+    def _check_numbers(self, name: str, mask: NDArray[Any]) -> None:
+        """Raise ConfigError for a mask with numbers that the library would change."""
+        most = self.largest_mask_number
+        if mask.dtype.kind in "iu" and mask.dtype.itemsize > 2 and mask.size and max(mask.max(), -mask.min()) > most:
+            raise ConfigError(
+                f"transform: the mask {quoted(name)} has numbers from {mask.min()} to {mask.max()}, and the library "
+                f"keeps them up to {most}. Give its classes smaller numbers before, in a transform."
             )
 
     def _refuse_unnamed(self, names: Sequence[str]) -> None:
@@ -131,10 +149,14 @@ class ImageFields(ABC):
         return [name for name in example if f"{name}/".startswith(f"{sequence}/") and name != self.boxes]
 
     def _rows_of(
-        self, example: Mapping[str, Any], boxes: NDArray[np.float32], rows: NDArray[np.int64]
+        self,
+        example: Mapping[str, Any],
+        stored: NDArray[np.float64],
+        boxes: NDArray[np.float32],
+        rows: NDArray[np.int64],
     ) -> dict[str, Any]:
         """Return boxes and the other fields that have a row for each, with the rows that are left."""
-        name_of_boxes, stored = str(self.boxes), example[str(self.boxes)]
+        name_of_boxes = str(self.boxes)
         if stored.ndim == 1:  # The only box of an example cannot be left out.
             others = {name: example[name] for name in self.rows or ()}
             return {name_of_boxes: boxes[0] if len(boxes) else np.zeros(4, np.float32), **others}
@@ -144,17 +166,61 @@ class ImageFields(ABC):
             if not _num_axes(values) or len(values) != len(stored):
                 self._refuse(name, f"has no row for each of {len(stored)} boxes")
             found[name] = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
-        label = example.get("label")
-        if self.rows is None and label is not None and _num_axes(label) and len(label) == len(stored):
-            # With target_key="objects/label" it has.
-            self._refuse("label", f"may have a row for each of {len(stored)} boxes")
+        if self.rows is None:
+            self._refuse_unknown_rows(example, len(stored))
         return found
+
+    def _refuse_unknown_rows(self, example: Mapping[str, Any], num_boxes: int) -> None:
+        """Raise ConfigError for a field that may have a row for each box, where the names do not tell."""
+        label = example.get("label")
+        if label is not None and _num_axes(label) and len(label) == num_boxes:  # As with target_key="objects/label".
+            self._refuse("label", f"may have a row for each of {num_boxes} boxes")
+        if "/" in str(self.boxes):
+            return
+        known = {self.image, self.boxes, *self.masks}
+        unknown = [name for name, value in example.items() if name not in known and 0 < _num_axes(value) < 3]
+        if unknown:
+            self._refuse(unknown[0], f"may have a row for each of the boxes {quoted(self.boxes)}")
 
     def _refuse(self, name: str, what: str) -> None:
         raise ConfigError(
             f"transform: the field {quoted(name)} {what}. Name the fields that have one, with it or without: "
             f"boxes={{{self.boxes!r}: ['label', ...]}}."
         )
+
+
+def looks_like_boxes(name: str) -> bool:
+    """Return whether a field has a name that boxes have."""
+    last = name.rpartition("/")[2].lower()
+    return "bbox" in last or last in ("box", "boxes")
+
+
+def _as_boxes(name: str, value: Any) -> NDArray[np.float64] | None:
+    """Return the boxes of an example as float64 [n, 4], or [4] of a single one; None where it has no such field.
+
+    Raises:
+        ConfigError: they are something else.
+    """
+    if value is None:
+        return None
+    try:
+        boxes = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        boxes = np.empty(())
+    if boxes.shape == (0,):
+        return boxes.reshape(0, 4)
+    if boxes.ndim not in (1, 2) or boxes.shape[-1] != 4:
+        found = list(value.shape) if isinstance(value, np.ndarray) else value
+        raise ConfigError(
+            f"transform: the boxes {quoted(name)} are {quoted(found)}, and boxes are numbers [number of boxes, 4], or "
+            f"one box, [4]. Name other boxes, or none, in boxes=."
+        )
+    return boxes
+
+
+def _with_axes(array: NDArray[Any], num_axes: int) -> NDArray[Any]:
+    """Return an array with an axis of channels, or without one."""
+    return array.reshape((*array.shape, 1)[:num_axes])
 
 
 def _check_are_relative(name: str, boxes: NDArray[np.float64]) -> None:
@@ -168,7 +234,7 @@ def _check_are_relative(name: str, boxes: NDArray[np.float64]) -> None:
 
 
 def _num_axes(value: Any) -> int:
-    return value.ndim if isinstance(value, np.ndarray) else int(isinstance(value, list))
+    return value.ndim if isinstance(value, np.ndarray) else int(isinstance(value, list | tuple))
 
 
 def _without_empty(boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

@@ -3,6 +3,7 @@
 `ParserTfds(..., transform=transform(v2.Compose([v2.RandomHorizontalFlip(), v2.RandomResizedCrop(224)])))`
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from tfds_torch.integrations.image_fields import BOXES, Boxes, ImageFields, Movi
 from tfds_torch.runtime.printable import quoted
 
 _OLD = "torchvision.transforms.transforms"
+_ROUNDED = 1e-2  # Pixels: resizing moves a corner at the edge of a canvas by less, and nothing else moves it so little.
 _IT_GETS = "transform: it gets a dictionary of tv_tensors, and must return one"
 
 
@@ -52,6 +54,8 @@ def transform(
 class TorchvisionTransform(ImageFields):
     """The function of the Transform that `transform` returns."""
 
+    largest_mask_number = 2**24  # It resizes them as float32.
+
     def __init__(self, v2_transform: Callable[[Any], Any], boxes: Boxes, masks: Sequence[str], image: str) -> None:
         super().__init__(boxes, masks, image)
         if not callable(v2_transform) or type(v2_transform).__module__ == _OLD:
@@ -59,7 +63,7 @@ class TorchvisionTransform(ImageFields):
                 f"transform: {quoted(v2_transform)} must be a transform of torchvision.transforms.v2, which moves "
                 f"boxes and masks. Those of torchvision.transforms have the same names there."
             )
-        self.v2_transform = v2_transform
+        self.v2_transform = _with_boxes_on_the_canvas(v2_transform)
 
     def apply(self, moving: Moving, rng: np.random.Generator) -> Moving:
         """Return the transform's results for an image and the fields that move with it."""
@@ -69,7 +73,7 @@ class TorchvisionTransform(ImageFields):
         canvas = moving.image.shape[-3:-1]
         given: dict[str, Any] = {"image": tv_tensors.Image(_channels_first(moving.image))}
         if moving.boxes is not None:
-            pixels = torch.from_numpy(moving.boxes * [*canvas[::-1], *canvas[::-1]])
+            pixels = torch.from_numpy((moving.boxes * [*canvas[::-1], *canvas[::-1]]).astype(np.float32))
             given["boxes"] = tv_tensors.BoundingBoxes(pixels, format="XYXY", canvas_size=canvas)
             given["labels"] = torch.from_numpy(moving.rows)
         # SanitizeBoundingBoxes cuts a mask whose first side is as long as there are boxes.
@@ -84,9 +88,7 @@ class TorchvisionTransform(ImageFields):
                 f"a function of your own return this dictionary."
             )
         image = _channels_last(found["image"])
-        masks = {
-            name: _channels_last(found["masks"][name][0]).astype(mask.dtype) for name, mask in moving.masks.items()
-        }
+        masks = {name: _channels_last(found["masks"][name][0]) for name in moving.masks}
         if moving.boxes is None:
             return Moving(image, masks, None, moving.rows)
         boxes, rows = found["boxes"], found["labels"].numpy()
@@ -99,6 +101,40 @@ class TorchvisionTransform(ImageFields):
         height, width = image.shape[-3:-1]
         relative = F.convert_bounding_box_format(boxes, new_format="XYXY").numpy() / [width, height, width, height]
         return Moving(image, masks, relative, rows)
+
+
+def _with_boxes_on_the_canvas(v2_transform: Any) -> Any:
+    """Return a transform whose SanitizeBoundingBoxes keep the boxes that are outside of the canvas by rounding only."""
+    from torchvision.transforms import v2
+
+    if isinstance(v2_transform, v2.SanitizeBoundingBoxes):
+        return v2.Compose([_Snap(), v2_transform])
+    parts = getattr(v2_transform, "transforms", None)
+    if not isinstance(v2_transform, v2.Transform) or not isinstance(parts, Sequence):
+        return v2_transform
+    made = copy.copy(v2_transform)
+    made.transforms = [_with_boxes_on_the_canvas(part) for part in parts]
+    return made
+
+
+class _Snap(torch.nn.Module):
+    """Puts the corners of boxes that are outside of the canvas by rounding onto its edge: resizing leaves such boxes.
+
+    SanitizeBoundingBoxes would take them for boxes that the canvas has lost, and drop them.
+    """
+
+    def forward(self, example: Any) -> Any:
+        """Return an example, a dictionary of tv_tensors, whose boxes are changed."""
+        from torchvision import tv_tensors
+
+        boxes = example.get("boxes") if isinstance(example, Mapping) else None
+        if not isinstance(boxes, tv_tensors.BoundingBoxes) or boxes.format != tv_tensors.BoundingBoxFormat.XYXY:
+            return example
+        height, width = boxes.canvas_size
+        plain = boxes.as_subclass(torch.Tensor)
+        inside = torch.minimum(plain.clamp(min=0), plain.new_tensor([width, height, width, height]))
+        snapped = torch.where((inside - plain).abs() < _ROUNDED, inside, plain)
+        return {**example, "boxes": tv_tensors.wrap(snapped, like=boxes)}
 
 
 def _channels_first(array: NDArray[Any]) -> torch.Tensor:

@@ -10,7 +10,6 @@ import numpy as np
 from tfds_torch.engines.fields import FieldDecoder
 from tfds_torch.engines.forms import Forms
 from tfds_torch.engines.transform_chain import OF_EXAMPLES, Chains, Step, TransformChain, plan_steps
-from tfds_torch.engines.transforms import Transform
 from tfds_torch.errors import ConfigError
 from tfds_torch.images.views import Views
 from tfds_torch.parsers.protocol import METADATA_FIELDS, find_spec
@@ -74,7 +73,7 @@ class TransformedFields:
             for name in one.reads_of(()) if one.reads is not None else ():
                 is_given = any(other.may_give(name) for other in self._transforms[:place])
                 if name not in OF_EXAMPLES and not is_given and not self.is_there(name):
-                    self._check_comes_later(one, name)
+                    self._check_comes_later(place, name)
                     self._dataset.field(name)
             for name in one.named:
                 if name in self._dataset.reserved_names:
@@ -83,13 +82,14 @@ class TransformedFields:
                         f"have anyway. Give the field another name."
                     )
 
-    def _check_comes_later(self, transform: Transform, name: str) -> None:
-        """Raise ConfigError where a later transform makes the field that `transform` reads."""
-        later = next((one for one in self._transforms if name in one.named), None)
+    def _check_comes_later(self, place: int, name: str) -> None:
+        """Raise ConfigError where a later transform makes the field that the one at a place reads."""
+        reader, *others = self._transforms[place:]
+        later = next((one for one in others if name in one.named), None)
         if later is not None:
             raise ConfigError(
-                f"{self._dataset.dataset_name}: the transform {transform.name} reads {quoted(name)}, which the later "
-                f"one {later.name} gives. Put that one first in transform=[...]."
+                f"{self._dataset.dataset_name}: the transform {reader.name} reads {quoted(name)}, which the later one "
+                f"{later.name} gives. Put that one first in transform=[...]."
             )
 
     # The functions that are called
