@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torchvision_build
 from own_preprocess import ShiftedEval, SquareCrop
 from tfds_fixtures import call_reader
 
 from tfds_torch import EvalPreprocess, TrainPreprocess
+from tfds_torch.errors import ConfigError
 from tfds_torch.images.boxes import BadBoxError, BoxRows, FieldPart, move_boxes
 from tfds_torch.images.crops import CropParameters, Crops
 from tfds_torch.images.cutting import cut_alike
@@ -202,8 +204,9 @@ ROWS: Any = np.array([[0.2, 0.1, 0.4, 0.3], [0.2, 0.6, 0.4, 0.9], [0.0, 0.25, 1.
         ([b"a", b"b", b"c"], [b"a", b"c"]),
         (np.arange(6).reshape(3, 2), [[0, 1], [4, 5]]),
         ([np.array([1]), np.array([2, 3]), np.array([])], [[1], []]),
+        (torch.arange(3), [0, 2]),
     ],
-    ids=["numbers", "texts", "bytes", "matrix", "nested"],
+    ids=["numbers", "texts", "bytes", "matrix", "nested", "tensor"],
 )
 def test_a_row_leaves_with_its_box(rows: Any, left: list[Any]) -> None:
     came = move_one({"bbox": ROWS, "rows": rows}, BoxRows((BOXES,), (FieldPart("rows"),)))
@@ -218,6 +221,37 @@ def test_boxes_within_dictionaries_move_in_copies_of_these() -> None:
     assert (came["inner"]["label"].tolist(), came["other"], len(came["bbox"])) == ([7, 9], "kept", 2)
     assert objects["bbox"] is ROWS
     assert len(objects["inner"]["label"]) == 3
+
+
+def test_the_other_keys_beside_the_boxes_have_a_row_for_each() -> None:
+    holder: dict[str, Any] = {"bbox": ROWS, "label": np.arange(3), "names": ["a", "b", "c"]}
+    group = BoxRows((FieldPart("json", ("target", "bbox")),), has_siblings=True)
+    came = move_one({"json": {"target": holder, "id": 3}}, group)["json"]["target"]
+    assert (came["label"].tolist(), came["names"], len(came["bbox"])) == ([0, 2], ["a", "c"], 2)
+    with pytest.raises(BadBoxError, match=r"'json/target/width' has no rows.* boxes=\{'json/target/bbox': \(...\)\}"):
+        move_one({"json": {"target": holder | {"width": 9}}}, group)
+
+
+@pytest.mark.parametrize(
+    ("value", "may_have_rows"),
+    [
+        (np.arange(3), True),
+        (["a", "b"], True),
+        (np.zeros((3, 2)), True),
+        (np.zeros((8, 8, 3), np.uint8), False),
+        (b"abc", False),
+        (7, False),
+    ],
+    ids=["numbers", "texts", "points", "image", "text", "number"],
+)
+def test_a_field_that_may_have_a_row_for_each_box_must_be_named(value: Any, may_have_rows: bool) -> None:
+    columns = {"bbox": ROWS, "other": value}
+    group = BoxRows((BOXES,), unsaid=("other",))
+    if may_have_rows:
+        with pytest.raises(ConfigError, match=r"'other' may have .* boxes=\{'bbox': \('other',\)\}; or, .*: \(\)\}"):
+            move_one(columns, group)
+        columns = {"bbox": ROWS[0], "other": value}  # A single box never leaves.
+    assert np.array_equal(move_one(columns, group)["other"], value)
 
 
 @pytest.mark.parametrize(("least", "left"), [(0.0, [0, 2]), (0.5, [0, 2]), (0.51, [0]), (1.0, [0])])

@@ -227,6 +227,29 @@ def test_named_boxes_of_a_dataset_of_ones_own_move(is_nested: bool) -> None:
     assert num_left
 
 
+def test_boxes_named_alone_move_with_their_sequence_and_what_lies_beside_must_be_named(root: Path) -> None:
+    rows = [{"image": encode(draw(n)), "o/boxes": make_boxes(n), "o/names": CLASSES[: count_rows(n)]} for n in range(9)]
+    preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), boxes=("o/boxes",))
+    named = ParserMapStyle(rows, is_training=True, batch_size=3, preprocess=preprocess)
+    for example in examples_of(named, fields=("image", "o/boxes", "o/names")):
+        assert_seen(example["image"], [CLASSES.index(name) for name in example["o/names"]], example["o/boxes"])
+    parser: Any
+    for parser in (
+        ParserMapStyle(
+            [{"image": row["image"], "bboxes": row["o/boxes"], "codes": row["o/names"]} for row in rows],
+            batch_size=3,
+            preprocess=EvalPreprocess(size=64, boxes=("bboxes",)),
+        ),
+        open_boxed(root, EvalPreprocess(size=64), batch_size=3),  # A sequence of boxes, and one of numbers.
+    ):
+        assert len(next(parser.batches(fields=("image", "bboxes"))).index) == 3
+        with pytest.raises(ConfigError, match=r"'codes' may have a row .* boxes=\{'bboxes': \('codes',\)\}"):
+            next(parser.batches(fields=("image", "bboxes", "codes")))
+    preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), boxes={"bboxes": ("label",)})
+    for example in examples_of(open_boxed(root, preprocess, target_key="codes"), fields=("image", "label", "bboxes")):
+        assert_seen(example["image"], example["label"].tolist(), example["bboxes"])
+
+
 def test_named_boxes_of_tfds_move_with_their_sequence(root: Path) -> None:
     preprocess = TrainPreprocess(size=64, scale=(0.3, 1.0), boxes=("objects/bbox",))
     for example in examples_of(open_boxed(root, preprocess), fields=(*FIELDS, "bboxes")):
@@ -268,6 +291,15 @@ def test_boxes_of_an_unknown_form_stay_until_they_are_named(tmp_path: Path) -> N
         assert_seen(example["image"], example["label"].tolist(), example["objects/bbox"])
 
 
+def test_what_looks_like_boxes_stays_with_a_warning_where_none_are_declared() -> None:
+    rows = [{"image": encode(draw(0)), "target/boxes": make_boxes(0), "count": 3}] * 4
+    names = ("image", "target/boxes", "count")
+    for preprocess, expected in ((TRAIN, 1), (TrainPreprocess(size=8, boxes=()), 0)):
+        texts = warnings_of(ParserMapStyle(rows, batch_size=4, preprocess=preprocess), names)
+        assert len(texts) == expected
+        assert all("the boxes in 'target/boxes' stay those of the whole image" in text for text in texts)
+
+
 def test_boxes_beside_views_stay_with_a_warning(root: Path) -> None:
     parser = open_boxed(root, Views((TrainPreprocess(size=8), 2)), batch_size=4)
     (text,) = warnings_of(parser, ("image", "corners", "objects"))
@@ -297,6 +329,8 @@ def test_boxes_in_sequences_of_sequences_do_not_move() -> None:
     [
         (("nowhere",), "'nowhere'"),
         ({"bboxes": ("nowhere",)}, "'nowhere'"),
+        (("objects/bboxes",), "'objects/bboxes'"),
+        ({"objects/bbox": ("objects/lable",)}, "'objects/lable'"),
         (("mask",), "boxes=('mask',) names 'mask', which is an image. Masks and other images go through the same crop"),
     ],
     ids=str,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfds_torch.errors import ConfigError
 from tfds_torch.images.crops import BoolArray, CropParameters, Float64Array
 from tfds_torch.images.decoding import BadImageError
 from tfds_torch.plan.order import Int64Array
@@ -65,10 +66,40 @@ class BoxRows:
         boxes: parts with boxes: float [number of boxes, 4] of each example, or one box, [4]. Several such parts have
             their rows for the same objects: an object stays as long as one of its boxes does.
         rows: other parts that have a row for each box, like its label.
+        has_siblings: whether the other keys of the dictionaries that hold the boxes have a row for each, too.
+        unsaid: other fields, of which it was not said whether they have a row for each box.
     """
 
     boxes: tuple[FieldPart, ...]
     rows: tuple[FieldPart, ...] = ()
+    has_siblings: bool = False
+    unsaid: tuple[str, ...] = ()
+
+    def all_rows(self, columns: Mapping[str, Any]) -> list[FieldPart]:
+        """Return the other parts that have a row for each box, for n values of each field."""
+        rows = list(self.rows)
+        for part in filter(lambda part: part.keys, self.boxes if self.has_siblings else ()):
+            *outer, own = part.keys
+            holder = FieldPart(part.field, tuple(outer)).take_from(columns)[0]
+            rows += [FieldPart(part.field, (*outer, key)) for key in holder if key != own]
+        return [part for part in dict.fromkeys(rows) if part not in self.boxes]
+
+    def check_unsaid(self, columns: Mapping[str, Any]) -> None:
+        """Raise ConfigError where a field may have a row for each box, and nobody has said whether it has."""
+        name = next((name for name in self.unsaid if _may_have_rows(columns[name][0])), None)
+        if name is not None:
+            boxes = str(self.boxes[0])
+            raise ConfigError(
+                f"The boxes {boxes!r} move with the image, and those out of sight are left out; {name!r} may have a "
+                f"row for each of them. Say so in the preprocess, boxes={{{boxes!r}: ({name!r},)}}; or, where no other "
+                f"field has one, boxes={{{boxes!r}: ()}}."
+            )
+
+
+def looks_like_boxes(name: str) -> bool:
+    """Return whether a field has a name that boxes have."""
+    last = name.rpartition("/")[2].lower()
+    return "bbox" in last or last in ("box", "boxes")
 
 
 class BadBoxError(BadImageError):
@@ -99,6 +130,7 @@ def move_boxes(
 
     Raises:
         BadBoxError: a value is not boxes, or has another number of rows than of boxes.
+        ConfigError: a field may have a row for each box, and nobody has said whether it has.
     """
     scales, shifts = _placement(parameters, sizes, size)
     for group in groups:
@@ -144,8 +176,9 @@ def _move_group(
         for part, moved, _ in every:
             part.put_into(columns, moved)
         return
+    group.check_unsaid(columns)
     counts = first.counts
-    rows = [(part, part.take_from(columns)) for part in group.rows]
+    rows = [(part, part.take_from(columns)) for part in group.all_rows(columns)]
     for part, values in rows:
         _check_rows(part, values, counts, group.boxes[0])
     are_all_kept = bool(is_kept.all())
@@ -247,13 +280,24 @@ def _move(
 
 def _check_rows(part: FieldPart, values: Sequence[Any], counts: Int64Array, boxes: FieldPart) -> None:
     for position, (value, count) in enumerate(zip(values, counts.tolist(), strict=True)):
-        is_sequence = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
-        number = len(value) if is_sequence else None
+        number = len(value) if _num_axes(value) else None
         if number != count:
             found = "has no rows" if number is None else f"has {number} rows"
             raise BadBoxError(
-                position, f"Its {str(part)!r} {found}, and its {str(boxes)!r} {count}: each box needs a row of its own."
+                position,
+                f"Its {str(part)!r} {found}, and its {str(boxes)!r} {count}: each box needs a row of its own. "
+                f"Name the fields that have one in the preprocess: boxes={{{str(boxes)!r}: (...)}}.",
             )
+
+
+def _num_axes(value: Any) -> int:
+    """Return the number of axes of an array or tensor, 1 for a list, 0 for any other value."""
+    return int(isinstance(value, list | tuple)) or getattr(value, "ndim", 0)
+
+
+def _may_have_rows(value: Any) -> bool:
+    """Return whether a value could have a row for each box: images could not."""
+    return 0 < _num_axes(value) < 3
 
 
 def _split(values: NDArray[Any], stops: Int64Array) -> list[NDArray[Any]]:
@@ -267,7 +311,7 @@ def _split(values: NDArray[Any], stops: Int64Array) -> list[NDArray[Any]]:
 
 def _take_rows(value: Any, mask: BoolArray) -> Any:
     """Return the rows of one value that a mask, bool [number of rows], marks."""
-    if isinstance(value, np.ndarray):
+    if not isinstance(value, list | tuple):
         return value[mask]
     return [row for row, is_taken in zip(value, mask.tolist(), strict=True) if is_taken]
 

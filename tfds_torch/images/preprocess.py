@@ -158,11 +158,14 @@ class Preprocess(ABC):
         """
 
     @property
-    def box_fields(self) -> Mapping[str, tuple[str, ...]] | None:
-        """Name -> the fields that have a row for each box; None: those that a dataset declares."""
+    def box_fields(self) -> Mapping[str, tuple[str, ...] | None] | None:
+        """Name -> the fields that have a row for each box, None where it is alone; None: those that a dataset declares.
+
+        A name alone stands for its sequence: all fields of that have a row for each box.
+        """
         if self.boxes is None:
             return None
-        return dict((entry, ()) if isinstance(entry, str) else entry for entry in self.boxes)
+        return dict((entry, None) if isinstance(entry, str) else entry for entry in self.boxes)
 
     @property
     def also_kinds(self) -> Mapping[str, Kind | None]:

@@ -75,15 +75,15 @@ def _read_boxes(kind: str, boxes: Any) -> tuple[str | tuple[str, tuple[str, ...]
     entries = boxes.items() if isinstance(boxes, Mapping) else boxes if isinstance(boxes, tuple | list) else (boxes,)
     read: list[str | tuple[str, tuple[str, ...]]] = []
     for entry in entries:
-        name, rows = entry if isinstance(entry, tuple | list) and len(entry) == 2 else (entry, ())
-        is_list = isinstance(rows, tuple | list) and all(isinstance(row, str) for row in rows)
+        name, rows = entry if isinstance(entry, tuple | list) and len(entry) == 2 else (entry, None)
+        is_list = rows is None or (isinstance(rows, tuple | list) and all(isinstance(row, str) for row in rows or ()))
         if isinstance(boxes, str) or not isinstance(name, str) or not is_list:
             raise ConfigError(
                 f"{kind}: boxes={boxes!r} must be names of fields, such as ('objects/bbox',), or map these to the "
                 f"fields that have a row for each box, such as {{'bboxes': ('classes',)}}; () where no boxes move; or "
                 f"None: those that the dataset declares."
             )
-        read.append((name, tuple(rows)) if rows else name)
+        read.append(name if rows is None else (name, tuple(rows)))
     names = [one for entry in read for one in ((entry,) if isinstance(entry, str) else (entry[0], *entry[1]))]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"{kind}: boxes={boxes!r} names {twice!r} twice: a row goes with the boxes of one field.")

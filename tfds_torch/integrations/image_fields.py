@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.transforms import Transform
 from tfds_torch.errors import ConfigError
+from tfds_torch.images.boxes import looks_like_boxes
 from tfds_torch.runtime.printable import quoted
 
 BOXES = "objects/bbox"
@@ -187,12 +188,6 @@ class ImageFields(ABC):
             f"transform: the field {quoted(name)} {what}. Name the fields that have one, with it or without: "
             f"boxes={{{self.boxes!r}: ['label', ...]}}."
         )
-
-
-def looks_like_boxes(name: str) -> bool:
-    """Return whether a field has a name that boxes have."""
-    last = name.rpartition("/")[2].lower()
-    return "bbox" in last or last in ("box", "boxes")
 
 
 def _as_boxes(name: str, value: Any) -> NDArray[np.float64] | None:

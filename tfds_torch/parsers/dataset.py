@@ -29,7 +29,7 @@ from tfds_torch.engines.transform_chain import Chains
 from tfds_torch.engines.transforms import Transform
 from tfds_torch.engines.window_fields import WindowImageField
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.boxes import BoxRows
+from tfds_torch.images.boxes import BoxRows, looks_like_boxes
 from tfds_torch.images.decoders import jpeg
 from tfds_torch.images.preprocess import Preprocess
 from tfds_torch.parsers.box_rows import check_box_fields, named_boxes
@@ -480,11 +480,14 @@ class Dataset(ABC):
 
     def moving_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> tuple[BoxRows, ...]:
         """Return which boxes among some fields move with the image as a preprocess changes it."""
-        return named_boxes(preprocess.box_fields or {}, fields, self.target_key)
+        return named_boxes(preprocess, fields, self.target_key)
 
     def unmoved_boxes(self, fields: Sequence[str], preprocess: Preprocess) -> list[str]:
-        """Return the fields that are known to be boxes, and that stay boxes of the whole image beside a preprocess."""
-        return []
+        """Return the fields that are boxes, or look like them, and stay those of the whole image beside a preprocess.
+
+        Formats that declare no boxes have names only.
+        """
+        return [] if preprocess.box_fields is not None else list(filter(looks_like_boxes, fields))
 
     def all_fields(self) -> dict[str, str]:
         """Return name -> field for all fields that the dataset, or its transforms, declare; nested ones by flat names.
@@ -614,7 +617,7 @@ class Dataset(ABC):
                     f"{self.dataset_name}: also={self.preprocess.also} names {quoted(name)}, which is not an image but "
                     f"{quoted(stored)}. Only images go through the same crop."
                 )
-        check_box_fields(self.preprocess, self._find_stored, self.dataset_name)
+        check_box_fields(self.preprocess, self.specs, self._find_stored, self.dataset_name)
 
     def _goes_along(self, name: str) -> bool:
         """Return whether the preprocess names a field as an image that goes through the crop of the image."""

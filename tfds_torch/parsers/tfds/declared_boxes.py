@@ -28,6 +28,10 @@ class _Place:
     sequence: str | None
     depth: int
 
+    def has_name(self, name: str) -> bool:
+        """Return whether a name means this feature, one that holds it, or the field: `label` is another's name."""
+        return name == self.part.field or f"{self.path}/".startswith(f"{name}/")
+
     @property
     def can_move(self) -> bool:
         """Whether boxes there are those of an example, [number of boxes, 4] or [4]."""
@@ -35,14 +39,15 @@ class _Place:
 
 
 def find_boxes(
-    features: Feature, paths: Mapping[str, Sequence[str]], named: Mapping[str, tuple[str, ...]] | None
+    features: Feature, paths: Mapping[str, Sequence[str]], named: Mapping[str, tuple[str, ...] | None] | None
 ) -> tuple[tuple[BoxRows, ...], list[str]]:
     """Return the boxes that move with the image, and the fields with boxes that do not.
 
     Args:
         features: those of the dataset.
         paths: field -> keys of its feature from the top level down.
-        named: paths of boxes -> paths of other features that have a row for each box; None: the declared boxes.
+        named: paths of boxes -> paths of other features that have a row for each box, None for those of its sequence;
+            None: the declared boxes.
 
     Raises:
         ConfigError: named boxes lie in a sequence of sequences.
@@ -59,15 +64,22 @@ def find_boxes(
         if is_box and place.can_move:
             boxes, rows = groups.setdefault(place.sequence or place.path, ([], []))
             boxes.append(place.part)
-            others = () if named is None else named[place.path]
-            rows += [one.part for one in places if any(f"{one.path}/".startswith(f"{path}/") for path in others)]
+            others = () if named is None else named[place.path] or ()
+            rows += [one.part for one in places if any(one.has_name(name) for name in others)]
     for place in places:
         if place.sequence in groups:
             groups[place.sequence][1].append(place.part)
     moved = {part for boxes, _ in groups.values() for part in boxes}
     declared = [place for place in places if place.leaf.kind in ("box", "other box")]
     unmoved = dict.fromkeys(place.part.field for place in declared if named is None and place.part not in moved)
-    return tuple(in_order(boxes, rows) for _, (boxes, rows) in sorted(groups.items())), list(unmoved)
+    # Boxes in a sequence of nothing else: what lies beside it may have a row for each of them.
+    bare = {place.path for place in places if place.path == place.sequence and (named or {}).get(place.path) is None}
+    beside = [place.part.field for place in places if place.sequence is not None and place.sequence not in groups]
+    moving = [
+        in_order(boxes, rows, unsaid=list(dict.fromkeys(beside)) if sequence in bare else ())
+        for sequence, (boxes, rows) in sorted(groups.items())
+    ]
+    return tuple(moving), list(unmoved)
 
 
 def _places(features: Feature, field: str, path: Sequence[str]) -> Iterator[_Place]:
