@@ -145,9 +145,19 @@ def test_what_was_taken_over_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             TrainPreprocess.from_transform(compose(crop(), JITTER))
-    assert caplog.messages == [
-        "TrainPreprocess.from_transform: taken over by the decoder: RandomResizedCrop; run as before: ColorJitter "
-        "(ColorJitter: the decoder does not do it)"
+        TrainPreprocess.from_transform(compose(crop()))
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (
+            "WARNING",
+            "TrainPreprocess.from_transform: taken over by the decoder: RandomResizedCrop; left to you, as its tail: "
+            "ColorJitter (ColorJitter: the decoder does not do it). ImageDataset(parser, transform=...) does all of "
+            "it, for a parser without a preprocess.",
+        ),
+        (
+            "INFO",
+            "TrainPreprocess.from_transform: taken over by the decoder: RandomResizedCrop; left to mean and std of the "
+            "loader: nothing",
+        ),
     ]
 
 

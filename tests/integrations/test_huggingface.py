@@ -129,3 +129,11 @@ def test_a_second_training_begins_anew(run_forked_ranks: RunRanks) -> None:
     ((first, second),) = run_forked_ranks(f"{LIVES}:train_twice", 1)
     assert (len(first), len(second)) == (11, 16)
     assert first == second[:11]
+
+
+def test_a_loss_that_would_have_padding_in_it_is_told() -> None:
+    for label, num_ranks, is_told in ((0.5, 2, True), (np.zeros(3, bool), 2, True), (7, 2, False), (0.5, 1, False)):
+        parser = ParserMapStyle([{"x": 1, "label": label}] * 5, batch_size=2)
+        dataset = ImageDataset(parser, fields=("x", "label", "valid"), world=World(0, num_ranks))
+        with pytest.warns(UserWarning, match="eval_loss is not exact") if is_told else nullcontext():
+            warn_of_loss(dataset)

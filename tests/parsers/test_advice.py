@@ -4,9 +4,11 @@ import math
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,6 +154,10 @@ def test_a_dataset_warns_of_it_and_a_multi_loader_whose_batches_have_valid_does_
     with pytest.warns(UserWarning, match="No field that is asked for tells them from examples"):
         ImageDataset(parser, fields=("x",), world=World(0, 2))
     ImageDataset(parser, fields=("x", "valid"), world=World(0, 2))
+    for label, has_mark in ((np.uint8(3), True), (True, False), (np.zeros(3), True), (np.zeros(3, bool), False), ("a cat", False)):
+        labelled = ParserMapStyle([{"x": 1, "label": label}] * 5, batch_size=2)
+        with nullcontext() if has_mark else pytest.warns(UserWarning, match="No field .* tells them from examples"):
+            ImageDataset(labelled, fields=("x", "label"), world=World(0, 2))
     MultiLoader(parser, num_workers=1, world=World(0, 2), fields=("x",)).close()
 
 

@@ -300,6 +300,22 @@ def test_what_looks_like_boxes_stays_with_a_warning_where_none_are_declared() ->
         assert all("the boxes in 'target/boxes' stay those of the whole image" in text for text in texts)
 
 
+def test_boxes_within_dictionaries_stay_with_a_warning_where_none_are_declared(root: Path) -> None:
+    row = {"image": encode(draw(0)), "target": {"boxes": make_boxes(0)}}
+    for parser, field, expected in (
+        (ParserMapStyle([row] * 4, batch_size=4, preprocess=TRAIN), "target", ["'target/boxes' stay"]),
+        (ParserMapStyle([row] * 4, batch_size=4, preprocess=TrainPreprocess(size=8, boxes=())), "target", []),
+        (open_boxed(root), "objects", []),
+        (ParserMixture({"one": open_boxed(root)}, is_training=True, batch_size=5, preprocess=TRAIN), "objects", []),
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            assert len(list(parser.batches(fields=("image", field))))
+        texts = [str(one.message) for one in caught if one.category is UserWarning]
+        assert len(texts) == len(expected)
+        assert all(words in text for words, text in zip(expected, texts, strict=True))
+
+
 def test_boxes_beside_views_stay_with_a_warning(root: Path) -> None:
     parser = open_boxed(root, Views((TrainPreprocess(size=8), 2)), batch_size=4)
     (text,) = warnings_of(parser, ("image", "corners", "objects"))

@@ -25,7 +25,7 @@ from tfds_torch.engines.fields import (
 from tfds_torch.engines.request import ReadContext
 from tfds_torch.errors import ConfigError, TfdsTorchError
 from tfds_torch.images.batch_buffer import ArrayBuffer, BatchBuffer, MakeBatchBuffer
-from tfds_torch.images.boxes import move_boxes
+from tfds_torch.images.boxes import move_boxes, warn_of_boxes_within
 from tfds_torch.images.decoding import BadImageError, OtherSizeError
 from tfds_torch.images.preprocess import PreprocessError
 from tfds_torch.images.transform import BufferRows, ImageTransform
@@ -242,6 +242,7 @@ class ChunkDecoder:
         self._content = content
         self._metrics = metrics
         self._at_work = None if metrics is None or is_lazy else metrics.at_work
+        self._looks_for_boxes = content.may_hold_boxes
         self._transform: ImageTransform | None = None
         if (image := content.image) is not None:
             self._transform = make_transform(image.mode, content.preprocess, seed=seed, jpeg_decoder=image.jpeg_decoder)
@@ -347,6 +348,9 @@ class ChunkDecoder:
             boxes, move = content.boxes, None
             if boxes and preprocess is not None:
                 move = partial(move_boxes, decoded, boxes, preprocess.min_visible)
+            if self._looks_for_boxes:
+                self._looks_for_boxes = False
+                warn_of_boxes_within(self._source.name, decoded)
             images = self._images(image, chunk)
             if image.is_deep:
                 decoded |= self._transform.cut_numbers(_IMAGE, images, chunk.keys, masks, move, pictures)

@@ -370,6 +370,7 @@ class Content:
         image: the images that are cut, or go into batch buffers; None: no such images.
         preprocess: preprocess of those images.
         boxes: the fields, or parts of them, that move with those images.
+        may_hold_boxes: whether dictionaries among the values may hold boxes that nobody has declared or named.
         are_whole: whether images of windows stay whole, whatever the preprocess of their camera.
         cameras: name -> the images of windows that go into batch buffers, too.
         chains: the user's functions that examples go through, which also know the fields that are asked for; None:
@@ -382,6 +383,7 @@ class Content:
     image: ImageField | None = None
     preprocess: Preprocess | None = None
     boxes: tuple[BoxRows, ...] = ()
+    may_hold_boxes: bool = False
     are_whole: bool = False
     cameras: Mapping[str, CameraField] = field(default_factory=dict)
     chains: ExampleChains | None = None

@@ -46,7 +46,9 @@ class Forms:
             wanted = np.dtype(declared.dtype)
             if _fits(declared.shape, form[0]) and wanted in (_OBJECT, form[1]):
                 return None
-            return f"{quoted(name)} is {show_form(form)}, and gives= declares {show_form((declared.shape, wanted))}."
+            fault = f"{quoted(name)} is {show_form(form)}, and gives= declares {show_form((declared.shape, wanted))}."
+            is_list = isinstance(value, list | tuple)
+            return f"{fault} Return np.array(..., {quoted(wanted.name)})." if is_list and wanted != _OBJECT else fault
         known = self.learnt.get((number, name))
         if known is None:
             self.learnt[number, name] = (self._general(name, form), find_id())

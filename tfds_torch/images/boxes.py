@@ -3,6 +3,7 @@
 Boxes are TFDS's: [ymin, xmin, ymax, xmax], relative to the image.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +101,26 @@ def looks_like_boxes(name: str) -> bool:
     """Return whether a field has a name that boxes have."""
     last = name.rpartition("/")[2].lower()
     return "bbox" in last or last in ("box", "boxes")
+
+
+def warn_of_boxes_within(dataset: str, columns: Mapping[str, Any]) -> None:
+    """Warn where dictionaries, such as those of JSON, hold boxes that stay though their images are cropped.
+
+    Args:
+        dataset: its name, for the message.
+        columns: field -> values of some examples, of which the first one is looked at.
+    """
+    for name, values in columns.items():
+        value = values[0]
+        for key in filter(looks_like_boxes, value) if isinstance(value, Mapping) else ():
+            part = f"{name}/{key}"
+            warnings.warn(
+                f"{dataset}: the images are cropped or flipped, and the boxes in {part!r} stay those of the whole "
+                f"image, as this format declares no boxes. Name them in the preprocess, boxes=({part!r},); or say that "
+                f"they are to stay: boxes=().",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 class BadBoxError(BadImageError):

@@ -68,10 +68,11 @@ class Taken:
     std: tuple[float, ...] | None = None
     left: str = ""
 
-    def __str__(self) -> str:
+    def describe(self, others: str = "run as before") -> str:
+        """Return which transforms are taken over, and which are not; `others` says what happens to those."""
         behind = ", ".join(map(_name_of, self.rest.transforms)) or "nothing"
         return (
-            f"taken over by the decoder: {', '.join(self.names) or 'nothing'}; run as before: {behind}"
+            f"taken over by the decoder: {', '.join(self.names) or 'nothing'}; {others}: {behind}"
             f"{f' ({self.left})' if self.left else ''}"
         )
 
@@ -82,9 +83,9 @@ class Taken:
 
 
 @cache
-def log_once(text: str) -> None:
-    """Log a text, level INFO, the first time that it comes."""
-    _logger.info("%s", text)
+def log_once(text: str, level: int = logging.INFO) -> None:
+    """Log a text the first time that it comes."""
+    _logger.log(level, "%s", text)
 
 
 def take_over(transform: Any, *, is_random: bool, check: Callable[[Values], object]) -> Taken:

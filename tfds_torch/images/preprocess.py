@@ -4,6 +4,7 @@ A preprocess has two methods: `crop` decides, from sizes and random numbers, whi
 resized; `augment` changes finished images in place. Your own preprocess overrides either.
 """
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -137,7 +138,12 @@ class Preprocess(ABC):
                 f"{cls.__name__}.from_transform: nothing of the transform can be done while images are decoded: "
                 f"{taken.left}. Give it whole to ImageDataset(parser, transform=...), without a preprocess."
             )
-        log_once(f"{cls.__name__}.from_transform: {taken}")
+        if taken.is_pure:
+            log_once(f"{cls.__name__}.from_transform: {taken.describe('left to mean and std of the loader')}")
+        else:
+            text = taken.describe("left to you, as its tail")
+            remedy = "ImageDataset(parser, transform=...) does all of it, for a parser without a preprocess."
+            log_once(f"{cls.__name__}.from_transform: {text}. {remedy}", logging.WARNING)
         return cls(**taken.values | {"of_transform": taken} | changes)
 
     @abstractmethod

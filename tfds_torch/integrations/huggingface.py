@@ -9,6 +9,7 @@ A Trainer makes a DataLoader of its dataset, which would deal out a rank's share
 place in an epoch by reading batches and throwing them away.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.integrations.accelerate import PreparedLoader, check_accelerator
 from tfds_torch.integrations.wrapped_loader import Delegating, planned_of
+from tfds_torch.parsers.protocol import dataset_of
 from tfds_torch.plan.epoch import Remainder
+from tfds_torch.runtime.printable import quoted
 from tfds_torch.torch_data.image_dataset import ImageDataset
 from tfds_torch.torch_data.loader import Loader
 
@@ -42,8 +45,11 @@ def use_loaders(
 
     Its checkpoints hold the training loader's position, and `train(resume_from_checkpoint=...)` continues there, also
     in another number of processes (with the same global batch). A Loader must yield the model's arguments: give
-    `create_loader` a `collate_fn` that returns a dictionary. `evaluate` and `predict` take Loaders, too, and count each
-    example once: on several processes the padding of the last batch, with the label -100 (floats: NaN), is left out.
+    `create_loader` a `collate_fn` that returns a dictionary.
+
+    `evaluate` and `predict` take Loaders, too. Their predictions and metrics count each example once, also on several
+    processes, and so does their loss where labels are integers, of which padding has -100. The mean of another loss has
+    padding in it, with a warning.
 
     Only this trainer is changed.
 
@@ -196,6 +202,25 @@ def _check_eval_loader(trainer: "Trainer", loader: Any, train_loader: Loader) ->
             f"The loader to evaluate with is one for training ({planned.parser!r}): its last batch is filled "
             f"with examples of the next pass, which would count twice. Give its parser is_training=False."
         )
+    warn_of_loss(planned)
+
+
+def warn_of_loss(planned: ImageDataset) -> None:
+    """Warn where the Trainer's evaluation loss has padding in it, or leaves out whole batches that have some."""
+    plan, dataset = planned.plan(), dataset_of(planned.parser)
+    num_padded = plan.num_batches * plan.global_batch_size - plan.num_own_slots
+    has_integers = dataset is None or dataset.has_one_label
+    if has_integers or "label" not in planned.fields or plan.remainder is not Remainder.PAD or not num_padded:
+        return
+    warnings.warn(
+        f"{planned.parser.dataset_name}, split {quoted(planned.parser.split)}: {num_padded} examples pad the last "
+        f"batches, and only labels that are one integer are marked so that a loss leaves them out. The Trainer's "
+        f"eval_loss is not exact: it has padding in it or, where padding is NaN, leaves out those batches. Its "
+        f"predictions and compute_metrics are exact: compute the loss there, or choose a batch_size that "
+        f"{plan.num_own_slots} examples fill on {plan.world.num_replicas} ranks.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _check_batch_size(planned: ImageDataset, batch_size: int, name: str) -> None:

@@ -17,7 +17,7 @@ from tfds_torch.plan.world import World
 from tfds_torch.runtime.limits import MemoryLimit
 from tfds_torch.runtime.printable import quoted
 
-_TELL_PADDING = frozenset({"valid", "label", "index", "id"})  # A label of padding is -100 or NaN.
+_TELL_PADDING = frozenset({"valid", "index", "id"})
 _LARGE_REMAINDER = 0.05
 _TENSORFLOW_BYTES = 400 * 2**20
 _PROCESS_BYTES = 115 * 2**20  # Of a forked worker; a spawned one imports torch anew.
@@ -55,7 +55,8 @@ def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
     asked = [name for name in METADATA_FIELDS if name in fields and stored_name(name) not in fields]
     stored = parser.element_spec.fields if asked else {}
     hidden = [name for name in asked if stored_name(name) in stored]
-    tells_padding = not _TELL_PADDING.isdisjoint(fields)
+    has_mark = "label" in fields and (dataset is None or dataset.has_markable_label)
+    tells_padding = has_mark or not _TELL_PADDING.isdisjoint(fields)
     return Facts(parser.dataset_name, parser.split, preprocess, boxes, hidden, tells_padding)
 
 

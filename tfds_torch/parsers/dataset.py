@@ -87,6 +87,9 @@ class Dataset(ABC):
     is_by_number = False
     """Whether no stream can read the examples, so that a parser refuses those modes at once."""
 
+    declares_boxes = False
+    """Whether the fields that are boxes are known, at any depth."""
+
     declares_sizes = True
     """Whether shapes are known before an example is read."""
 
@@ -424,6 +427,17 @@ class Dataset(ABC):
         return self._has_one_target and not self.is_undecoded("label")
 
     @property
+    def has_markable_label(self) -> bool:
+        """Whether padding can be told by its label, which is -100, or NaN among floats; True where it is not known."""
+        if self.has_one_label:
+            return True
+        try:
+            spec = self.encoded_field("label").spec
+        except ConfigError:
+            return True
+        return spec is None or (np.dtype(spec.dtype).kind in "ifc" and None not in spec.shape)
+
+    @property
     def has_optional_label(self) -> bool:
         """Whether examples may have no label: then it is -100, or NaN among floats."""
         return False
@@ -556,7 +570,8 @@ class Dataset(ABC):
         if isinstance(image, ImageField) and ((in_buffers and not image.is_deep) or preprocess is not None):
             del decoders["image"]
             boxes = () if preprocess is None else self.moving_boxes(fields, preprocess)
-            return replace(content, image=image, preprocess=preprocess, boxes=boxes)
+            is_open = preprocess is not None and preprocess.box_fields is None and not self.declares_boxes
+            return replace(content, image=image, preprocess=preprocess, boxes=boxes, may_hold_boxes=is_open)
         return replace(content, are_whole=not is_preprocessed)
 
     def request(self, request: ReadRequest) -> ReadRequest:

@@ -85,6 +85,7 @@ class MixedDataset(Dataset):
         self._fields.check()
         image_key, target_key = (name if self._fields.has(name) else None for name in (IMAGE, LABEL_NAME))
         self._class_names = None if target_key is None else common_class_names(self.members)
+        self.declares_boxes = all(one.declares_boxes for one in self.members.values())
         super().__init__(source, SPLIT, decoding, image_key, target_key, selected)
 
     @property

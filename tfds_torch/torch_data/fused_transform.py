@@ -127,7 +127,7 @@ def fuse_transform(
         except ConfigError as error:
             reason = str(error)
         else:
-            log_once(f"{parser.dataset_name}, split {parser.split!r}: {taken}")
+            log_once(f"{parser.dataset_name}, split {parser.split!r}: {taken.describe()}")
             return fused
     log_once(f"{parser.dataset_name}, split {parser.split!r}: the transform runs as it is ({reason})")
     return None

@@ -67,6 +67,8 @@ class TfdsDataset(Dataset):
         ConfigError: as for ParserTfds.
     """
 
+    declares_boxes = True
+
     def __init__(
         self,
         source: Source,
