@@ -17,6 +17,7 @@ from tfds_torch import Feeder, create_loader
 from tfds_torch.errors import ConfigError
 from tfds_torch.torch_data import device_copy
 from tfds_torch.torch_data.device_prefetcher import DevicePrefetcher
+from tfds_torch.torch_data.nested import tensors
 from torch_data.fake_cuda import COPY_MS, FakeCuda
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -376,6 +377,40 @@ def test_all_views_in_a_list_are_images_and_a_mask_beside_them_is_not(device: st
     assert [one.dtype for one in found] == [torch.float32] * 3
 
 
+GRAY, OTHER = (torch.full((2, 1, 4, 4), number, dtype=torch.uint8) for number in (1, 2))
+COLOURS, FLOATS = image_of([1, 2, 3]), torch.full((2, 1, 4, 4), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "std", "wanted"),
+    [
+        ({"mask": GRAY, "images": OTHER}, 1, "images"),
+        ({"images": GRAY, "pixel_values": OTHER}, 1, "pixel_values"),
+        ({"pixel_values": GRAY, "image": OTHER}, 1, "image"),
+        ({"pixel_values": GRAY, "image": [OTHER, OTHER]}, 1, "image"),
+        ({"image": [COLOURS[0]], "mask": GRAY, "pixel_values": OTHER}, 1, "pixel_values"),
+        ({"image": "1.png", "mask": GRAY, "other": OTHER}, 1, "mask"),
+        ({"mask": GRAY, "image": FLOATS}, 1, "image"),
+        ({"mask": GRAY, "image": OTHER}, None, "image"),
+        ({"mask": GRAY, "image": FLOATS}, None, None),
+        ({"mask": GRAY, "image": OTHER[None]}, None, "mask"),
+        ({0: GRAY, 1: COLOURS, 2: COLOURS.clone()}, (1, 1, 1), 1),
+        ({0: GRAY, 1: COLOURS}, None, 0),
+        ({0: GRAY.permute(0, 2, 3, 1).numpy(), 1: COLOURS.permute(0, 2, 3, 1).numpy()}, (1, 1, 1), 1),
+        ({0: GRAY, 1: OTHER}, 1, 0),
+    ],
+)
+def test_the_images_are_told_from_masks_by_their_key_then_by_their_channels(
+    device: str, batch: dict[Any, Any], std: Any, wanted: Any
+) -> None:
+    (moved,) = DevicePrefetcher([batch], device, std=std, dtype="float64")
+    changed = [key for key in batch if any(one.dtype == torch.float64 for one in tensors(moved[key]))]
+    assert changed == [key for key in batch if key == wanted]
+    if isinstance(wanted, int):
+        (fields,) = DevicePrefetcher([tuple(batch.values())], device, std=std, dtype="float64")
+        assert [place for place, one in enumerate(fields) if one.dtype == torch.float64] == [wanted]
+
+
 def test_a_batch_that_is_a_list_is_one_of_fields_and_its_first_images_are_the_images(device: str) -> None:
     views = [torch.zeros((2, 3, 4, 4), dtype=torch.uint8)] * 2
     (pair,) = DevicePrefetcher([[views[0], views[1].clone()]], device, std=(1, 1, 1))
@@ -653,6 +688,8 @@ def test_uint8_images_come_before_arrays_of_floats(device: str) -> None:
     (moved,) = DevicePrefetcher([(floats, image)], device, mean=(0, 0, 0), std=(1, 1, 1))
     assert moved[0].tolist() == floats.tolist()
     assert moved[1][0, :, 0, 0].tolist() == pytest.approx([0, 128 / 255, 1])
+    with pytest.raises(ConfigError, match="3 values for images of 1 channels"):
+        list(DevicePrefetcher([(floats, GRAY)], device, std=(1, 1, 1)))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

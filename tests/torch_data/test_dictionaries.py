@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ChainDataset, ConcatDataset, DataLoader, Subset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tfds_torch import (
@@ -106,6 +106,84 @@ def test_images_of_a_dictionary_are_normalised(digits: Path) -> None:
     batch, other = next(iter(loader)), next(iter(plain))
     assert torch.allclose(batch["pixel_values"], (other["pixel_values"] / 255 - 0.5) / 0.25)
     assert torch.equal(batch["labels"], other["labels"])
+
+
+MASKED: dict[str, tuple[Any, Any, Any]] = {
+    "tuples": (("mask", "image"), 0, 1),
+    "dictionaries": ({"image": "mask", "picture": "image"}, "image", "picture"),
+    "all": ("all", "mask", "photo"),
+}
+"""Fields, and where a batch has the mask and, after it, the image; the mask is as an image of one channel."""
+
+
+def masked() -> ParserMapStyle:
+    rows = [{"mask": np.full((4, 4, 1), n, np.uint8), "photo": np.full((4, 4, 1), 255, np.uint8)} for n in range(8)]
+    preprocess = EvalPreprocess(4, crop_pct=1, also=("mask",))
+    return ParserMapStyle(rows, batch_size=4, image_key="photo", target_key=None, image_mode="L", preprocess=preprocess)
+
+
+def indexed(fields: Any) -> IndexedImageDataset:
+    return IndexedImageDataset(masked(), fields=fields)
+
+
+READERS: dict[str, Callable[..., Any]] = {
+    "create_loader": lambda fields, **how: create_loader(ImageDataset(masked(), fields=fields), **how),
+    "2 workers": lambda fields, **how: create_loader(ImageDataset(masked(), fields=fields), 2, **how),
+    "a chain": lambda fields, **how: create_loader(ChainDataset([ImageDataset(masked(), fields=fields)]), **how),
+    "a prefetcher of a Loader": lambda fields, **how: DevicePrefetcher(
+        create_loader(ImageDataset(masked(), fields=fields)), "cpu", **how
+    ),
+    "of a DataLoader": lambda fields, **how: DevicePrefetcher(
+        DataLoader(ImageDataset(masked(), fields=fields), None), "cpu", **how
+    ),
+    "of a dataset": lambda fields, **how: DevicePrefetcher(ImageDataset(masked(), fields=fields), "cpu", **how),
+    "indexed": lambda fields, **how: create_loader(indexed(fields), batch_size=4, **how),
+    "indexed, 1 worker": lambda fields, **how: create_loader(indexed(fields), 1, batch_size=4, **how),
+    "indexed DataLoader": lambda fields, **how: DevicePrefetcher(DataLoader(indexed(fields), 4), "cpu", **how),
+    "part of a sum": lambda fields, **how: create_loader(
+        Subset(ConcatDataset([indexed(fields)] * 2), range(8)), batch_size=4, **how
+    ),
+}
+
+
+@pytest.mark.parametrize("fields", MASKED)
+@pytest.mark.parametrize("reader", READERS)
+def test_the_field_image_is_normalised_whatever_comes_before_it(reader: str, fields: str) -> None:
+    asked, mask, image = MASKED[fields]
+    for options, value in (({"mean": 0.5, "std": 0.5}, 1), ({"dtype": "float32"}, 255)):
+        batches = list(READERS[reader](asked, **options))
+        assert len(batches) == 2
+        for batch in batches:
+            assert batch[mask].dtype == torch.uint8
+            torch.testing.assert_close(batch[image], torch.full((4, 1, 4, 4), float(value)))
+
+
+def swapped(batch: Any) -> Any:
+    return batch[1], batch[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda dataset: create_loader(dataset, collate_fn=swapped, dtype="float32"),
+        lambda dataset: DevicePrefetcher(DataLoader(dataset, None, collate_fn=swapped), "cpu", dtype="float32"),
+    ],
+    ids=["Loader", "DataLoader"],
+)
+def test_a_collation_of_the_users_decides_where_images_are(make: Any) -> None:
+    for batch in make(ImageDataset(masked(), fields=("mask", "image"))):
+        assert [one.dtype for one in batch] == [torch.float32, torch.uint8]
+
+
+def test_a_collation_into_lists_leaves_the_fields_where_they_are() -> None:
+    for batch in create_loader(ImageDataset(masked(), fields=("mask", "image")), collate_fn="list", dtype="float32"):
+        assert [one.dtype for one in batch] == [torch.uint8, torch.float32]
+
+
+def test_datasets_that_disagree_about_the_place_of_images_have_none() -> None:
+    both = ConcatDataset([indexed(("mask", "image", "index")), indexed(("mask", "index", "image"))])
+    batch = next(iter(create_loader(both, batch_size=4, dtype="float32")))
+    assert [one.dtype for one in batch] == [torch.float32, torch.uint8, torch.int64]
 
 
 def test_all_fields_have_flat_names_lists_where_a_side_varies_and_padded_ones() -> None:

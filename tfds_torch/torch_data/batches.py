@@ -213,6 +213,13 @@ class AskedFields(NamedTuple):
             return self
         return AskedFields((*self.fields, *added), (*self.names, *added), are_all=True)
 
+    def place_of(self, field: str) -> int | str | None:
+        """Return where an example, or a batch, has a field: its place in a tuple, or its key; None: it has not."""
+        if field not in self.fields:
+            return None
+        place = self.fields.index(field)
+        return place if self.names is None else self.names[place]
+
     def example(self, values: Iterable[Any]) -> Any:
         """Return an example, or a batch, of the values of its fields: a tuple, or a dictionary."""
         return tuple(values) if self.names is None else dict(zip(self.names, values, strict=True))

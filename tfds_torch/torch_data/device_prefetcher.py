@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, default_collate, default_convert
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.protocol import Parser
@@ -14,6 +15,7 @@ from tfds_torch.runtime.keyword_hints import explain_keywords
 from tfds_torch.runtime.one_thread import close_iterator
 from tfds_torch.torch_data.batches import dataset_call
 from tfds_torch.torch_data.device_copy import CudaCopy, DeviceCopy, StageTimes, find_device
+from tfds_torch.torch_data.loader_options import LoaderOptions, find_image_place
 from tfds_torch.torch_data.nested import with_tensors
 from tfds_torch.torch_data.normalization import Normalization
 
@@ -23,11 +25,16 @@ class DevicePrefetcher(Iterable[Any]):
     """Yields each batch of a source once, in order, on a device, its images normalised there.
 
     All tensors of a batch are moved, and numpy arrays of numbers as tensors, in nested dictionaries, lists, tuples and
-    named tuples; everything else stays as it is. Its images are its first tensor that is uint8 with four dimensions,
+    named tuples; everything else stays as it is. Its images are a tensor that is uint8 with four dimensions,
     [B, C, H, W]: with `mean` and `std` they become `(image / 255 - mean) / std`, with a `dtype` alone only their type
-    changes. For `mean` and `std` the images may also be a numpy array, like a Feeder's: [B, H, W, C] or [B, C, H,
-    W], by which axis has as many channels as there are values; and floats from 0 to 1, where nothing is uint8. They
-    come as a tensor [B, C, H, W].
+    changes. For `mean` and `std` the images may also be a numpy array, like a Feeder's: [B, H, W, C] or [B, C, H, W],
+    by which axis has as many channels as there are values; and floats from 0 to 1, where nothing is uint8. They come as
+    a tensor [B, C, H, W].
+
+    Where a batch has several such tensors, as masks are, one is the images: the field `image` of an ImageDataset or
+    IndexedImageDataset, also behind a loader without a `collate_fn`; in other dictionaries that of the key "image",
+    else "pixel_values", else "images"; else the first one with a channel for every value of `mean` and `std`; else the
+    first one.
 
     On CUDA, `prefetch_batches` batches are taken from the source and copied ahead of the one that the loop has, on a
     separate stream. Work on the stream that is current when a batch is yielded may use the batch. On other devices
@@ -79,7 +86,7 @@ class DevicePrefetcher(Iterable[Any]):
         self.batches = batches
         self.device = find_device(device)
         self.prefetch_batches = check_integer("prefetch_batches", prefetch_batches, 0)
-        self._normalization = Normalization.of(mean, std, dtype, channels_last)
+        self._normalization = Normalization.of(mean, std, dtype, channels_last, _find_image_place(batches))
         self._metrics = metrics
         self._running: weakref.WeakSet[_Iteration] = weakref.WeakSet()
 
@@ -123,6 +130,17 @@ class DevicePrefetcher(Iterable[Any]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _find_image_place(batches: Any) -> int | str | None:
+    """Return where the batches of a loader, or of a dataset, have the field `image`; None: it is unknown."""
+    options = getattr(batches, "options", None)
+    if isinstance(options, LoaderOptions):
+        return options.image_place
+    if isinstance(batches, DataLoader):
+        is_ours_kept = batches.collate_fn in (default_collate, default_convert)
+        return find_image_place(batches.dataset) if is_ours_kept else None
+    return find_image_place(batches)
 
 
 class _Iteration(Iterator[Any]):

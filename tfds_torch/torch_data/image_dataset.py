@@ -172,6 +172,11 @@ class ImageDataset(torch.utils.data.IterableDataset[Any]):
         """Whether examples, and batches, are dictionaries; else they are tuples."""
         return self._asked.names is not None
 
+    @property
+    def image_place(self) -> int | str | None:
+        """Where an example, or a batch, has the field `image`: its place or its key; None: it has no such field."""
+        return self._asked.place_of("image")
+
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch of the iterations to come, in this process and in workers that already run.
 

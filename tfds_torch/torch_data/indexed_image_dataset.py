@@ -117,6 +117,11 @@ class IndexedImageDataset(torch.utils.data.Dataset[Any]):
         """The fields that an example consists of, in this order."""
         return self._asked.fields
 
+    @property
+    def image_place(self) -> int | str | None:
+        """Where an example, or a batch, has the field `image`: its place or its key; None: it has no such field."""
+        return self._asked.place_of("image")
+
     def begin_epoch(self) -> None:
         """Begin the next epoch, until one is set; a Loader calls it when an iteration begins."""
         if self._epochs is not None:

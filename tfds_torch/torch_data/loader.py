@@ -288,7 +288,7 @@ class Loader(BaseLoader[Reader]):
         options = self.options
         mean, std = options.scaling
         return DevicePrefetcher(
-            (),  # An iteration brings its batches.
+            self,  # It says where batches have their images; an iteration brings its own.
             "cpu" if options.device is None else options.device,
             mean=mean,
             std=std,

@@ -7,7 +7,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Subset
+from torch.utils.data import ChainDataset, ConcatDataset, Dataset, IterableDataset, Subset
 
 from tfds_torch.errors import ConfigError
 from tfds_torch.parsers.protocol import Parser
@@ -123,6 +123,11 @@ class LoaderOptions:
         return (self.mean, self.std) if of_transform is None else of_transform
 
     @property
+    def image_place(self) -> int | str | None:
+        """Where batches have the field `image`, see `find_image_place`; None also where a function collates them."""
+        return find_image_place(self.dataset) if self.collate_fn in (None, "list") else None
+
+    @property
     def collate(self) -> Callable[[Any], Any] | None:
         """The function that makes batches of lists of examples; None: torch's default collation, or nothing."""
         return collate_lists if self.collate_fn == "list" else self.collate_fn
@@ -158,6 +163,23 @@ class LoaderOptions:
                 f"create_loader: multiprocessing_context={context!r} must be one of {', '.join(map(repr, methods))}, "
                 f"or a context of multiprocessing."
             )
+
+
+def find_image_place(dataset: Any) -> int | str | None:
+    """Return where examples of a dataset, and batches that are collated of them, have the field `image`.
+
+    Args:
+        dataset: ours, a Subset of it, or several of ours in one, which agree. Of others the place is unknown.
+
+    Returns:
+        A place in tuples, or a key of dictionaries; None: it is unknown.
+    """
+    if isinstance(dataset, Subset):
+        return find_image_place(dataset.dataset)
+    if isinstance(dataset, ChainDataset | ConcatDataset):
+        places = set(map(find_image_place, dataset.datasets))
+        return places.pop() if len(places) == 1 else None
+    return dataset.image_place if isinstance(dataset, ImageDataset | IndexedImageDataset) else None
 
 
 def is_iterable(dataset: Any) -> bool:

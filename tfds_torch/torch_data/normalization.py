@@ -19,11 +19,18 @@ _DTYPES = {
 }
 
 
+_KEYS = ("image", "pixel_values", "images")
+"""Of images in a dictionary whose maker is unknown: the first that has images."""
+
+
 @dataclass(frozen=True)
 class Normalization:
-    """Normalises the images of a batch: its first tensor that is uint8 with four dimensions, [B, C, H, W].
+    """Normalises the images of a batch: a tensor that is uint8 with four dimensions, [B, C, H, W].
 
-    Where that tensor is in a list of such tensors within the batch, as views of images are, all of these are images.
+    Several tensors of a batch may be such ones, as masks are. The one in the place `image` comes first; then, where the
+    batch is a dictionary, that of the key "image", "pixel_values" or "images"; then the first one with a channel for
+    every value of mean and std; then the first one. Where that tensor is in a list of such tensors within the batch, as
+    views of images are, all of these are images.
 
     With mean and std the result is `(image / 255 - mean) / std`, computed as one expression `image * scale + bias` in
     float32 at least. The images may then also lie as [B, H, W, C], which their number of channels tells, and be a
@@ -35,6 +42,8 @@ class Normalization:
         std: of each channel, likewise; None with a mean: 1.
         dtype: of the result; None: float32 with mean or std, else uint8.
         channels_last: whether the result lies in channels_last memory; else it is contiguous.
+        image: the place of the images in a batch that is a tuple or a list, or their key in a dictionary; None: it is
+            unknown. A batch that has no images there is searched as if it were None.
 
     Raises:
         ConfigError: mean and std differ in length or hold impossible numbers; dtype is not a float type.
@@ -44,11 +53,19 @@ class Normalization:
     std: tuple[float, ...] | None = None
     dtype: torch.dtype | None = None
     channels_last: bool = True
+    image: int | str | None = None
 
     @classmethod
-    def of(cls, mean: Any = None, std: Any = None, dtype: Any = None, channels_last: bool = True) -> "Normalization":
+    def of(
+        cls,
+        mean: Any = None,
+        std: Any = None,
+        dtype: Any = None,
+        channels_last: bool = True,
+        image: int | str | None = None,
+    ) -> "Normalization":
         """Build a Normalization from a user's sequences, arrays or tensors, and a dtype or its name."""
-        return cls(_numbers("mean", mean), _numbers("std", std), _find_dtype(dtype), channels_last)
+        return cls(_numbers("mean", mean), _numbers("std", std), _find_dtype(dtype), channels_last, image)
 
     def __post_init__(self) -> None:
         for value in self.mean or ():
@@ -79,7 +96,7 @@ class Normalization:
         """
         if not self.is_scaling:
             return batch
-        image = _first_images(tensors_and_arrays(batch))
+        image = self._choose(batch, tensors_and_arrays)
         if image is None:
             return batch
         if _is_float(image):
@@ -95,12 +112,13 @@ class Normalization:
 
         ConfigError: mean and std are to be applied, and there is none, or one of other channels.
         """
-        found = list(tensors(batch))
+        image: Tensor | None = self._choose(batch, tensors)
         if not self.is_scaling:
-            return next(filter(_is_of_bytes, found), None)
-        image: Tensor | None = _first_images(found)
+            return image if image is not None and _is_of_bytes(image) else None
         if image is None:
-            shapes = ", ".join(f"{str(tensor.dtype).partition('.')[2]} {_shape_of(tensor)}" for tensor in found)
+            shapes = ", ".join(
+                f"{str(tensor.dtype).partition('.')[2]} {_shape_of(tensor)}" for tensor in tensors(batch)
+            )
             raise ConfigError(
                 f"mean={self.mean}, std={self.std}: the batch has no uint8 tensor [B, C, H, W] to apply them to, nor "
                 f"one of floats, nor an array [B, H, W, C]; it holds {shapes or 'no tensors'}. Leave mean and std out, "
@@ -126,6 +144,26 @@ class Normalization:
     @property
     def _num_channels(self) -> int:
         return len(self.mean or self.std or ())
+
+    def _choose(self, batch: Any, leaves: Callable[[Any], Iterable[Any]]) -> Any:
+        """Return the leaf of a batch that holds its images, or the first of its views; None: there is none."""
+        for values in self._by_name(batch):
+            if images := _images(leaves(values)):
+                return images[0]
+        images = _images(leaves(batch))
+        return next(filter(self._fits, images), images[0] if images else None)
+
+    def _by_name(self, batch: Any) -> Iterator[list[Any]]:
+        """Yield a list of the value in the place `image` of a batch, and one of the values of the usual keys."""
+        if isinstance(batch, Mapping):
+            yield [batch[self.image]] if self.image in batch else []
+            yield [batch[key] for key in _KEYS if key in batch]
+        elif isinstance(batch, list | tuple) and isinstance(self.image, int):
+            yield list(batch[self.image : self.image + 1])
+
+    def _fits(self, image: Any) -> bool:
+        """Return whether images [B, C, H, W] or [B, H, W, C] have as many channels as there are values."""
+        return self._num_channels in (image.shape[1], image.shape[3])
 
     def _channels_first(self, array: NDArray[Any]) -> Any:
         """Return an array of images as a tensor [B, C, H, W], in its memory where that may be written to."""
@@ -183,11 +221,10 @@ class Normalization:
         return torch.tensor(pair, dtype=dtype, device="cpu").view(2, 1, num_channels, 1, 1)
 
 
-def _first_images(found: Iterable[Any]) -> Any:
-    """Return the first tensor or array that is uint8 with four dimensions, else the first of floats; None: neither."""
+def _images(found: Iterable[Any]) -> list[Any]:
+    """Return the tensors or arrays that are uint8 with four dimensions; where there are none, those of floats."""
     candidates = [one for one in found if one.ndim == 4 and not _is_nested(one)]
-    images = [*filter(_is_of_bytes, candidates), *filter(_is_float, candidates)]
-    return images[0] if images else None
+    return list(filter(_is_of_bytes, candidates)) or list(filter(_is_float, candidates))
 
 
 def _lists_of_images(batch: Any) -> Iterator[list[Tensor]]:
