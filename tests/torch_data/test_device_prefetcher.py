@@ -379,6 +379,7 @@ def test_all_views_in_a_list_are_images_and_a_mask_beside_them_is_not(device: st
 
 GRAY, OTHER = (torch.full((2, 1, 4, 4), number, dtype=torch.uint8) for number in (1, 2))
 COLOURS, FLOATS = image_of([1, 2, 3]), torch.full((2, 1, 4, 4), 0.5)
+LARGE, SMALL = torch.zeros(3, 4, 4, dtype=torch.uint8), torch.zeros(3, 2, 5, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +389,7 @@ COLOURS, FLOATS = image_of([1, 2, 3]), torch.full((2, 1, 4, 4), 0.5)
         ({"images": GRAY, "pixel_values": OTHER}, 1, "pixel_values"),
         ({"pixel_values": GRAY, "image": OTHER}, 1, "image"),
         ({"pixel_values": GRAY, "image": [OTHER, OTHER]}, 1, "image"),
-        ({"image": [COLOURS[0]], "mask": GRAY, "pixel_values": OTHER}, 1, "pixel_values"),
+        ({"image": [LARGE], "mask": GRAY, "pixel_values": OTHER}, 1, "pixel_values"),
         ({"image": "1.png", "mask": GRAY, "other": OTHER}, 1, "mask"),
         ({"mask": GRAY, "image": FLOATS}, 1, "image"),
         ({"mask": GRAY, "image": OTHER}, None, "image"),
@@ -409,6 +410,43 @@ def test_the_images_are_told_from_masks_by_their_key_then_by_their_channels(
     if isinstance(wanted, int):
         (fields,) = DevicePrefetcher([tuple(batch.values())], device, std=std, dtype="float64")
         assert [place for place, one in enumerate(fields) if one.dtype == torch.float64] == [wanted]
+
+
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"std": (1, 1, 1)}, {"std": 1}], ids=str)
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"mask": GRAY, "image": [LARGE, SMALL]},
+        {"mask": [GRAY[0], OTHER[0]], "image": [LARGE.numpy(), SMALL.numpy()]},
+        ([], "a", {"x": (LARGE, SMALL)}, torch.arange(2)),
+    ],
+    ids=["beside a mask", "arrays", "a tuple within"],
+)
+def test_images_in_a_list_are_an_error_that_tells_their_number_and_size(
+    device: str, batch: Any, options: dict[str, Any]
+) -> None:
+    message = (
+        r"(dtype=float16|mean=None, std=.*): the images of the batch are a list of 2, the first one uint8 \[3, 4, 4\], "
+        r"and not one uint8 tensor \[B, C, H, W\]\. Leave (dtype|mean and std) out, or give the images one size"
+    )
+    with pytest.raises(ConfigError, match=message):
+        list(DevicePrefetcher([batch], device, **options))
+    (moved,) = DevicePrefetcher([batch], device)  # Nothing to be done to images.
+    assert {tensor.dtype for tensor in tensors(moved)} <= {torch.uint8, torch.int64}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (torch.zeros(2, 9, dtype=torch.uint8), [torch.arange(3), torch.arange(5)]),
+        {"depth": [torch.zeros(1, 4, 4), torch.zeros(1, 2, 5)], "mask": [LARGE[0], SMALL[0]], "ids": ["a", "b"]},
+        [LARGE, SMALL],
+    ],
+    ids=["tokens", "other lists", "fields"],
+)
+def test_a_dtype_alone_leaves_a_batch_without_images_as_it_is(device: str, batch: Any) -> None:
+    (moved,) = DevicePrefetcher([batch], device, dtype="float16")
+    assert [one.dtype for one in tensors(moved)] == [one.dtype for one in tensors(batch)]
 
 
 def test_a_batch_that_is_a_list_is_one_of_fields_and_its_first_images_are_the_images(device: str) -> None:

@@ -181,6 +181,8 @@ def test_nested_images_are_not_taken_for_a_batch_of_one_size() -> None:
     assert_same(moved, images)
     with pytest.raises(ConfigError, match=r"it holds uint8 of several sizes\."):
         list(DevicePrefetcher([images], "cpu", mean=(0.5,) * 3, std=(0.5,) * 3))
+    with pytest.raises(ConfigError, match=r"^dtype=float16: .*; it holds uint8 of several sizes\. Leave dtype out"):
+        list(DevicePrefetcher([images], "cpu", dtype="float16"))
 
 
 def test_nested_tensors_pass_the_device_stage() -> None:

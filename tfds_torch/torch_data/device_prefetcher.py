@@ -63,7 +63,8 @@ class DevicePrefetcher(Iterable[Any]):
 
     Raises:
         ConfigError: a parser instead of batches, a device that is not here, mean or std that cannot be meant, another
-            dtype, or a negative prefetch_batches. A batch without images of so many channels is reported when it comes.
+            dtype, or a negative prefetch_batches. A batch without images of so many channels, or whose images are a
+            list of tensors of several sizes, is reported when it comes.
     """
 
     def __init__(

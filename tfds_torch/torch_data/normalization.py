@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -110,20 +111,15 @@ class Normalization:
     def find_image(self, batch: Any) -> Tensor | None:
         """Return the tensor of an arranged batch that holds its images, or None.
 
-        ConfigError: mean and std are to be applied, and there is none, or one of other channels.
+        ConfigError: mean and std are to be applied, and there is none, or one of other channels; or a dtype, and the
+        images are several tensors.
         """
         image: Tensor | None = self._choose(batch, tensors)
-        if not self.is_scaling:
-            return image if image is not None and _is_of_bytes(image) else None
         if image is None:
-            shapes = ", ".join(
-                f"{str(tensor.dtype).partition('.')[2]} {_shape_of(tensor)}" for tensor in tensors(batch)
-            )
-            raise ConfigError(
-                f"mean={self.mean}, std={self.std}: the batch has no uint8 tensor [B, C, H, W] to apply them to, nor "
-                f"one of floats, nor an array [B, H, W, C]; it holds {shapes or 'no tensors'}. Leave mean and std out, "
-                f"or give batches of uint8 images."
-            )
+            self._check_may_have_none(batch)
+            return None
+        if not self.is_scaling:
+            return image if _is_of_bytes(image) else None
         if image.shape[1] != self._num_channels:
             raise ConfigError(
                 f"mean={self.mean}, std={self.std}: {self._num_channels} values for images of {image.shape[1]} "
@@ -146,10 +142,15 @@ class Normalization:
         return len(self.mean or self.std or ())
 
     def _choose(self, batch: Any, leaves: Callable[[Any], Iterable[Any]]) -> Any:
-        """Return the leaf of a batch that holds its images, or the first of its views; None: there is none."""
+        """Return the leaf of a batch that holds its images, or the first of its views; None: there is none.
+
+        Images by name that are several tensors are none, so that nothing beside them is taken for images.
+        """
         for values in self._by_name(batch):
             if images := _images(leaves(values)):
                 return images[0]
+            if next(_separate_images(values), None) is not None:
+                return None
         images = _images(leaves(batch))
         return next(filter(self._fits, images), images[0] if images else None)
 
@@ -164,6 +165,30 @@ class Normalization:
     def _fits(self, image: Any) -> bool:
         """Return whether images [B, C, H, W] or [B, H, W, C] have as many channels as there are values."""
         return self._num_channels in (image.shape[1], image.shape[3])
+
+    def _check_may_have_none(self, batch: Any) -> None:
+        """Raise ConfigError where mean and std need images and there are none; for a dtype: where they are separate."""
+        if not self.is_scaling and self.dtype is None:
+            return
+        separate = next(chain.from_iterable(map(_separate_images, (*self._by_name(batch), batch))), None)
+        if self.is_scaling:
+            asked, names = f"mean={self.mean}, std={self.std}", "mean and std"
+            purpose = "to apply them to, nor one of floats, nor an array [B, H, W, C]"
+        elif separate is not None:
+            asked, names, purpose = f"dtype={_name_of(self.dtype)}", "dtype", "to convert"
+        else:
+            return
+        if isinstance(separate, list | tuple):
+            raise ConfigError(
+                f"{asked}: the images of the batch are a list of {len(separate)}, the first one uint8 "
+                f"{list(separate[0].shape)}, and not one uint8 tensor [B, C, H, W]. Leave {names} out, or give the "
+                f"images one size, by a preprocess of the parser or a collate_fn that stacks them."
+            )
+        shapes = ", ".join(f"{_name_of(tensor.dtype)} {_shape_of(tensor)}" for tensor in tensors(batch))
+        raise ConfigError(
+            f"{asked}: the batch has no uint8 tensor [B, C, H, W] {purpose}; it holds {shapes or 'no tensors'}. Leave "
+            f"{names} out, or give batches of uint8 images."
+        )
 
     def _channels_first(self, array: NDArray[Any]) -> Any:
         """Return an array of images as a tensor [B, C, H, W], in its memory where that may be written to."""
@@ -227,6 +252,22 @@ def _images(found: Iterable[Any]) -> list[Any]:
     return list(filter(_is_of_bytes, candidates)) or list(filter(_is_float, candidates))
 
 
+def _separate_images(batch: Any) -> Iterator[Any]:
+    """Yield the images within a batch that are not one tensor: lists of uint8 [C, H, W], and nested tensors.
+
+    The batch itself is a list of fields.
+    """
+    fields = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else (batch,)
+    for field in fields:
+        if isinstance(field, Tensor):
+            if _is_nested(field) and _has_bytes(field, 4):
+                yield field
+        elif isinstance(field, list | tuple) and field and all(_has_bytes(one, 3) for one in field):
+            yield field
+        elif isinstance(field, Mapping | list | tuple):
+            yield from _separate_images(field)
+
+
 def _lists_of_images(batch: Any) -> Iterator[list[Tensor]]:
     """Yield the lists within a batch that hold nothing but images of bytes, of as many channels.
 
@@ -242,8 +283,13 @@ def _lists_of_images(batch: Any) -> Iterator[list[Tensor]]:
 
 
 def _is_of_bytes(image: Any) -> bool:
-    of_bytes = torch.uint8 if isinstance(image, Tensor) else np.uint8
-    return bool(image.ndim == 4 and image.dtype == of_bytes and not _is_nested(image))
+    return _has_bytes(image, 4) and not _is_nested(image)
+
+
+def _has_bytes(value: Any, num_dimensions: int) -> bool:
+    if not isinstance(value, Tensor | np.ndarray) or value.ndim != num_dimensions:
+        return False
+    return bool(value.dtype == (torch.uint8 if isinstance(value, Tensor) else np.uint8))
 
 
 def _is_nested(image: Any) -> bool:
@@ -252,6 +298,10 @@ def _is_nested(image: Any) -> bool:
 
 def _is_float(image: Any) -> bool:
     return bool(image.is_floating_point() if isinstance(image, Tensor) else image.dtype.kind == "f")
+
+
+def _name_of(dtype: torch.dtype | None) -> str:
+    return str(dtype).partition(".")[2]
 
 
 def _shape_of(tensor: Tensor) -> str:
