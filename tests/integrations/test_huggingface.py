@@ -2,12 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from integrations.exact import BATCH_SIZE, NUM_BATCHES, NUM_PHOTOS, NUM_RANKS
+from tfds_torch import ImageDataset, ParserMapStyle, World
+from tfds_torch.integrations.huggingface import warn_of_loss
 
 LIVES = "integrations.huggingface_lives"
 

@@ -154,7 +154,8 @@ def test_a_dataset_warns_of_it_and_a_multi_loader_whose_batches_have_valid_does_
     with pytest.warns(UserWarning, match="No field that is asked for tells them from examples"):
         ImageDataset(parser, fields=("x",), world=World(0, 2))
     ImageDataset(parser, fields=("x", "valid"), world=World(0, 2))
-    for label, has_mark in ((np.uint8(3), True), (True, False), (np.zeros(3), True), (np.zeros(3, bool), False), ("a cat", False)):
+    marked, unmarked = (np.uint8(3), np.zeros(3)), (True, np.zeros(3, bool), "a cat")
+    for label, has_mark in [*((one, True) for one in marked), *((one, False) for one in unmarked)]:
         labelled = ParserMapStyle([{"x": 1, "label": label}] * 5, batch_size=2)
         with nullcontext() if has_mark else pytest.warns(UserWarning, match="No field .* tells them from examples"):
             ImageDataset(labelled, fields=("x", "label"), world=World(0, 2))
