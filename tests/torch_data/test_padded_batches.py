@@ -9,7 +9,15 @@ import torch
 from parsers.boxed_pictures import record, write_boxed
 from torch.utils.data import DataLoader
 
-from tfds_torch import ImageDataset, MultiLoader, ParserMixture, ParserTfds, TrainPreprocess, create_loader
+from tfds_torch import (
+    ImageDataset,
+    MultiLoader,
+    ParserMapStyle,
+    ParserMixture,
+    ParserTfds,
+    TrainPreprocess,
+    create_loader,
+)
 from tfds_torch.engines.padding import Padded
 from tfds_torch.errors import ConfigError
 
@@ -104,3 +112,12 @@ def test_padding_of_single_examples_is_refused(root: Path) -> None:
             fields=("image", "mask"),
             pad={"mask": 0},
         )
+    labelled = ParserMapStyle([{"x": 1, "label": 2}] * 4, batch_size=2)
+    with pytest.raises(ConfigError, match="names 'label', whose values are of one size"):
+        ImageDataset(labelled, fields=("x", "label"), pad={"label": 0}, batched=True)
+
+
+def test_lists_of_whole_batches_are_refused() -> None:
+    dataset = ImageDataset(ParserMapStyle([{"x": 1}] * 4, batch_size=2), fields=("x",), as_dict=True, batched=True)
+    with pytest.raises(ConfigError, match=r"collate_fn='list' .* this dataset yields whole batches. .* batched=False"):
+        create_loader(dataset, collate_fn="list")

@@ -213,6 +213,11 @@ def _check_planned(dataset: ImageDataset, options: LoaderOptions) -> None:
                 f"create_loader: {name}={getattr(options, name)!r} is not for an ImageDataset, whose order and last "
                 f"batch its parser plans. Leave {name} out here. {answer}"
             )
+    if dataset.is_batched and options.collate_fn == "list":
+        raise ConfigError(
+            "create_loader: collate_fn='list' makes batches of single examples, and this dataset yields whole batches. "
+            "Leave it out, or give the ImageDataset batched=False."
+        )
     if dataset.has_pil_images and options.collate_fn is None:
         raise no_collation("create_loader")
     if dataset.is_dict and getattr(options.collate_fn, "__module__", "").partition(".")[0] == "timm":
