@@ -175,11 +175,6 @@ def test_a_collation_of_the_users_decides_where_images_are(make: Any) -> None:
         assert [one.dtype for one in batch] == [torch.float32, torch.uint8]
 
 
-def test_a_collation_into_lists_leaves_the_fields_where_they_are() -> None:
-    for batch in create_loader(ImageDataset(masked(), fields=("mask", "image")), collate_fn="list", dtype="float32"):
-        assert [one.dtype for one in batch] == [torch.uint8, torch.float32]
-
-
 def test_datasets_that_disagree_about_the_place_of_images_have_none() -> None:
     both = ConcatDataset([indexed(("mask", "image", "index")), indexed(("mask", "index", "image"))])
     batch = next(iter(create_loader(both, batch_size=4, dtype="float32")))
