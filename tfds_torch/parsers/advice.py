@@ -55,8 +55,9 @@ def facts_of(parser: Parser, fields: Sequence[str]) -> Facts:
     asked = [name for name in METADATA_FIELDS if name in fields and stored_name(name) not in fields]
     stored = parser.element_spec.fields if asked else {}
     hidden = [name for name in asked if stored_name(name) in stored]
-    has_mark = "label" in fields and (dataset is None or dataset.has_markable_label)
-    tells_padding = has_mark or not _TELL_PADDING.isdisjoint(fields)
+    tells_padding = not _TELL_PADDING.isdisjoint(fields)
+    if not tells_padding and "label" in fields:
+        tells_padding = dataset is None or dataset.has_markable_label
     return Facts(parser.dataset_name, parser.split, preprocess, boxes, hidden, tells_padding)
 
 

@@ -302,6 +302,8 @@ def check_pad(parser: Parser, fields: Sequence[str], pad: Any, is_batched: bool)
             f"where images are not asked for, or the parser a preprocess; or pad in the collate_fn of the loader."
         )
     images = () if parser.preprocess is None else parser.preprocess.also_kinds
+    if pad is None:
+        return {}  # An own dataset would be asked for an item.
     dataset = dataset_of(parser)
     labels = ("label",) if dataset is not None and dataset.has_one_label else ()
     return check_fills(pad, fields, ("image", *labels, *METADATA_FIELDS, *images))
