@@ -79,7 +79,9 @@ class BoxRows:
     def all_rows(self, columns: Mapping[str, Any]) -> list[FieldPart]:
         """Return the other parts that have a row for each box, for n values of each field."""
         rows = list(self.rows)
-        for part in filter(lambda part: part.keys, self.boxes if self.has_siblings else ()):
+        for part in self.boxes if self.has_siblings else ():
+            if not part.keys:
+                continue
             *outer, own = part.keys
             holder = FieldPart(part.field, tuple(outer)).take_from(columns)[0]
             rows += [FieldPart(part.field, (*outer, key)) for key in holder if key != own]
@@ -87,7 +89,7 @@ class BoxRows:
 
     def check_unsaid(self, columns: Mapping[str, Any]) -> None:
         """Raise ConfigError where a field may have a row for each box, and nobody has said whether it has."""
-        name = next((name for name in self.unsaid if _may_have_rows(columns[name][0])), None)
+        name = next((name for name in self.unsaid if may_have_rows(columns[name][0])), None)
         if name is not None:
             boxes = str(self.boxes[0])
             raise ConfigError(
@@ -301,7 +303,7 @@ def _move(
 
 def _check_rows(part: FieldPart, values: Sequence[Any], counts: Int64Array, boxes: FieldPart) -> None:
     for position, (value, count) in enumerate(zip(values, counts.tolist(), strict=True)):
-        number = len(value) if _num_axes(value) else None
+        number = len(value) if num_axes(value) else None
         if number != count:
             found = "has no rows" if number is None else f"has {number} rows"
             raise BadBoxError(
@@ -311,14 +313,14 @@ def _check_rows(part: FieldPart, values: Sequence[Any], counts: Int64Array, boxe
             )
 
 
-def _num_axes(value: Any) -> int:
+def num_axes(value: Any) -> int:
     """Return the number of axes of an array or tensor, 1 for a list, 0 for any other value."""
     return int(isinstance(value, list | tuple)) or getattr(value, "ndim", 0)
 
 
-def _may_have_rows(value: Any) -> bool:
+def may_have_rows(value: Any) -> bool:
     """Return whether a value could have a row for each box: images could not."""
-    return 0 < _num_axes(value) < 3
+    return 0 < num_axes(value) < 3
 
 
 def _split(values: NDArray[Any], stops: Int64Array) -> list[NDArray[Any]]:

@@ -18,6 +18,7 @@ from transformers.trainer_callback import ExportableState, TrainerCallback
 from tfds_torch.errors import ConfigError, StateMismatchError
 from tfds_torch.integrations.accelerate import PreparedLoader, check_accelerator
 from tfds_torch.integrations.wrapped_loader import Delegating, planned_of
+from tfds_torch.parsers.advice import num_padded
 from tfds_torch.parsers.protocol import dataset_of
 from tfds_torch.plan.epoch import Remainder
 from tfds_torch.runtime.printable import quoted
@@ -48,8 +49,8 @@ def use_loaders(
     `create_loader` a `collate_fn` that returns a dictionary.
 
     `evaluate` and `predict` take Loaders, too. Their predictions and metrics count each example once, also on several
-    processes, and so does their loss where labels are integers, of which padding has -100. The mean of another loss has
-    padding in it, with a warning.
+    processes. So does their loss where each label is one integer: padding has the label -100. With other labels the
+    mean loss includes padding, and a warning says so.
 
     Only this trainer is changed.
 
@@ -208,12 +209,11 @@ def _check_eval_loader(trainer: "Trainer", loader: Any, train_loader: Loader) ->
 def warn_of_loss(planned: ImageDataset) -> None:
     """Warn where the Trainer's evaluation loss has padding in it, or leaves out whole batches that have some."""
     plan, dataset = planned.plan(), dataset_of(planned.parser)
-    num_padded = plan.num_batches * plan.global_batch_size - plan.num_own_slots
-    has_integers = dataset is None or dataset.has_one_label
-    if has_integers or "label" not in planned.fields or plan.remainder is not Remainder.PAD or not num_padded:
+    has_integers, num_more = dataset is None or dataset.has_one_label, num_padded(plan)
+    if has_integers or "label" not in planned.fields or not num_more:
         return
     warnings.warn(
-        f"{planned.parser.dataset_name}, split {quoted(planned.parser.split)}: {num_padded} examples pad the last "
+        f"{planned.parser.dataset_name}, split {quoted(planned.parser.split)}: {num_more} examples pad the last "
         f"batches, and only labels that are one integer are marked so that a loss leaves them out. The Trainer's "
         f"eval_loss is not exact: it has padding in it or, where padding is NaN, leaves out those batches. Its "
         f"predictions and compute_metrics are exact: compute the loss there, or choose a batch_size that "

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfds_torch.engines.transforms import Transform
 from tfds_torch.errors import ConfigError
-from tfds_torch.images.boxes import looks_like_boxes
+from tfds_torch.images.boxes import looks_like_boxes, may_have_rows, num_axes
 from tfds_torch.runtime.printable import quoted
 
 BOXES = "objects/bbox"
@@ -56,7 +56,7 @@ class ImageFields(ABC):
         image: the field of the image.
 
     Attributes:
-        largest_mask_number: up to which the library keeps integers of masks.
+        largest_mask_number: the largest integer of a mask that the library keeps exactly.
     """
 
     largest_mask_number = 2**31 - 1
@@ -111,7 +111,7 @@ class ImageFields(ABC):
     def _check(self, example: Mapping[str, Any]) -> None:
         """Raise ConfigError where only some of the fields that move together are asked for."""
         # Another image beside a mask that is missing: the mask's name is wrong.
-        others = [name for name, value in example.items() if _num_axes(value) >= 3 and name not in self.masks]
+        others = [name for name, value in example.items() if num_axes(value) >= 3 and name not in self.masks]
         missing = [name for name in self.masks if name not in example] if others != [self.image] else []
         is_named = self.boxes not in (None, BOXES)  # The default's name need not be there.
         if self.boxes is not None and self.boxes not in example and (is_named or self._names_of_rows(example)):
@@ -164,7 +164,7 @@ class ImageFields(ABC):
         found: dict[str, Any] = {name_of_boxes: boxes}
         for name in self._names_of_rows(example):
             values = example[name]
-            if not _num_axes(values) or len(values) != len(stored):
+            if not num_axes(values) or len(values) != len(stored):
                 self._refuse(name, f"has no row for each of {len(stored)} boxes")
             found[name] = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
         if self.rows is None:
@@ -174,12 +174,12 @@ class ImageFields(ABC):
     def _refuse_unknown_rows(self, example: Mapping[str, Any], num_boxes: int) -> None:
         """Raise ConfigError for a field that may have a row for each box, where the names do not tell."""
         label = example.get("label")
-        if label is not None and _num_axes(label) and len(label) == num_boxes:  # As with target_key="objects/label".
+        if label is not None and num_axes(label) and len(label) == num_boxes:  # As with target_key="objects/label".
             self._refuse("label", f"may have a row for each of {num_boxes} boxes")
         if "/" in str(self.boxes):
             return
         known = {self.image, self.boxes, *self.masks}
-        unknown = [name for name, value in example.items() if name not in known and 0 < _num_axes(value) < 3]
+        unknown = [name for name, value in example.items() if name not in known and may_have_rows(value)]
         if unknown:
             self._refuse(unknown[0], f"may have a row for each of the boxes {quoted(self.boxes)}")
 
@@ -226,10 +226,6 @@ def _check_are_relative(name: str, boxes: NDArray[np.float64]) -> None:
             f"xmin, ymax, xmax) from 0 to 1, relative to the image. Divide pixels by height and width in a transform "
             f"before this one: transform=[function, transform(...)]."
         )
-
-
-def _num_axes(value: Any) -> int:
-    return value.ndim if isinstance(value, np.ndarray) else int(isinstance(value, list | tuple))
 
 
 def _without_empty(boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

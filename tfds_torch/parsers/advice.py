@@ -132,11 +132,11 @@ def describe_groups(plan: EpochPlan, facts: Facts) -> str | None:
 
 def describe_unmarked_padding(plan: EpochPlan, facts: Facts) -> str | None:
     """Return the warning for an evaluation whose batches have padding, and no field that tells it from examples."""
-    num_padded = _num_wasted(plan) if plan.remainder is Remainder.PAD else 0
-    if facts.tells_padding or not num_padded:
+    num_more = num_padded(plan)
+    if facts.tells_padding or not num_more:
         return None
     return (
-        f"{facts.dataset}, split {quoted(facts.split)}, has {plan.num_own_slots} examples, and {num_padded} more pad "
+        f"{facts.dataset}, split {quoted(facts.split)}, has {plan.num_own_slots} examples, and {num_more} more pad "
         f"the last batches, so that all {plan.world.num_replicas} ranks have as many. No field that is asked for tells "
         f"them from examples: ask for the field 'valid', and leave out what is not valid."
     )
@@ -195,6 +195,11 @@ def _better_batch_size(plan: EpochPlan) -> str:
             continue
     best = min(wasted, key=lambda size: wasted[size], default=plan.batch_size)
     return "" if best == plan.batch_size else f" batch_size {best} would make it {wasted[best]:,}."
+
+
+def num_padded(plan: EpochPlan) -> int:
+    """Return how many copies of examples pad the last batches of all ranks."""
+    return _num_wasted(plan) if plan.remainder is Remainder.PAD else 0
 
 
 def _num_wasted(plan: EpochPlan) -> int:
